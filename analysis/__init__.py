@@ -1,0 +1,1 @@
+"""Tables, figures and comparisons. Everything here reads only the files that runs left behind."""

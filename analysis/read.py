@@ -1,0 +1,32 @@
+"""Read what runs left behind."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """Rows of metrics.jsonl. A last line cut off by a kill is ignored."""
+    rows = []
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    for number, line in enumerate(lines):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            if number != len(lines) - 1:
+                raise ValueError(f"{folder / 'metrics.jsonl'} line {number + 1} is not JSON: the file is damaged") from None
+    return rows
+
+
+def timeline(folder: Path, step: int) -> dict[str, Any]:
+    """Decode passes of one step: step_time_s, step_live, step_tokens, step_emitted."""
+    with gzip.open(folder / "rollouts" / f"step_{step:05d}.timeline.json.gz", "rt") as file:
+        found: dict[str, Any] = json.load(file)
+    return found
+
+
+def final(folder: Path) -> dict[str, Any]:
+    """What the arm noted at its end: digest of the final weights."""
+    found: dict[str, Any] = json.loads((folder / "final.json").read_text())
+    return found

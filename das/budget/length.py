@@ -1,0 +1,71 @@
+"""LengthModel: Long, Medium or Short? From a problem's past lengths, revised as the response grows (paper §2.7).
+
+    at start        Init = argmax_c  #{past responses of the problem in class c}
+    while running   Class = argmax_c  P(c | generated so far, Init)     P counted over past rollouts
+"""
+
+import bisect
+from collections import Counter, defaultdict, deque
+from enum import IntEnum
+
+
+class LengthClass(IntEnum):
+    """Class of a response's final length; the order is used."""
+
+    SHORT = 0
+    MEDIUM = 1
+    LONG = 2
+
+
+class LengthModel:
+    """Empirical length classes. All lengths are in tokens.
+
+    medium, long: a response of at least this many tokens is Medium, Long.
+    memory: finished responses remembered, per problem and for the table.
+    """
+
+    def __init__(self, medium: int, long: int, memory: int = 4096):
+        if not 0 < medium < long:
+            raise ValueError(f"length thresholds must satisfy 0 < medium < long, got medium={medium}, long={long}")
+        self.medium, self.long = medium, long
+        self._problems: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=64))
+        self._finished: deque[tuple[LengthClass, int]] = deque(maxlen=memory)  # (class at start, final length)
+        self._lengths: dict[LengthClass, list[int]] = {}
+
+    def classify(self, length: int) -> LengthClass:
+        """Class of a finished response of `length` tokens."""
+        if length >= self.long:
+            return LengthClass.LONG
+        return LengthClass.MEDIUM if length >= self.medium else LengthClass.SHORT
+
+    def initial(self, problem: str) -> LengthClass:
+        """Most frequent class among the problem's past responses, the longer on ties; Medium when there are none."""
+        past = self._problems.get(problem)
+        if not past:
+            return LengthClass.MEDIUM
+        counts = Counter(self.classify(length) for length in past)
+        return max(counts, key=lambda c: (counts[c], c))
+
+    def current(self, generated: int, initial: LengthClass) -> LengthClass:
+        """argmax_c P(c | at least `generated` tokens, initial); never below the class already reached."""
+        reached = self.classify(generated)
+        lengths = self._lengths.get(initial)
+        if not lengths:
+            return max(reached, initial)
+        alive = len(lengths) - bisect.bisect_right(lengths, generated)
+        if alive == 0:
+            return LengthClass.LONG  # longer than anything seen with this start
+        long = len(lengths) - bisect.bisect_left(lengths, max(self.long, generated + 1))
+        medium = len(lengths) - bisect.bisect_left(lengths, max(self.medium, generated + 1)) - long
+        short = alive - long - medium
+        best = max((short, LengthClass.SHORT), (medium, LengthClass.MEDIUM), (long, LengthClass.LONG))
+        return max(reached, best[1])
+
+    def observe(self, problem: str, initial: LengthClass, length: int) -> None:
+        """Remember a finished response; counts from the next `refit` on."""
+        self._problems[problem].append(length)
+        self._finished.append((initial, length))
+
+    def refit(self) -> None:
+        """Rebuild the table P(class | generated, initial) from the remembered responses."""
+        self._lengths = {c: sorted(n for start, n in self._finished if start == c) for c in LengthClass}

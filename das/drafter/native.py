@@ -1,0 +1,73 @@
+"""The native core's types, through ctypes.
+
+`native.c` has no dependency beyond libc. ctypes releases the GIL during calls, so a drafter may work in one thread
+while others compute; one drafter must not be called from two threads at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+from das.native import load_native
+
+SOURCE = Path(__file__).with_name("native.c")
+
+MAX_ORDERS, MAX_LEVELS, MAX_AGES = 4, 16, 64
+
+
+class Config(ctypes.Structure):
+    """`Config` of native.c, field by field."""
+
+    _fields_ = [
+        ("orders", ctypes.c_int32 * MAX_ORDERS),
+        ("levels", ctypes.c_int32 * MAX_LEVELS),
+        ("variety", ctypes.c_double),
+        ("weights", ctypes.c_int32 * MAX_AGES),
+        ("n_orders", ctypes.c_int32),
+        ("n_levels", ctypes.c_int32),
+        ("n_ages", ctypes.c_int32),
+        ("max_match", ctypes.c_int32),
+        ("max_candidates", ctypes.c_int32),
+        ("enough", ctypes.c_int32),
+        ("exclude_own", ctypes.c_int32),
+        ("min_prob", ctypes.c_double),
+    ]
+
+
+_PTR, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "das_new": (_PTR, [ctypes.POINTER(Config)]),
+    "das_free": (None, [_PTR]),
+    "das_store_new": (_I32, [_PTR]),
+    "das_store_end": (_I32, [_PTR, _I32]),
+    "das_seq_new": (_I32, [_PTR, _I32]),
+    "das_append": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I32]),
+    "das_read": (None, [_PTR, _I32, _I64, _PTR]),
+    "das_end": (_I32, [_PTR, _I32, _I32, _I64]),
+    "das_clock": (None, [_PTR, _I64]),
+    "das_propose": (_I32, [_PTR, _I32, _PTR, _PTR, _I64, _PTR, _PTR, _PTR]),
+    "das_bytes": (_I64, [_PTR]),
+}
+
+
+def check(code: int) -> int:
+    """Return `code` when it is a result; raise what a negative one stands for."""
+    if code >= 0:
+        return code
+    if code == -1:
+        raise MemoryError("history drafter: out of memory")
+    if code == -2:
+        raise ValueError(f"token ids must be in 0..{2**31 - 1}")
+    raise ValueError("history drafter: a sequence or a problem's history exceeds 2**31 tokens")
+
+
+@cache
+def lib() -> ctypes.CDLL:
+    """The compiled library with its argument types declared; built on the first call."""
+    library = load_native(SOURCE)
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library

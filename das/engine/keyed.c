@@ -1,0 +1,79 @@
+// Keyed Gumbel-max sampling: token = argmax_v( logit[v] + gumbel(key, v) ), noise made on the fly, one pass.
+//
+// Every floating-point step is an IEEE add, multiply or divide in a fixed order (no libm, no fused multiply-add), so
+// that das/engine/noise.py repeats it bit for bit with torch tensors on any device.
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define BLOCK 256
+
+static inline uint32_t mix32(uint32_t h) {
+    h ^= h >> 16; h *= 0x21f0aaadu;
+    h ^= h >> 15; h *= 0xd35a2d97u;
+    h ^= h >> 15;
+    return h;
+}
+
+// log(x) for normal x > 0: exponent and mantissa in [sqrt(1/2), sqrt(2)), then 2 atanh((m-1)/(m+1)).
+static inline float soft_log(float x) {
+    uint32_t bits; memcpy(&bits, &x, 4);
+    int32_t e = (int32_t)((bits - 0x3f3504f3u) >> 23);        // floor(log2(x / sqrt(1/2)))
+    e = (e ^ 0x100) - 0x100;                                   // sign-extend 9 bits
+    uint32_t mbits = bits - ((uint32_t)e << 23);
+    float m; memcpy(&m, &mbits, 4);
+    float s = (m - 1.0f) / (m + 1.0f), z = s * s;
+    float p = 0.22222222f;
+    p = p * z; p = p + 0.2857142857f;
+    p = p * z; p = p + 0.4f;
+    p = p * z; p = p + 0.6666666667f;
+    p = p * z; p = p + 2.0f;
+    float r = s * p, k = (float)e * 0.69314718056f;
+    return k + r;
+}
+
+static inline float gumbel(uint32_t key0, uint32_t key1, uint32_t token) {
+    uint32_t x = mix32(mix32(token * 0x9e3779b1u + key0) ^ key1);
+    float w = ((float)(int32_t)(x >> 1) + 0.5f) * 4.656612873e-10f;  // (0, 1), fine near 0: 31 bits
+    w = w < 0.99999994f ? w : 0.99999994f;
+    // exponential = -log(1 - w), exact to rounding also for small w (the winners): log(u) * w / (1 - u), u = 1 - w
+    float u = 1.0f - w, d = 1.0f - u;
+    float l = -soft_log(u) * w;
+    float e = d > 0.0f ? l / d : w;
+    return -soft_log(e);
+}
+
+// logits: rows x vocab (row stride in elements); tokens[row] = argmax. Rows with greedy[row] != 0 take no noise.
+void keyed_argmax(const float *logits, int64_t rows, int64_t vocab, int64_t stride, const uint32_t *key0,
+                  const uint32_t *key1, const uint8_t *greedy, int64_t *tokens) {
+    float score[BLOCK];
+    for (int64_t r = 0; r < rows; r++) {
+        const float *row = logits + r * stride;
+        float best = -INFINITY;
+        int64_t at = 0;
+        for (int64_t start = 0; start < vocab; start += BLOCK) {
+            int n = (int)(vocab - start < BLOCK ? vocab - start : BLOCK);
+            if (greedy[r]) {
+                for (int i = 0; i < n; i++) score[i] = row[start + i];
+            } else {
+                uint32_t a = key0[r], b = key1[r], base = (uint32_t)start;
+                for (int i = 0; i < n; i++) score[i] = row[start + i] + gumbel(a, b, base + (uint32_t)i);
+            }
+            float top = -INFINITY;
+            for (int i = 0; i < n; i++) top = score[i] > top ? score[i] : top;
+            if (top > best) {
+                best = top;
+                int i = 0;
+                while (score[i] != top) i++;
+                at = start + i;
+            }
+        }
+        tokens[r] = at;
+    }
+}
+
+// The noise itself, for tests: out[i] = gumbel(key0, key1, i).
+void keyed_noise(uint32_t key0, uint32_t key1, int64_t vocab, float *out) {
+    for (int64_t i = 0; i < vocab; i++) out[i] = gumbel(key0, key1, (uint32_t)i);
+}

@@ -1,0 +1,113 @@
+"""Noise of the keyed sampler: a pure function of (request seed, position, token), the same bits on every device.
+
+token = argmax_v( log p(v) + Gumbel(seed, t)[v] ). Nothing else enters: not the number of drafted tokens, the batch
+order, or which engine runs the request. The CPU path is one pass in C (keyed.c); the torch path is its bit-equal
+twin for other devices and the oracle of the tests.
+"""
+
+import ctypes
+import functools
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from das.native import load_native
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def splitmix64(x: np.ndarray) -> np.ndarray:
+    """The SplitMix64 finaliser, elementwise on uint64 (a bijection with full avalanche)."""
+    x = x.astype(np.uint64, copy=True)
+    with np.errstate(over="ignore"):
+        x += _GOLDEN
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def row_keys(seeds: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """64-bit key of each row from its request seed and the position of the token to be emitted, as two uint32 halves.
+
+    seeds, positions: int64 [rows].
+    """
+    key = splitmix64(splitmix64(seeds.astype(np.int64).view(np.uint64)) ^ positions.astype(np.int64).view(np.uint64))
+    return (key & np.uint64(0xFFFFFFFF)).astype(np.uint32), (key >> np.uint64(32)).astype(np.uint32)
+
+
+@functools.cache
+def _native() -> ctypes.CDLL:
+    library = load_native(Path(__file__).with_name("keyed.c"))
+    pointer, i64, u32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
+    library.keyed_argmax.argtypes = [pointer, i64, i64, i64, pointer, pointer, pointer, pointer]
+    library.keyed_argmax.restype = None
+    library.keyed_noise.argtypes = [u32, u32, i64, pointer]
+    library.keyed_noise.restype = None
+    return library
+
+
+def native_noise(key0: int, key1: int, vocab: int) -> np.ndarray:
+    """Gumbel noise of one row from the C core, float32 [vocab] (tests compare the torch twin with it)."""
+    out = np.empty(vocab, np.float32)
+    _native().keyed_noise(key0, key1, vocab, out.ctypes.data)
+    return out
+
+
+def _mix32(h: torch.Tensor) -> torch.Tensor:
+    """Integer hash of keyed.c on int32 tensors; multiplication wraps, shifts are made logical by the mask."""
+    h = h ^ ((h >> 16) & 0xFFFF)
+    h = h * 0x21F0AAAD
+    h = h ^ ((h >> 15) & 0x1FFFF)
+    h = h * (0xD35A2D97 - (1 << 32))
+    return h ^ ((h >> 15) & 0x1FFFF)
+
+
+def _soft_log(x: torch.Tensor) -> torch.Tensor:
+    bits = x.view(torch.int32)
+    e = (bits - 0x3F3504F3) >> 23  # arithmetic shift: floor for x < sqrt(1/2) too
+    m = (bits - (e << 23)).view(torch.float32)
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    p = z * 0.22222222
+    for coefficient in (0.2857142857, 0.4, 0.6666666667):
+        p = (p + coefficient) * z
+    p = p + 2.0
+    return e.to(torch.float32) * 0.69314718056 + s * p
+
+
+def torch_noise(key0: torch.Tensor, key1: torch.Tensor, vocab: int) -> torch.Tensor:
+    """Gumbel noise, float32 [rows, vocab], from int32 keys [rows]; bit-equal to keyed.c."""
+    token = torch.arange(vocab, dtype=torch.int32, device=key0.device) * (0x9E3779B1 - (1 << 32))
+    x = _mix32(_mix32(token[None, :] + key0[:, None]) ^ key1[:, None])
+    w = (((x >> 1) & 0x7FFFFFFF).to(torch.float32) + 0.5) * 4.656612873e-10
+    w = w.clamp_max(0.99999994)
+    u = 1.0 - w
+    d = 1.0 - u
+    e = torch.where(d > 0, -_soft_log(u) * w / d, w)
+    return -_soft_log(e)
+
+
+def keyed_argmax(logits: torch.Tensor, seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray) -> torch.Tensor:
+    """Sample one token per row.
+
+    logits: float32 [rows, vocab], already divided by the temperature and masked (-inf = impossible).
+    seeds, positions: int64 [rows]; greedy: bool [rows], rows that take the argmax without noise.
+    Returns int64 [rows].
+    """
+    key0, key1 = row_keys(seeds, positions)
+    if logits.device.type == "cpu":
+        logits = logits.contiguous()
+        greedy = np.ascontiguousarray(greedy, np.uint8)
+        tokens = torch.empty(logits.shape[0], dtype=torch.int64)
+        _native().keyed_argmax(
+            logits.data_ptr(), logits.shape[0], logits.shape[1], logits.stride(0),
+            key0.ctypes.data, key1.ctypes.data, greedy.ctypes.data, tokens.data_ptr(),
+        )  # fmt: skip
+        return tokens
+    device = logits.device
+    noise = torch_noise(
+        torch.from_numpy(key0.view(np.int32)).to(device), torch.from_numpy(key1.view(np.int32)).to(device), logits.shape[1]
+    )
+    plain = torch.from_numpy(np.ascontiguousarray(greedy, np.bool_)).to(device)
+    return (logits + noise.masked_fill_(plain[:, None], 0.0)).argmax(dim=-1)

@@ -1,0 +1,141 @@
+"""Every patch of vLLM and TRL, each with its reason. Versions are checked first; a hook that moved is an error.
+
+| patch | reason | can go when |
+|---|---|---|
+| GPUModelRunner._sample | verification by keyed noise; no extension point for the sampler of a speculative pass | vLLM has one |
+| GPUModelRunner.propose_draft_token_ids | the custom proposer class gets no request ids; drafting must be timed for all arms | ids are passed |
+| SamplingParams._validate_spec_decode | vLLM's verifier lacks min_p and logit_bias; the keyed one has them | vLLM allows them |
+| dispatch_cpu_unquantized_gemm | on the CPU weights are packed and dropped, so new weights crash or go stale | vLLM repacks on load |
+| trl VLLMGeneration | the arguments of the colocated LLM are fixed: no speculative_config, dtype, eager mode | TRL passes them on |
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from das.engine.meter import RolloutMeter
+from das.engine.versions import UnsupportedVersion, require_supported
+
+_applied = False
+
+
+def apply() -> None:
+    """Install the vLLM patches, once a process. Idempotent.
+
+    Raises UnsupportedVersion when vLLM or TRL is not a version these hooks were checked with, or lacks a hook.
+    """
+    global _applied
+    if _applied:
+        return
+    require_supported()
+    from vllm.model_executor.layers import utils as linear_utils
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    for owner, name in (
+        (GPUModelRunner, "_sample"),
+        (GPUModelRunner, "propose_draft_token_ids"),
+        (SamplingParams, "_validate_spec_decode"),
+        (linear_utils, "dispatch_cpu_unquantized_gemm"),
+    ):
+        if not hasattr(owner, name):
+            raise UnsupportedVersion(f"vLLM has no {owner.__name__}.{name}: das/engine/patches.py must be updated")
+    _patch(GPUModelRunner, "_sample", _keyed_sample)
+    _patch(GPUModelRunner, "propose_draft_token_ids", _propose_with_requests)
+    _patch(SamplingParams, "_validate_spec_decode", _accept_sampling_params)
+    _patch(linear_utils, "dispatch_cpu_unquantized_gemm", _packed_linear)
+    _applied = True
+
+
+def _patch(owner: type | ModuleType, name: str, replacement: Callable[..., Any]) -> None:
+    """Replace owner.name by `replacement(original, ...)`."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
+
+    setattr(owner, name, patched)
+
+
+def das_settings(vllm_config: Any) -> dict[str, Any] | None:
+    """The `das` part of the engine's additional_config; None for engines that were not asked to be keyed."""
+    return (vllm_config.additional_config or {}).get("das")
+
+
+def meter(runner: Any) -> RolloutMeter:
+    """The runner's meter of the current rollout."""
+    if not hasattr(runner, "das_meter"):
+        runner.das_meter = RolloutMeter()
+    found: RolloutMeter = runner.das_meter
+    return found
+
+
+def _keyed_sample(original: Callable[..., Any], runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
+    settings = das_settings(runner.vllm_config)
+    if settings is None:
+        return original(runner, logits, spec_decode_metadata)
+    batch = runner.input_batch
+    if settings.get("verifier", "keyed") == "keyed":
+        if not hasattr(runner, "das_sampler"):
+            from das.engine.sampler import KeyedSampler
+
+            config = runner.model_config
+            runner.das_sampler = KeyedSampler(config.seed or 0, config.logprobs_mode, config.get_vocab_size())
+        # The per-request generators stay unused: dropping them spares CPU runs a set_offset that torch's CPU lacks.
+        batch.generators.clear()
+        batch.update_async_output_token_ids()
+        output = runner.das_sampler.sample(runner, logits, spec_decode_metadata)
+    else:
+        output = original(runner, logits, spec_decode_metadata)
+    count = batch.num_reqs
+    emitted = (output.sampled_token_ids != -1).sum(dim=1).cpu().numpy()
+    emitted[runner.discard_request_mask.np[:count]] = 0
+    drafted = np.zeros(count, np.int64)
+    if spec_decode_metadata is not None:
+        drafted = np.asarray(spec_decode_metadata.num_draft_tokens, np.int64)
+    meter(runner).record_pass(batch.req_ids, drafted, emitted)
+    return output
+
+
+def _propose_with_requests(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
+    start = time.perf_counter()
+    if hasattr(runner.drafter, "attach"):
+        runner.drafter.attach(runner)
+    drafts = original(runner, *args, **kwargs)
+    meter(runner).draft_s += time.perf_counter() - start
+    return drafts
+
+
+def _accept_sampling_params(original: Callable[..., Any], params: Any, speculative_config: Any) -> None:
+    # das/engine/sampler.py handles min_p and logit_bias row by row; engines with vLLM's own drafters keep the refusal.
+    if speculative_config is None or not str(speculative_config.model).startswith("das."):
+        original(params, speculative_config)
+
+
+def _packed_linear(original: Callable[..., Any], layer: torch.nn.Module, remove_weight: bool) -> None:
+    """Pack for oneDNN as vLLM does, but keep the weights, so that new ones can be loaded and packed again."""
+    original(layer, remove_weight=False)
+    layer.das_repack = functools.partial(original, layer, remove_weight=False)  # type: ignore[assignment]
+
+
+def repack_linear_layers(model: torch.nn.Module) -> None:
+    """Pack the current weights of all linear layers; needed on the CPU after every load_weights."""
+    for module in model.modules():
+        if hasattr(module, "das_repack"):
+            module.das_repack()
+
+
+def use_generation_backend(backend: Callable[..., Any]) -> None:
+    """Make TRL's GRPOTrainer build `backend` where it would build its own VLLMGeneration."""
+    require_supported()
+    from trl.trainer import grpo_trainer
+
+    if not hasattr(grpo_trainer, "VLLMGeneration"):
+        raise UnsupportedVersion("trl.trainer.grpo_trainer has no VLLMGeneration: das/engine/patches.py must be updated")
+    grpo_trainer.VLLMGeneration = backend  # type: ignore[misc, assignment]

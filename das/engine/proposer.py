@@ -1,0 +1,101 @@
+"""vLLM's custom proposer class: hands the engine's tokens to the drafter and its drafts, within budget, to the engine."""
+
+from typing import Any
+
+import numpy as np
+
+from das.budget import BudgetPolicy, LiveRequest, make_budget
+from das.drafter import HistoryDrafter
+
+PROBLEM_KEY = "das_problem"  # SamplingParams.extra_args key that carries the problem id with the request
+
+
+class DasProposer:
+    """Built by vLLM with its VllmConfig; `additional_config["das"]` holds the `drafter` and `budget` settings."""
+
+    def __init__(self, vllm_config: Any):
+        settings = vllm_config.additional_config["das"]
+        self.drafter = HistoryDrafter(**settings["drafter"])
+        self.budget: BudgetPolicy = make_budget(settings["budget"])
+        self.longest = int(vllm_config.speculative_config.num_speculative_tokens)
+        self.max_model_len = int(vllm_config.model_config.max_model_len)
+        self.live: dict[str, LiveRequest] = {}
+        self.class_counts: dict[str, list[int]] = {}
+        self._runner: Any = None
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to load: the drafter is an index, not a network."""
+
+    def attach(self, runner: Any) -> None:
+        """Called before every `propose`: the runner knows the request ids that vLLM does not pass on."""
+        self._runner = runner
+
+    def propose(
+        self,
+        sampled_token_ids: list[list[int]],
+        num_tokens_no_spec: np.ndarray,
+        token_ids_cpu: np.ndarray,
+        slot_mappings: Any = None,
+    ) -> list[list[int]]:
+        """Draft for every row of the batch. Rows without new tokens (unfinished prompts) get no draft."""
+        requests = self._runner.requests
+        self._end(request for request in self.live if request not in requests)
+        names: list[str] = self._runner.input_batch.req_ids
+        rows, fresh, tokens = [], [], []
+        for row, (name, new) in enumerate(zip(names, sampled_token_ids, strict=True)):
+            if not new:
+                continue
+            live = self.live.get(name)
+            if live is None:
+                live = self._begin(name, requests[name])
+            new = live.cut_at_stop(new)
+            live.generated += len(new)
+            rows.append(row)
+            fresh.append(live)
+            tokens.append(new)
+        drafts: list[list[int]] = [[] for _ in names]
+        if not rows:
+            return drafts
+        self.drafter.observe_batch([live.name for live in fresh], tokens)
+        room = [
+            min(self.longest, live.max_tokens - live.generated - 1, self.max_model_len - int(num_tokens_no_spec[row]) - 1)
+            for row, live in zip(rows, fresh, strict=True)
+        ]
+        limits = [max(0, min(free, asked)) for free, asked in zip(room, self.budget.limits(fresh), strict=True)]
+        if any(limits):
+            proposed = self.drafter.propose([live.name for live in fresh], limits)
+            for row, draft in zip(rows, proposed, strict=True):
+                drafts[row] = draft.tokens
+        return drafts
+
+    def end_step(self, clock: int) -> dict[str, Any]:
+        """The rollout is over: requests join the history, the window moves to `clock` (a step or an epoch number)."""
+        self._end(list(self.live))
+        self.drafter.end_step(clock)
+        self.budget.end_step()
+        return {"history_tokens": self.drafter.history_tokens}
+
+    def _begin(self, name: str, state: Any) -> LiveRequest:
+        params = state.sampling_params
+        # Without a problem id a request is its own problem: it drafts from its own text alone.
+        problem = (params.extra_args or {}).get(PROBLEM_KEY, name)
+        live = LiveRequest(
+            name=name,
+            problem=str(problem),
+            max_tokens=params.max_tokens if params.max_tokens is not None else self.max_model_len,
+            stop_tokens=frozenset(params.all_stop_token_ids),
+        )
+        self.drafter.begin(name, live.problem, state.prompt_token_ids)
+        # A request seen again after preemption in a fresh batch keeps its entry; one resumed from elsewhere brings text.
+        earlier = state.output_token_ids[: -1] if len(state.output_token_ids) > 1 else []
+        if earlier:
+            self.drafter.observe(name, earlier)
+            live.generated = len(earlier)
+        self.live[name] = live
+        return live
+
+    def _end(self, names: Any) -> None:
+        for name in list(names):
+            live = self.live.pop(name)
+            self.drafter.end(name)
+            self.budget.end(live)

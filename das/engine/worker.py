@@ -1,0 +1,33 @@
+"""Methods added to vLLM's worker (worker_extension_cls), reached by `collective_rpc` in any engine, in process or not."""
+
+from typing import Any
+
+from das.engine.meter import RolloutMeter
+from das.engine.patches import meter, repack_linear_layers
+
+
+class DasWorker:
+    """Mixed into the worker class by vLLM; `self.model_runner` is the worker's."""
+
+    model_runner: Any
+
+    def das_begin_rollout(self) -> None:
+        """Start counting a new rollout."""
+        self.model_runner.das_meter = RolloutMeter()
+
+    def das_end_rollout(self, clock: int) -> dict[str, Any]:
+        """Close the rollout: its meter's report, with the window moved to `clock` where there is a history."""
+        drafter = getattr(self.model_runner, "drafter", None)
+        counts = meter(self.model_runner)
+        history: dict[str, Any] = {}
+        if hasattr(drafter, "end_step"):
+            import time
+
+            start = time.perf_counter()
+            history = drafter.end_step(clock)
+            counts.draft_s += time.perf_counter() - start
+        return counts.report() | history
+
+    def das_repack(self) -> None:
+        """Make the linear layers use the weights that were just loaded (CPU)."""
+        repack_linear_layers(self.model_runner.model)

@@ -1,0 +1,1 @@
+"""The small policy made on the spot, and the arithmetic task it is trained on."""

@@ -1,0 +1,131 @@
+"""TRL's GRPOTrainer, unchanged in what it computes: it only tells the engine the problem ids and notes exact numbers."""
+
+import functools
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from trl import GRPOConfig, GRPOTrainer
+
+from das.engine import patches
+from das.engine.build import EngineSettings
+from das.training.generation import Rollout, SpeculativeGeneration
+from das.training.turns import Turns
+
+RewardFunction = Callable[..., list[float]]
+
+
+def digest(*arrays: Sequence[Any] | np.ndarray) -> str:
+    """Short SHA-256 of numbers: equal digests mean equal bits."""
+    sha = hashlib.sha256()
+    for array in arrays:
+        data = np.ascontiguousarray(array)
+        sha.update(str((data.dtype.str, data.shape)).encode() + data.tobytes())
+    return sha.hexdigest()[:16]
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """Digest of all parameters, in name order."""
+    return digest(*(p.detach().float().cpu().numpy() for _, p in sorted(model.named_parameters())))
+
+
+class SpeculativeGRPOTrainer(GRPOTrainer):
+    """GRPO whose rollouts may be speculative. Rows of the dataset need a `problem_id`."""
+
+    vllm_generation: SpeculativeGeneration
+
+    def __init__(
+        self,
+        *args: Any,
+        engine: EngineSettings,
+        turns: Turns,
+        clock: Callable[[int], int],
+        on_step: Callable[[dict[str, Any], Rollout, list[float]], None],
+        args_: GRPOConfig,
+        reward: RewardFunction,
+        **kwargs: Any,
+    ):
+        """clock: training step -> the drafter's clock. on_step(row, rollout, rewards) is called after every step."""
+        self.turns = turns
+        self.on_step = on_step
+        self._reward = reward
+        self._rewards: list[float] = []
+        self._losses: list[float] = []
+        self._began = self._waited = 0.0
+        patches.use_generation_backend(
+            functools.partial(
+                SpeculativeGeneration,
+                engine=engine,
+                run_seed=args_.seed,
+                clock=clock,
+                after_rollout=turns.after_rollout,
+            )
+        )
+        super().__init__(*args, args=args_, reward_funcs=self._scored, **kwargs)
+
+    def _scored(self, *args: Any, **kwargs: Any) -> list[float]:
+        self._rewards = self._reward(*args, **kwargs)
+        return self._rewards
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self.turns.before_rollout()
+        self._began, self._waited = time.perf_counter(), self.turns.waited_s
+        generation = self.vllm_generation
+        generation.step = self.state.global_step
+        generation.evaluation = not self.model.training
+        generation.problems = [str(row["problem_id"]) for row in inputs]
+        return super()._generate_and_score_completions(inputs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss: torch.Tensor = super().training_step(*args, **kwargs)
+        self._losses.append(float(loss))
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        super().log(logs, start_time)
+        rollout = self.vllm_generation.last
+        if "grad_norm" not in logs or rollout is None:
+            return  # the summary at the end of training, not a step
+        waited = self.turns.waited_s - self._waited
+        row = {
+            "step": self.state.global_step,
+            "epoch": rollout.step * self.args.generation_batch_size // self.num_generations // len(self.train_dataset),
+            "reward": float(np.mean(self._rewards)),
+            "loss": float(np.sum(self._losses)),
+            "grad_norm": float(logs["grad_norm"]),
+            "learning_rate": logs["learning_rate"],
+            "kl": logs.get("kl"),
+            "entropy": logs.get("entropy"),
+            "sampling_logp_difference": logs.get("sampling/sampling_logp_difference/max"),
+            "sync_error": self.vllm_generation.sync_error,
+            "sync_s": self.vllm_generation.sync_s,
+            "step_s": time.perf_counter() - self._began - waited,
+            **rollout_row(rollout),
+            "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
+            "rewards_digest": digest(np.asarray(self._rewards, np.float64)),
+        }
+        self._losses = []
+        self.on_step(row, rollout, self._rewards)
+
+
+def rollout_row(rollout: Rollout) -> dict[str, Any]:
+    """The numbers of one rollout that go into metrics.jsonl (names: docs/metrics.md)."""
+    lengths = [len(response) for response in rollout.responses]
+    passes = rollout.report["passes"]
+    return {
+        "rollout_s": rollout.rollout_s,
+        "tokens": rollout.tokens,
+        "passes": passes,
+        "tokens_per_pass": rollout.tokens / passes,
+        "drafted": rollout.report["drafted"],
+        "accepted": rollout.tokens - passes,
+        "draft_s": rollout.report["draft_s"],
+        "draft_share": rollout.report["draft_s"] / rollout.rollout_s,
+        "decode_steps": rollout.report["decode_steps"],
+        "length_mean": float(np.mean(lengths)),
+        "length_max": int(np.max(lengths)),
+        "history_tokens": rollout.report.get("history_tokens", 0),
+    }

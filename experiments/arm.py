@@ -1,0 +1,126 @@
+"""Train one arm: GRPO with the arm's drafts, leaving a run folder."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, TextIO
+
+from omegaconf import DictConfig, OmegaConf
+
+from das.engine.build import prepare_environment
+from das.training.turns import Turns
+from experiments.errors import RunFailed
+from experiments.run_folder import RunFolder
+
+
+def train_arm(config: DictConfig, policy: str, folder: Path, group: str, turns: Turns) -> dict[str, Any]:
+    """Run the configured training of `config.arm`; returns what identity needs beyond metrics.jsonl.
+
+    Raises RunFailed if the arm was to draft and drafted nothing.
+    """
+    threads = int(config.engine.threads)
+    prepare_environment(config.engine.kv_cache_gib, threads, config.engine.batch_invariant)
+    import torch
+
+    torch.set_num_threads(threads)
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
+    from trl import GRPOConfig
+
+    from das.training.trainer import SpeculativeGRPOTrainer, weights_digest
+    from experiments import setup
+    from experiments.tracking import Tracker
+
+    settings = setup.engine_settings(config, policy)
+    run = RunFolder(folder, config)
+    tracker = Tracker(config, config.arm.name, group, folder)
+    rows = setup.dataset(config)
+    arguments = OmegaConf.to_container(config.trainer, resolve=True)
+    assert isinstance(arguments, dict)
+    problems_per_step = arguments["per_device_train_batch_size"] // arguments["num_generations"]
+    steps_per_epoch = max(1, len(rows) // problems_per_step)
+    unit_steps = steps_per_epoch if config.drafter.unit == "epoch" else 1
+    totals = {"drafted": 0, "steps": 0}
+
+    def on_step(row: dict[str, Any], rollout: Any, rewards: list[float]) -> None:
+        row = {"arm": config.arm.name, **row}
+        totals["drafted"] += row["drafted"]
+        totals["steps"] += 1
+        run.add_metrics(row)
+        run.add_rollout(row["step"], rollout_rows(rollout, rewards))
+        run.add_timeline(row["step"], {k: v for k, v in rollout.report.items() if k.startswith("step_")})
+        tracker.log(row)
+        turns.after_step(row)
+
+    try:
+        args = GRPOConfig(
+            output_dir=str(folder / "trainer"),
+            seed=config.seed,
+            use_vllm=True,
+            vllm_mode="colocate",
+            use_cpu=not torch.cuda.is_available(),
+            bf16=torch.cuda.is_available(),
+            gradient_checkpointing=torch.cuda.is_available(),
+            report_to="none",
+            logging_steps=1,
+            save_strategy="no",
+            disable_tqdm=True,
+            **{str(key): value for key, value in arguments.items()},
+        )
+        trainer = SpeculativeGRPOTrainer(
+            model=AutoModelForCausalLM.from_pretrained(policy, dtype=settings.dtype),
+            processing_class=AutoTokenizer.from_pretrained(policy),
+            train_dataset=rows,
+            args_=args,
+            reward=setup.reward(config),
+            engine=settings,
+            turns=turns,
+            clock=lambda step: step // unit_steps,
+            on_step=on_step,
+        )
+        trainer.remove_callback(PrinterCallback)  # rows go to metrics.jsonl and the progress line
+        trainer.train()
+        final = {"final_weights": weights_digest(trainer.model), "steps": totals["steps"]}
+        (folder / "final.json").write_text(json.dumps(final))
+    finally:
+        tracker.close()
+    if settings.method != "none" and totals["drafted"] == 0:
+        raise RunFailed(
+            f"arm {config.arm.name} drafted nothing in {totals['steps']} steps: speculation was silently off; "
+            "check drafter.min_prob, drafter.scope and the budget"
+        )
+    return final
+
+
+def rollout_rows(rollout: Any, rewards: list[float]) -> list[dict[str, Any]]:
+    """One row a response, in the format of recorded traces plus what it cost."""
+    return [
+        {
+            "problem_id": problem,
+            "run": rollout.step,
+            "sample": i,
+            "reward": reward,
+            "finish_reason": reason,
+            "response_ids": response,
+            **cost,
+        }
+        for i, (problem, reward, reason, response, cost) in enumerate(
+            zip(
+                rollout.problems,
+                rewards,
+                rollout.finish_reasons,
+                rollout.responses,
+                rollout.requests,
+                strict=True,
+            )
+        )
+    ]
+
+
+def quiet_into(path: Path) -> TextIO:
+    """Send this process's output, also that of C libraries, to a log file; returns what still reaches the terminal."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    terminal = os.fdopen(os.dup(1), "w", buffering=1)
+    log = path.open("a", buffering=1)
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    return terminal

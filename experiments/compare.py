@@ -1,0 +1,133 @@
+"""task=compare: arms on identical work in lock step; the table, the identity verdict, result.json."""
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from hydra import compose
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from analysis import arms as arm_analysis
+from analysis import figures
+from das.training.turns import PipeTurns
+from experiments import setup
+from experiments.arm import quiet_into, train_arm
+from experiments.errors import RunFailed, UserError
+from experiments.progress import Progress
+from experiments.run_folder import RunFolder
+
+
+def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+    """Train every arm of `config.arms` from the same start, rollouts interleaved; print and write the comparison."""
+    run_folder = RunFolder(Path(folder), config)
+    names = list(config.arms)
+    arms = {name: arm_config(name, overrides) for name in names}
+    if len(arms) != len(names) or not names:
+        raise UserError(f"arms={names}: name each arm once, the baseline first")
+    steps = int(config.trainer.max_steps)
+    progress = Progress(steps, len(arms))
+    policy = setup.policy_directory(config, progress.note)
+    for arm in arms.values():
+        setup.check_arm(arm, policy)
+    progress.note(f"starting {len(arms)} arms ({', '.join(names)}), {steps} steps each; logs and results in {folder}")
+    run_arms(arms, policy, Path(folder), progress, run_folder)
+    result = arm_analysis.compare(Path(folder), names)
+    path = run_folder.write_result(result)
+    figures.compare_figures(Path(folder), names)
+    progress.note(arm_analysis.table(result))
+    progress.note(arm_analysis.verdict(result))
+    progress.note(f"result: {path}")
+
+
+def arm_config(name: str, overrides: list[str]) -> DictConfig:
+    """The config of one arm: the user's overrides with this arm's group."""
+    if not (Path(__file__).parent.parent / "configs" / "arm" / f"{name}.yaml").exists():
+        known = sorted(path.stem for path in (Path(__file__).parent.parent / "configs" / "arm").glob("*.yaml"))
+        raise UserError(f"unknown arm {name!r}: choose from {', '.join(known)}")
+    mine = [override for override in overrides if not override.startswith("arm=")]
+    try:
+        return compose("config", overrides=[*mine, f"arm={name}"])
+    except HydraException as error:
+        raise UserError(str(error)) from error
+
+
+def run_arms(
+    arms: Mapping[str, DictConfig], policy: str, folder: Path, progress: Progress, run_folder: RunFolder
+) -> None:
+    """One process an arm. In each step: rollouts one at a time, in rotating order; then all arms train, a core each.
+
+    Raises RunFailed, in one line, when an arm fails; the others are stopped, their files stay.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    pipes: dict[str, Connection] = {}
+    processes = {}
+    for name, config in arms.items():
+        mine, theirs = spawn.Pipe()
+        container = OmegaConf.to_container(config, resolve=True)
+        process = spawn.Process(
+            target=_arm_process, args=(container, policy, folder / "arms" / name, folder.name, theirs), name=f"arm-{name}"
+        )
+        process.start()
+        theirs.close()
+        pipes[name], processes[name] = mine, process
+    names = list(arms)
+    try:
+        for step in range(progress.steps):
+            for name in names:
+                _expect(pipes[name], "rollout", name, folder)
+            if step == 0:
+                progress.start()
+            turn = step % len(names)
+            for name in [*names[turn:], *names[:turn]]:
+                pipes[name].send("go")
+                _expect(pipes[name], "rolled", name, folder)
+            cores = os.cpu_count() or 1
+            for first in range(0, len(names), cores):
+                together = names[first : first + cores]
+                for name in together:
+                    pipes[name].send("go")
+                for name in together:
+                    row = _expect(pipes[name], "step", name, folder)
+                    run_folder.add_metrics(row)
+                    progress.step(row)
+        for name in names:
+            _expect(pipes[name], "done", name, folder)
+    finally:
+        for process in processes.values():
+            process.join(timeout=15 if process.exitcode is None else None)
+            if process.exitcode is None:
+                process.terminate()
+
+
+def _expect(pipe: Connection, what: str, name: str, folder: Path) -> Any:
+    """The next message of an arm, which must be `what`."""
+    log = folder / "arms" / name / "log.txt"
+    try:
+        kind, value = pipe.recv()
+    except EOFError:
+        raise RunFailed(f"arm {name} died without a word (out of memory?): see {log}") from None
+    if kind == "error":
+        raise RunFailed(f"arm {name}: {value} (log: {log})")
+    if kind != what:
+        raise RunFailed(f"arm {name} answered {kind!r} where {what!r} was due: see {log}")
+    return value
+
+
+def _arm_process(container: dict[str, Any], policy: str, folder: Path, group: str, pipe: Connection) -> None:
+    """Body of an arm's process. Output goes to its log; errors go to the parent as one line."""
+    quiet_into(folder / "log.txt")
+    config = OmegaConf.create(container)
+    assert isinstance(config, DictConfig)
+    try:
+        train_arm(config, policy, folder, group, PipeTurns(pipe))
+        pipe.send(("done", None))
+    except (KeyboardInterrupt, EOFError, BrokenPipeError):
+        return  # the parent was interrupted or has gone; it has said so
+    except Exception as error:  # noqa: BLE001 - whatever it was, the parent must hear of it
+        traceback.print_exc()
+        pipe.send(("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))

@@ -1,0 +1,63 @@
+"""Bad input ends in one clear line and an exit code that is not 0."""
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from das.engine.build import EngineError
+from das.engine.versions import UnsupportedVersion
+from das.native import NativeBuildError
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+USER_ERROR, FAILED, INTERRUPTED = 2, 1, 130
+
+
+class UserError(ValueError):
+    """Something only the user can put right; the message says what to change."""
+
+
+class RunFailed(RuntimeError):
+    """A run that must not be trusted (nothing drafted, weights not synced); the message says why."""
+
+
+def stop(message: str, code: int) -> None:
+    """Print one line and exit."""
+    print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn errors that a user can act on into one line; anything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException) as error:
+        stop(str(error), USER_ERROR)
+    except RunFailed as error:
+        stop(str(error), FAILED)
+    except KeyboardInterrupt:
+        stop("interrupted; what was finished is in the run folder", INTERRUPTED)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        stop(f"disk full while writing {error.filename or 'results'}: free some space or set out=OTHER_DIR", FAILED)
+
+
+def explain_config_error(arguments: list[str]) -> None:
+    """Compose once before Hydra does, to report a bad key or choice in one line instead of Hydra's several.
+
+    arguments: the command line. Flags (-m, --help, --cfg ...) are left to Hydra.
+    """
+    if any(argument.startswith("-") for argument in arguments):
+        return
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base=None):
+            compose("config", overrides=arguments)
+    except HydraException as error:
+        stop(str(error), USER_ERROR)

@@ -1,0 +1,99 @@
+"""Build what a run needs from its config: engine settings, policy directory, dataset, reward."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from omegaconf import DictConfig, OmegaConf
+
+from das.budget import make_budget
+from das.drafter import HistoryDrafter
+from das.engine.build import EngineSettings, speculative_config
+from experiments.errors import UserError
+
+ENGINE_ENVIRONMENT = ("threads", "kv_cache_gib")  # read before vLLM is imported, not by the engine
+
+
+def engine_settings(config: DictConfig, policy: str) -> EngineSettings:
+    """The arm's engine. Raises UserError, in one line, for values that cannot be."""
+    plain = OmegaConf.to_container(config.engine, resolve=True)
+    assert isinstance(plain, dict)
+    engine = {str(key): value for key, value in plain.items() if key not in ENGINE_ENVIRONMENT}
+    drafter = OmegaConf.to_container(config.drafter, resolve=True)
+    assert isinstance(drafter, dict)
+    unit = drafter.pop("unit")
+    if unit not in ("epoch", "step"):
+        raise UserError(f"drafter.unit={unit}: choose epoch or step")
+    if drafter["window"] < 0:
+        raise UserError(f"drafter.window={drafter['window']}: must be 0 (no history) or more {unit}s")
+    budget = OmegaConf.to_container(config.arm.get("budget") or config.budget, resolve=True)
+    assert isinstance(budget, dict)
+    negative = [key for key, value in budget.items() if isinstance(value, int | float) and value < 0]
+    if negative:
+        raise UserError(f"budget.{negative[0]}={budget[negative[0]]}: must not be negative")
+    if config.arm.method == "das":
+        try:
+            make_budget(budget)  # type: ignore[arg-type]
+            HistoryDrafter(**drafter)  # type: ignore[arg-type]
+        except (ValueError, TypeError) as error:
+            raise UserError(str(error)) from error
+    return EngineSettings(
+        model=policy,
+        method=config.arm.method,
+        seed=config.seed,
+        drafter=drafter,  # type: ignore[arg-type]
+        budget=budget,  # type: ignore[arg-type]
+        speculative=dict(config.arm.speculative),
+        **engine,
+    )
+
+
+def check_arm(config: DictConfig, policy: str) -> None:
+    """Refuse an arm that cannot run before any work is done for the others."""
+    speculative_config(engine_settings(config, policy))
+
+
+def policy_directory(config: DictConfig, progress: Callable[[str], None]) -> str:
+    """Where the policy lies: made on the spot for `policy=small`, else the configured directory or hub id."""
+    if config.policy.path is not None:
+        path = Path(config.policy.path)
+        if path.exists() and not (path / "tokenizer_config.json").exists():
+            raise UserError(f"policy.path={path} has no tokenizer (tokenizer_config.json): save it there too")
+        if not path.exists() and (path.is_absolute() or config.policy.path.startswith(".")):
+            raise UserError(f"policy.path={path} does not exist")
+        return str(config.policy.path)
+    from das.policy.small import SmallPolicyConfig, build_small_policy
+
+    return str(build_small_policy(SmallPolicyConfig(), Path(config.cache) / "policies", progress))
+
+
+def dataset(config: DictConfig) -> Dataset:
+    """Rows: prompt (conversational), answer, problem_id."""
+    if config.data.name != "arithmetic":
+        raise UserError(f"data={config.data.name}: choose arithmetic")
+    from das.policy.arithmetic import make_training_problems
+
+    problems = make_training_problems(config.data.problems, seed=config.seed)
+    return Dataset.from_list(
+        [
+            {
+                "prompt": [{"role": "user", "content": problem.question}],
+                "answer": problem.answer,
+                "problem_id": problem.problem_id,
+            }
+            for problem in problems
+        ]
+    )
+
+
+def reward(config: DictConfig) -> Callable[..., list[float]]:
+    """The reward in the form TRL calls it: completions as conversations, dataset columns as keywords."""
+    if config.reward.name != "maths":
+        raise UserError(f"reward={config.reward.name}: choose maths")
+    from rewards.maths import accuracy_reward
+
+    def maths_reward(completions: list[list[dict[str, str]]], answer: list[str], **columns: Any) -> list[float]:
+        return accuracy_reward([turn[-1]["content"] for turn in completions], answer)
+
+    return maths_reward

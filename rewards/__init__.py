@@ -1,0 +1,1 @@
+"""Rewards: functions from response texts and references to numbers."""

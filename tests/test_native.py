@@ -1,0 +1,56 @@
+"""C cores are compiled once per source, flags and CPU, and fails in one clear line."""
+
+import ctypes
+import os
+from pathlib import Path
+
+import pytest
+
+from das import native
+from das.drafter.native import SOURCE
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the source in a folder of its own, so that builds start from nothing."""
+    source = tmp_path / "package" / "native.c"
+    source.parent.mkdir()
+    source.write_bytes(SOURCE.read_bytes())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return source
+
+
+def test_builds_again_only_for_another_source_flag_or_cpu(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = native.build(elsewhere)
+    assert first.parent == elsewhere.parent / "_build"
+    assert ctypes.CDLL(str(first)).das_new
+    stamp = first.stat().st_mtime_ns
+    assert native.build(elsewhere) == first
+    assert first.stat().st_mtime_ns == stamp
+    monkeypatch.setattr(native, "cpu_model", lambda: "another")
+    other_cpu = native.build(elsewhere)
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DOTHER"))
+    other_flags = native.build(elsewhere)
+    elsewhere.write_text(elsewhere.read_text() + "\n")
+    assert len({first, other_cpu, other_flags, native.build(elsewhere)}) == 4
+    left = sorted(p.name for p in first.parent.iterdir() if p.suffix != ".so")
+    assert left == []
+
+
+def test_falls_back_to_the_user_cache(elsewhere: Path, tmp_path: Path) -> None:
+    (elsewhere.parent / "_build").write_text("a file where the folder should be")
+    assert native.build(elsewhere).parent == tmp_path / "cache" / "das"
+
+
+def test_missing_gcc_says_what_to_install(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.devnull)
+    with pytest.raises(native.NativeBuildError, match="apt-get install gcc") as error:
+        native.build(elsewhere)
+    assert "\n" not in str(error.value)
+
+
+def test_compile_error_is_one_line(elsewhere: Path) -> None:
+    elsewhere.write_text("int broken(void) { return missing; }\n")
+    with pytest.raises(native.NativeBuildError, match=r"could not compile native.c: .*missing") as error:
+        native.build(elsewhere)
+    assert "\n" not in str(error.value)
