@@ -2,12 +2,12 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from omegaconf import DictConfig, OmegaConf
 
-from das.engine.build import prepare_environment
 from das.training.turns import Turns
 from experiments.errors import RunFailed
 from experiments.run_folder import RunFolder
@@ -18,16 +18,14 @@ def train_arm(config: DictConfig, policy: str, folder: Path, group: str, turns: 
 
     Raises RunFailed if the arm was to draft and drafted nothing.
     """
-    threads = int(config.engine.threads)
-    prepare_environment(config.engine.kv_cache_gib, threads, config.engine.batch_invariant)
-    import torch
+    from experiments import setup
 
-    torch.set_num_threads(threads)
+    setup.prepare(config)
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
     from trl import GRPOConfig
 
     from das.training.trainer import SpeculativeGRPOTrainer, weights_digest
-    from experiments import setup
     from experiments.tracking import Tracker
 
     settings = setup.engine_settings(config, policy)
@@ -91,7 +89,7 @@ def train_arm(config: DictConfig, policy: str, folder: Path, group: str, turns: 
     return final
 
 
-def rollout_rows(rollout: Any, rewards: list[float]) -> list[dict[str, Any]]:
+def rollout_rows(rollout: Any, rewards: Sequence[float | None]) -> list[dict[str, Any]]:
     """One row a response, in the format of recorded traces plus what it cost."""
     return [
         {

@@ -25,12 +25,13 @@ class Progress:
     def step(self, row: dict[str, Any]) -> None:
         """Report one finished step of one arm."""
         if self.began is None:
-            self.began = time.perf_counter() - row["step_s"]
+            self.began = time.perf_counter() - row.get("step_s", row["rollout_s"])
         self.done += 1
         left = (time.perf_counter() - self.began) / self.done * (self.total - self.done)
         print(
-            f"step {row['step']:3d}/{self.steps}  {row['arm']:<13s} reward {row['reward']:.3f}  "
-            f"rollout {row['rollout_s']:6.2f} s  tokens/pass {row['tokens_per_pass']:5.2f}  "
+            f"step {row['step']:3d}/{self.steps}  {row['arm']:<13s} "
+            + (f"reward {row['reward']:.3f}  " if "reward" in row else "")
+            + f"rollout {row['rollout_s']:6.2f} s  tokens/pass {row['tokens_per_pass']:5.2f}  "
             f"longest {row['length_max']:5d}  ETA {int(left) // 60}:{int(left) % 60:02d}",
             file=self.terminal,
             flush=True,

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from omegaconf import DictConfig, OmegaConf
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from das.engine.build import EngineSettings, speculative_config
+from das.engine.build import EngineSettings, prepare_environment, speculative_config
 from experiments.errors import UserError
 
 ENGINE_ENVIRONMENT = ("threads", "kv_cache_gib")  # read before vLLM is imported, not by the engine
@@ -49,6 +50,13 @@ def engine_settings(config: DictConfig, policy: str) -> EngineSettings:
     )
 
 
+def prepare(config: DictConfig) -> None:
+    """Set threads and environment for the engine; before vLLM is imported."""
+    threads = int(config.engine.threads)
+    prepare_environment(config.engine.kv_cache_gib, threads, config.engine.batch_invariant)
+    torch.set_num_threads(threads)
+
+
 def check_arm(config: DictConfig, policy: str) -> None:
     """Refuse an arm that cannot run before any work is done for the others."""
     speculative_config(engine_settings(config, policy))
@@ -74,7 +82,8 @@ def dataset(config: DictConfig) -> Dataset:
         raise UserError(f"data={config.data.name}: choose arithmetic")
     from das.policy.arithmetic import make_training_problems
 
-    problems = make_training_problems(config.data.problems, seed=config.seed)
+    mix = {int(steps): float(weight) for steps, weight in config.data.mix.items()}
+    problems = make_training_problems(config.data.problems, seed=config.seed, mix=mix)
     return Dataset.from_list(
         [
             {

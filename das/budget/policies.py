@@ -1,10 +1,11 @@
-"""Budget policies: fixed, unlimited, and the paper's three length classes."""
+"""Budget policies that look at requests: fixed, unlimited, and the paper's three length classes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from das.budget.length import LengthClass, LengthModel
+from das.drafter import Draft
 
 
 @dataclass
@@ -34,6 +35,12 @@ class BudgetPolicy(Protocol):
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         """Draft tokens each request may have verified in the next target pass."""
 
+    def trim(self, live: Sequence[LiveRequest], drafts: Sequence[Draft]) -> list[int]:
+        """How many tokens of each draft are verified, knowing their estimated acceptance."""
+
+    def observe_pass(self, tokens: int, seconds: float) -> None:
+        """A target pass with this many tokens took this long, drafting included."""
+
     def end(self, request: LiveRequest) -> None:
         """A request finished with `request.generated` tokens."""
 
@@ -41,7 +48,17 @@ class BudgetPolicy(Protocol):
         """A training step's rollout is over."""
 
 
-class Fixed:
+class _Whole:
+    """Drafts are verified as they come; passes need no watching."""
+
+    def trim(self, live: Sequence[LiveRequest], drafts: Sequence[Draft]) -> list[int]:
+        return [len(draft.tokens) for draft in drafts]
+
+    def observe_pass(self, tokens: int, seconds: float) -> None:
+        pass
+
+
+class Fixed(_Whole):
     """The same limit for every request; the drafter may propose less."""
 
     def __init__(self, tokens: int):
@@ -59,7 +76,7 @@ class Fixed:
         pass
 
 
-class Classes:
+class Classes(_Whole):
     """Long, Medium, Short (paper §2.7): a draft limit for each class; thresholds in tokens of response."""
 
     def __init__(self, short: int, medium: int, long: int, medium_from: int, long_from: int):
@@ -85,18 +102,3 @@ class Classes:
 
     def end_step(self) -> None:
         self.lengths.refit()
-
-
-def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
-    """Build the policy named by settings["name"] (config group `budget`) from the other settings.
-
-    Raises ValueError, in one line, for an unknown name or an impossible value.
-    """
-    parameters = {key: value for key, value in settings.items() if key != "name"}
-    match settings["name"]:
-        case "fixed" | "unlimited":
-            return Fixed(**parameters)
-        case "classes":
-            return Classes(**parameters)
-        case other:
-            raise ValueError(f"unknown budget {other!r}: choose fixed, unlimited or classes")

@@ -5,6 +5,7 @@
 | GPUModelRunner._sample | verification by keyed noise; no extension point for the sampler of a speculative pass | vLLM has one |
 | GPUModelRunner.propose_draft_token_ids | the custom proposer class gets no request ids; drafting must be timed for all arms | ids are passed |
 | SamplingParams._validate_spec_decode | vLLM's verifier lacks min_p and logit_bias; the keyed one has them | vLLM allows them |
+| build_logitsprocs | with drafts vLLM does not even load the processors of min_p and logit_bias | same |
 | dispatch_cpu_unquantized_gemm | on the CPU weights are packed and dropped, so new weights crash or go stale | vLLM repacks on load |
 | trl VLLMGeneration | the arguments of the colocated LLM are fixed: no speculative_config, dtype, eager mode | TRL passes them on |
 """
@@ -35,12 +36,14 @@ def apply() -> None:
     require_supported()
     from vllm.model_executor.layers import utils as linear_utils
     from vllm.sampling_params import SamplingParams
+    from vllm.v1.worker import gpu_model_runner
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     for owner, name in (
         (GPUModelRunner, "_sample"),
         (GPUModelRunner, "propose_draft_token_ids"),
         (SamplingParams, "_validate_spec_decode"),
+        (gpu_model_runner, "build_logitsprocs"),
         (linear_utils, "dispatch_cpu_unquantized_gemm"),
     ):
         if not hasattr(owner, name):
@@ -48,6 +51,7 @@ def apply() -> None:
     _patch(GPUModelRunner, "_sample", _keyed_sample)
     _patch(GPUModelRunner, "propose_draft_token_ids", _propose_with_requests)
     _patch(SamplingParams, "_validate_spec_decode", _accept_sampling_params)
+    _patch(gpu_model_runner, "build_logitsprocs", _all_logits_processors)
     _patch(linear_utils, "dispatch_cpu_unquantized_gemm", _packed_linear)
     _applied = True
 
@@ -114,8 +118,20 @@ def _propose_with_requests(original: Callable[..., Any], runner: Any, *args: Any
 
 def _accept_sampling_params(original: Callable[..., Any], params: Any, speculative_config: Any) -> None:
     # das/engine/sampler.py handles min_p and logit_bias row by row; engines with vLLM's own drafters keep the refusal.
-    if speculative_config is None or not str(speculative_config.model).startswith("das."):
+    if not _drafts_by_das(speculative_config):
         original(params, speculative_config)
+
+
+def _drafts_by_das(speculative_config: Any) -> bool:
+    return speculative_config is not None and str(speculative_config.model).startswith("das.")
+
+
+def _all_logits_processors(original: Callable[..., Any], vllm_config: Any, device: Any, pin: bool, *rest: Any) -> Any:
+    if not _drafts_by_das(vllm_config.speculative_config) or any(rest):  # `rest`: pooling, custom processors
+        return original(vllm_config, device, pin, *rest)
+    from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
+
+    return LogitsProcessors(build(vllm_config, device, pin) for build in BUILTIN_LOGITS_PROCESSORS)
 
 
 def _packed_linear(original: Callable[..., Any], layer: torch.nn.Module, remove_weight: bool) -> None:

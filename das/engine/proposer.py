@@ -1,5 +1,6 @@
 """vLLM's custom proposer class: hands the engine's tokens to the drafter and its drafts, within budget, to the engine."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ class DasProposer:
         self.longest = int(vllm_config.speculative_config.num_speculative_tokens)
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.live: dict[str, LiveRequest] = {}
-        self.class_counts: dict[str, list[int]] = {}
         self._runner: Any = None
+        self._pass_tokens = self._pass_batch = 0
+        self._pass_ended = 0.0
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to load: the drafter is an index, not a network."""
@@ -41,6 +43,7 @@ class DasProposer:
         requests = self._runner.requests
         self._end(request for request in self.live if request not in requests)
         names: list[str] = self._runner.input_batch.req_ids
+        self._watch_pass(len(names))
         rows, fresh, tokens = [], [], []
         for row, (name, new) in enumerate(zip(names, sampled_token_ids, strict=True)):
             if not new:
@@ -64,13 +67,22 @@ class DasProposer:
         limits = [max(0, min(free, asked)) for free, asked in zip(room, self.budget.limits(fresh), strict=True)]
         if any(limits):
             proposed = self.drafter.propose([live.name for live in fresh], limits)
-            for row, draft in zip(rows, proposed, strict=True):
-                drafts[row] = draft.tokens
+            for row, draft, kept in zip(rows, proposed, self.budget.trim(fresh, proposed), strict=True):
+                drafts[row] = draft.tokens[:kept]
+        self._pass_tokens = len(fresh) + sum(map(len, drafts))
         return drafts
+
+    def _watch_pass(self, batch: int) -> None:
+        """Tell the budget what the pass that just ended cost. Passes with prompts in them are not decode passes."""
+        now = time.perf_counter()
+        if self._pass_tokens and batch <= self._pass_batch:
+            self.budget.observe_pass(self._pass_tokens, now - self._pass_ended)
+        self._pass_batch, self._pass_ended = batch, now
 
     def end_step(self, clock: int) -> dict[str, Any]:
         """The rollout is over: requests join the history, the window moves to `clock` (a step or an epoch number)."""
         self._end(list(self.live))
+        self._pass_tokens = 0  # the time until the next pass is training, not decoding
         self.drafter.end_step(clock)
         self.budget.end_step()
         return {"history_tokens": self.drafter.history_tokens}
@@ -97,5 +109,6 @@ class DasProposer:
     def _end(self, names: Any) -> None:
         for name in list(names):
             live = self.live.pop(name)
-            self.drafter.end(name)
+            # What came without a problem id (weight checks, other users' requests) leaves no history.
+            self.drafter.end(name, keep=live.problem != name)
             self.budget.end(live)

@@ -96,7 +96,7 @@ class KeyedSampler:
         emitted, kept_rows = _accept(tokens, drafted, first_row, draft_tokens)
         return SamplerOutput(
             sampled_token_ids=emitted.to(torch.int32),
-            logprobs_tensors=self._logprobs(metadata, raw if raw is not None else logits, tokens, kept_rows, owner)
+            logprobs_tensors=self._logprobs(metadata, raw if raw is not None else logits, tokens, kept_rows)
             if wants_logprobs
             else None,
         )
@@ -117,28 +117,29 @@ class KeyedSampler:
         values: torch.Tensor,
         tokens: torch.Tensor,
         kept_rows: np.ndarray,
-        owner: np.ndarray,
     ) -> LogprobsTensors:
         """Log-probs of the emitted tokens, laid out [requests * (longest draft + 1)] as vLLM's parse_output expects."""
         if metadata.logprob_token_ids:
             raise UnsupportedSampling("logprob_token_ids cannot be combined with keyed sampling: ask for logprobs=N instead")
         if not self.logprobs_mode.endswith("logits"):
             values = values.log_softmax(dim=-1)
-        if kept_rows.size != len(owner) or (kept_rows != np.arange(len(owner))).any():
-            index = torch.from_numpy(kept_rows).to(values.device)
-            values, tokens = values[index], tokens[index]
         wanted = metadata.max_num_logprobs
         assert wanted is not None
+        cells = None
+        if kept_rows.size != len(tokens) or (kept_rows != np.arange(len(tokens))).any():
+            cells = torch.from_numpy(kept_rows).to(values.device)
         if wanted == -1:
-            return LogprobsTensors(torch.empty(0), values, torch.empty(0))
+            return LogprobsTensors(torch.empty(0), values if cells is None else values[cells], torch.empty(0))
         chosen = values.gather(-1, tokens[:, None])
         ranks = (values >= chosen).sum(dim=-1)
-        if wanted == 0:
-            return LogprobsTensors(tokens[:, None].to(torch.int32), chosen, ranks)
-        top, top_tokens = values.topk(wanted, dim=-1)
-        return LogprobsTensors(
-            torch.cat((tokens[:, None], top_tokens), dim=1).to(torch.int32), torch.cat((chosen, top), dim=1), ranks
-        )
+        listed, listed_tokens = chosen, tokens[:, None]
+        if wanted > 0:
+            top, top_tokens = values.topk(wanted, dim=-1)
+            listed, listed_tokens = torch.cat((chosen, top), dim=1), torch.cat((listed_tokens, top_tokens), dim=1)
+        # Rows are few, cells many when drafts differ in length: only the finished numbers are spread over the cells.
+        if cells is not None:
+            listed, listed_tokens, ranks = listed[cells], listed_tokens[cells], ranks[cells]
+        return LogprobsTensors(listed_tokens.to(torch.int32), listed, ranks)
 
 
 def _accept(

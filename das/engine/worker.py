@@ -1,5 +1,6 @@
 """Methods added to vLLM's worker (worker_extension_cls), reached by `collective_rpc` in any engine, in process or not."""
 
+import time
 from typing import Any
 
 from das.engine.meter import RolloutMeter
@@ -21,8 +22,6 @@ class DasWorker:
         counts = meter(self.model_runner)
         history: dict[str, Any] = {}
         if hasattr(drafter, "end_step"):
-            import time
-
             start = time.perf_counter()
             history = drafter.end_step(clock)
             counts.draft_s += time.perf_counter() - start

@@ -1,18 +1,14 @@
 """TRL's generation backend on our engine: per-request seeds and problem ids, checked weight sync, measured rollouts."""
 
-import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine.build import EngineSettings, build_engine
-from das.engine.noise import splitmix64
-from das.engine.proposer import PROBLEM_KEY
+from das.engine.rollout import Rollout, request_seed, roll_out
 
 # Engine and trainer compute the same sums in different order: 3e-4 was the most seen in float32 over 50 steps, bf16
 # rounds a thousand times coarser. A stale tensor is off by far more.
@@ -22,31 +18,6 @@ PROBE_TOKENS = 16
 
 class WeightSyncError(RuntimeError):
     """The engine does not compute with the trainer's weights."""
-
-
-@dataclass
-class Rollout:
-    """One finished rollout: `responses[i]` answers prompt i. Times in seconds."""
-
-    step: int
-    problems: list[str]
-    responses: list[list[int]]  # token ids
-    finish_reasons: list[str]
-    requests: list[dict[str, Any]]  # passes, drafted, first_s, last_s of each request
-    rollout_s: float
-    report: dict[str, Any]  # the meter's report
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(response) for response in self.responses)
-
-
-def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False) -> int:
-    """Seed of the `index`-th request of a step: distinct for every request of a run, equal in every arm."""
-    mixed = np.uint64(run_seed)
-    for part in (step, index, int(evaluation)):
-        mixed = splitmix64(np.array([mixed ^ np.uint64(part)], np.uint64))[0]
-    return int(mixed >> np.uint64(2))
 
 
 class SpeculativeGeneration(VLLMGeneration):
@@ -88,7 +59,7 @@ class SpeculativeGeneration(VLLMGeneration):
         with torch.random.fork_rng():
             self.llm = build_engine(self.engine, **overrides)
         self._engine_generate = self.llm.generate
-        self.llm.generate = functools.partial(self._generate_keyed)  # type: ignore[method-assign]
+        self.llm.generate = self._generate_keyed  # type: ignore[method-assign]
         self._llm_weights_sleeping = False
         self.accelerator.wait_for_everyone()
 
@@ -128,32 +99,17 @@ class SpeculativeGeneration(VLLMGeneration):
             )
 
     def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
-        """llm.generate as TRL calls it, one shared `sampling_params`: every request gets its own seed and problem id."""
-        if len(self.problems) != len(prompts):
-            raise ValueError(f"{len(prompts)} prompts but {len(self.problems)} problem ids: set `problems` first")
+        """llm.generate as TRL calls it: one shared `sampling_params`, no word about problems."""
         first = self.accelerator.process_index * len(prompts)
-        parameters = []
-        for i, problem in enumerate(self.problems):
-            own = sampling_params.clone()
-            own.seed = request_seed(self.run_seed, self.step, first + i, self.evaluation)
-            own.extra_args = {**(own.extra_args or {}), PROBLEM_KEY: problem}
-            own.detokenize = bool(own.stop)  # TRL reads token ids; text is only needed to find stop strings
-            parameters.append(own)
-        self.llm.collective_rpc("das_begin_rollout")
-        start = time.perf_counter()
-        outputs = self._engine_generate(prompts, parameters, use_tqdm=use_tqdm)
-        rollout_s = time.perf_counter() - start
-        report = self.llm.collective_rpc("das_end_rollout", args=(self.clock(self.step + 1),))[0]
-        # vLLM appends a random tail to request ids inside the engine.
-        costs = {name.rsplit("-", 1)[0]: cost for name, cost in report.pop("requests").items()}
-        self.last = Rollout(
-            step=self.step,
-            problems=list(self.problems),
-            responses=[list(output.outputs[0].token_ids) for output in outputs],
-            finish_reasons=[str(output.outputs[0].finish_reason) for output in outputs],
-            requests=[costs[output.request_id] for output in outputs],
-            rollout_s=rollout_s,
-            report=report,
+        outputs, self.last = roll_out(
+            self.llm,
+            self._engine_generate,
+            prompts,
+            sampling_params,
+            self.problems,
+            [request_seed(self.run_seed, self.step, first + i, self.evaluation) for i in range(len(prompts))],
+            self.step,
+            self.clock(self.step + 1),
         )
         self.after_rollout()
         return outputs

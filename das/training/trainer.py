@@ -12,7 +12,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from das.engine import patches
 from das.engine.build import EngineSettings
-from das.training.generation import Rollout, SpeculativeGeneration
+from das.engine.rollout import Rollout, rollout_row
+from das.training.generation import SpeculativeGeneration
 from das.training.turns import Turns
 
 RewardFunction = Callable[..., list[float]]
@@ -109,23 +110,3 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         }
         self._losses = []
         self.on_step(row, rollout, self._rewards)
-
-
-def rollout_row(rollout: Rollout) -> dict[str, Any]:
-    """The numbers of one rollout that go into metrics.jsonl (names: docs/metrics.md)."""
-    lengths = [len(response) for response in rollout.responses]
-    passes = rollout.report["passes"]
-    return {
-        "rollout_s": rollout.rollout_s,
-        "tokens": rollout.tokens,
-        "passes": passes,
-        "tokens_per_pass": rollout.tokens / passes,
-        "drafted": rollout.report["drafted"],
-        "accepted": rollout.tokens - passes,
-        "draft_s": rollout.report["draft_s"],
-        "draft_share": rollout.report["draft_s"] / rollout.rollout_s,
-        "decode_steps": rollout.report["decode_steps"],
-        "length_mean": float(np.mean(lengths)),
-        "length_max": int(np.max(lengths)),
-        "history_tokens": rollout.report.get("history_tokens", 0),
-    }

@@ -1,0 +1,100 @@
+"""One rollout of an engine: a seed and a problem id for every request, costs measured, the drafter's window moved."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from das.engine.noise import splitmix64
+from das.engine.proposer import PROBLEM_KEY
+
+
+@dataclass
+class Rollout:
+    """One finished rollout: `responses[i]` answers prompt i. Times in seconds."""
+
+    step: int
+    problems: list[str]
+    responses: list[list[int]]  # token ids
+    finish_reasons: list[str]
+    requests: list[dict[str, Any]]  # passes, drafted, first_s, last_s of each request
+    rollout_s: float
+    report: dict[str, Any]  # the meter's report
+
+    @property
+    def tokens(self) -> int:
+        """Response tokens of all requests."""
+        return sum(len(response) for response in self.responses)
+
+
+def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False) -> int:
+    """Seed of the `index`-th request of a step: distinct for every request of a run, equal in every arm."""
+    mixed = np.uint64(run_seed)
+    for part in (step, index, int(evaluation)):
+        mixed = splitmix64(np.array([mixed ^ np.uint64(part)], np.uint64))[0]
+    return int(mixed >> np.uint64(2))
+
+
+def roll_out(
+    llm: Any,
+    generate: Callable[..., list[Any]],
+    prompts: Sequence[Any],
+    sampling_params: Any,
+    problems: Sequence[str],
+    seeds: Sequence[int],
+    step: int,
+    next_clock: int,
+) -> tuple[list[Any], Rollout]:
+    """Generate one response for each prompt.
+
+    generate: llm.generate, or what stands behind it. sampling_params: shared; each request gets a copy with its own
+    seed and problem id. next_clock: the drafter's clock once this rollout is over.
+    Returns vLLM's outputs and the measured rollout.
+    """
+    if not len(problems) == len(prompts) == len(seeds):
+        raise ValueError(f"{len(prompts)} prompts but {len(problems)} problem ids and {len(seeds)} seeds")
+    parameters = []
+    for problem, seed in zip(problems, seeds, strict=True):
+        own = sampling_params.clone()
+        own.seed = seed
+        own.extra_args = {**(own.extra_args or {}), PROBLEM_KEY: problem}
+        own.detokenize = bool(own.stop)  # token ids are what is read; text is only needed to find stop strings
+        parameters.append(own)
+    llm.collective_rpc("das_begin_rollout")
+    start = time.perf_counter()
+    outputs = generate(prompts, parameters, use_tqdm=False)
+    rollout_s = time.perf_counter() - start
+    report = llm.collective_rpc("das_end_rollout", args=(next_clock,))[0]
+    # vLLM appends a random tail to request ids inside the engine.
+    costs = {name.rsplit("-", 1)[0]: cost for name, cost in report.pop("requests").items()}
+    return outputs, Rollout(
+        step=step,
+        problems=list(problems),
+        responses=[list(output.outputs[0].token_ids) for output in outputs],
+        finish_reasons=[str(output.outputs[0].finish_reason) for output in outputs],
+        requests=[costs[output.request_id] for output in outputs],
+        rollout_s=rollout_s,
+        report=report,
+    )
+
+
+def rollout_row(rollout: Rollout) -> dict[str, Any]:
+    """The numbers of one rollout that go into metrics.jsonl (names: docs/metrics.md)."""
+    lengths = [len(response) for response in rollout.responses]
+    passes = rollout.report["passes"]
+    return {
+        "rollout_s": rollout.rollout_s,
+        "tokens": rollout.tokens,
+        "passes": passes,
+        "tokens_per_pass": rollout.tokens / passes,
+        "drafted": rollout.report["drafted"],
+        "accepted": rollout.tokens - passes,
+        "draft_s": rollout.report["draft_s"],
+        "draft_share": rollout.report["draft_s"] / rollout.rollout_s,
+        "decode_steps": rollout.report["decode_steps"],
+        "length_mean": float(np.mean(lengths)),
+        "length_max": int(np.max(lengths)),
+        "history_tokens": rollout.report.get("history_tokens", 0),
+    }

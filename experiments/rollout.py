@@ -1,0 +1,69 @@
+"""task=rollout: one arm's rollouts without training. The policy stays as it is, the history grows."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from experiments import setup
+from experiments.arm import quiet_into, rollout_rows
+from experiments.errors import RunFailed
+from experiments.progress import Progress
+from experiments.run_folder import RunFolder
+
+
+def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+    """Roll out `task.steps` batches, print a line each."""
+    progress = Progress(int(config.task.steps))
+    policy = setup.policy_directory(config, progress.note)
+    setup.check_arm(config, policy)
+    run_folder = RunFolder(Path(folder), config)
+    progress.terminal = quiet_into(Path(folder) / "log.txt")
+    setup.prepare(config)
+    from transformers import AutoTokenizer
+    from vllm import SamplingParams
+
+    from analysis.arms import summary
+    from das.engine.build import build_engine
+    from das.engine.rollout import request_seed, roll_out, rollout_row
+
+    settings = setup.engine_settings(config, policy)
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    llm = build_engine(settings)
+    rows = list(setup.dataset(config))
+    siblings = config.trainer.num_generations
+    problems_per_step = config.trainer.per_device_train_batch_size // siblings
+    steps_per_epoch = max(1, len(rows) // problems_per_step)
+    unit_steps = steps_per_epoch if config.drafter.unit == "epoch" else 1
+    params = SamplingParams(
+        temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=0
+    )
+    metrics = []
+    progress.start()
+    for step in range(config.task.steps):
+        first = step % steps_per_epoch * problems_per_step
+        batch = [row for row in rows[first : first + problems_per_step] for _ in range(siblings)]
+        prompts = [
+            {"prompt_token_ids": tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)}
+            for row in batch
+        ]
+        _, rollout = roll_out(
+            llm,
+            llm.generate,
+            prompts,
+            params,
+            [row["problem_id"] for row in batch],
+            [request_seed(config.seed, step, i) for i in range(len(batch))],
+            step,
+            (step + 1) // unit_steps,
+        )
+        row = {"arm": config.arm.name, "step": step + 1, "epoch": step // steps_per_epoch, **rollout_row(rollout)}
+        metrics.append(row)
+        run_folder.add_metrics(row)
+        run_folder.add_rollout(step + 1, rollout_rows(rollout, [None] * len(batch)))
+        run_folder.add_timeline(step + 1, {k: v for k, v in rollout.report.items() if k.startswith("step_")})
+        progress.step(row)
+    if settings.method != "none" and not any(row["drafted"] for row in metrics):
+        raise RunFailed(f"arm {config.arm.name} drafted nothing in {len(metrics)} rollouts: speculation was silently off")
+    keys = ("rollout_s", "tokens", "passes", "tokens_per_pass", "drafted", "accepted", "draft_share")
+    result = {"arms": {config.arm.name: {key: summary([row[key] for row in metrics]) for key in keys}}}
+    progress.note(f"result: {run_folder.write_result(result)}")

@@ -1,0 +1,111 @@
+"""Shared parts: a tiny random policy, and engines built and torn down inside the test process."""
+
+import gc
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from das.engine.build import EngineSettings, build_engine, prepare_environment
+
+prepare_environment()
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Directory of a two-layer Qwen3 with random weights and the small policy's tokenizer."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from das.policy.arithmetic import make_training_problems
+    from das.policy.tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny_policy")
+    tokenizer = train_tokenizer(problem.question for problem in make_training_problems(20, seed=1))
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        intermediate_size=96,
+        tie_word_embeddings=True,
+        max_position_embeddings=512,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = Qwen3ForCausalLM(config)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter.data.normal_(0.0, 0.15)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+class Engines:
+    """Builds one engine at a time and frees it before the next."""
+
+    def __init__(self) -> None:
+        self.llm: Any = None
+
+    def build(self, policy: str, **settings: Any) -> Any:
+        """An engine for `policy`; `settings` override small defaults of EngineSettings."""
+        self.close()
+        defaults: dict[str, Any] = {
+            "dtype": "float32",
+            "max_model_len": 256,
+            "max_num_seqs": 16,
+            "drafter": {"window": 4},
+            "budget": {"name": "fixed", "tokens": 8},
+        }
+        self.llm = build_engine(EngineSettings(model=policy, **{**defaults, **settings}))
+        return self.llm
+
+    def close(self) -> None:
+        if self.llm is not None:
+            from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+            self.llm.llm_engine.engine_core.shutdown()
+            self.llm = None
+            cleanup_dist_env_and_memory()
+            gc.collect()
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Engines]:
+    """See Engines."""
+    found = Engines()
+    yield found
+    found.close()
+
+
+def roll(llm: Any, prompts: Sequence[list[int]], params: Sequence[Any], problems: Sequence[str], clock: int) -> Any:
+    """Generate with each request's own parameters; returns (tokens, log-probs of the tokens, the meter's report)."""
+    from das.engine.proposer import PROBLEM_KEY
+
+    for own, problem in zip(params, problems, strict=True):
+        own.extra_args = {PROBLEM_KEY: problem}
+    llm.collective_rpc("das_begin_rollout")
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], list(params), use_tqdm=False)
+    report = llm.collective_rpc("das_end_rollout", args=(clock,))[0]
+    tokens = [list(output.outputs[0].token_ids) for output in outputs]
+    logprobs = [
+        None
+        if output.outputs[0].logprobs is None
+        else [
+            sorted((token, entry.logprob) for token, entry in position.items()) for position in output.outputs[0].logprobs
+        ]
+        for output in outputs
+    ]
+    return tokens, logprobs, report
+
+
+@pytest.fixture
+def example_folder(tmp_path: Path) -> Path:
+    """An empty folder for a run."""
+    return tmp_path / "run"

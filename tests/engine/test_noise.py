@@ -1,0 +1,58 @@
+"""The keyed noise: a pure function of seed and position, Gumbel-distributed, the same bits in C and in torch."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare, kstest
+
+from das.engine.noise import keyed_argmax, native_noise, row_keys, torch_noise
+
+
+def keys(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    return row_keys(np.arange(rows, dtype=np.int64) * 7919, np.arange(rows, dtype=np.int64))
+
+
+def test_c_and_torch_agree_to_the_last_bit() -> None:
+    key0, key1 = keys(8)
+    in_c = np.stack([native_noise(int(a), int(b), 50_000) for a, b in zip(key0, key1, strict=True)])
+    in_torch = torch_noise(torch.from_numpy(key0.view(np.int32)), torch.from_numpy(key1.view(np.int32)), 50_000).numpy()
+    assert np.array_equal(in_c, in_torch)
+
+
+def test_noise_is_gumbel() -> None:
+    # Fails if, for example, one of the two mixing rounds of keyed.c is dropped (positions become correlated).
+    key0, key1 = keys(4000)
+    noise = torch_noise(torch.from_numpy(key0.view(np.int32)), torch.from_numpy(key1.view(np.int32)), 64).numpy()
+    assert kstest(noise.ravel(), "gumbel_r").pvalue > 1e-3
+    for column in (0, 1, 63):  # over positions at one token, too
+        assert kstest(noise[:, column], "gumbel_r").pvalue > 1e-3
+    assert abs(np.corrcoef(noise[:-1, 3], noise[1:, 3])[0, 1]) < 0.06  # neighbouring positions
+    assert abs(np.corrcoef(noise[:, 3], noise[:, 4])[0, 1]) < 0.06  # neighbouring tokens
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
+def test_tokens_follow_the_softmax(temperature: float) -> None:
+    # Fails if the noise is scaled by anything but 1, e.g. `0.9 * gumbel` in keyed.c.
+    logits = torch.randn(24, generator=torch.Generator().manual_seed(1)) * 2 / temperature
+    draws = 200_000
+    seeds = np.repeat(np.arange(100, dtype=np.int64), draws // 100)
+    positions = np.tile(np.arange(draws // 100, dtype=np.int64), 100)
+    tokens = keyed_argmax(logits.expand(draws, -1), seeds, positions, np.zeros(draws, bool))
+    expected = logits.double().softmax(-1).numpy() * draws
+    assert chisquare(np.bincount(tokens.numpy(), minlength=24), expected).pvalue > 1e-3
+
+
+def test_greedy_rows_take_the_first_argmax_and_masked_tokens_never_win() -> None:
+    logits = torch.tensor([[0.0, 3.0, 3.0, -1.0], [-torch.inf, 0.0, -torch.inf, -torch.inf]])
+    for position in range(50):
+        tokens = keyed_argmax(logits, np.array([1, 2]), np.full(2, position), np.array([True, False]))
+        assert tokens.tolist() == [1, 1]
+
+
+def test_rows_do_not_depend_on_each_other() -> None:
+    logits = torch.randn(9, 300)
+    seeds, positions = np.arange(9), np.arange(9) * 3
+    whole = keyed_argmax(logits, seeds, positions, np.zeros(9, bool))
+    for row in range(9):
+        alone = keyed_argmax(logits[row : row + 1], seeds[row : row + 1], positions[row : row + 1], np.zeros(1, bool))
+        assert alone.item() == whole[row].item()
