@@ -30,3 +30,9 @@ def final(folder: Path) -> dict[str, Any]:
     """What the arm noted at its end: digest of the final weights."""
     found: dict[str, Any] = json.loads((folder / "final.json").read_text())
     return found
+
+
+def rollout(folder: Path, step: int) -> list[dict[str, Any]]:
+    """Responses of one step, in the format of recorded traces: problem_id, response_ids, reward, passes, drafted ..."""
+    with gzip.open(folder / "rollouts" / f"step_{step:05d}.jsonl.gz", "rt") as file:
+        return [json.loads(line) for line in file]

@@ -98,11 +98,22 @@ def dataset(config: DictConfig) -> Dataset:
 
 def reward(config: DictConfig) -> Callable[..., list[float]]:
     """The reward in the form TRL calls it: completions as conversations, dataset columns as keywords."""
-    if config.reward.name != "maths":
-        raise UserError(f"reward={config.reward.name}: choose maths")
+    from rewards.brevity import brevity_reward
     from rewards.maths import accuracy_reward
 
-    def maths_reward(completions: list[list[dict[str, str]]], answer: list[str], **columns: Any) -> list[float]:
-        return accuracy_reward([turn[-1]["content"] for turn in completions], answer)
+    def texts(completions: list[list[dict[str, str]]]) -> list[str]:
+        return [turn[-1]["content"] for turn in completions]
 
-    return maths_reward
+    def maths(completions: list[list[dict[str, str]]], answer: list[str], **columns: Any) -> list[float]:
+        return accuracy_reward(texts(completions), answer)
+
+    def brevity(completions: list[list[dict[str, str]]], **columns: Any) -> list[float]:
+        return brevity_reward(texts(completions))
+
+    match config.reward.name:
+        case "maths":
+            return maths
+        case "brevity":
+            return brevity
+        case other:
+            raise UserError(f"reward={other}: choose maths or brevity")

@@ -1,0 +1,113 @@
+"""GRPO on the tiny policy with the real engine: arms agree bit for bit, and weights that do not arrive stop the run."""
+
+import json
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import initialize_config_dir
+from omegaconf import DictConfig
+
+from analysis import read
+from experiments.compare import arm_config
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = [
+    "trainer.max_steps=3",
+    "trainer.per_device_train_batch_size=8",
+    "trainer.num_generations=4",
+    "trainer.max_completion_length=48",
+    "engine.max_model_len=160",
+    "data.problems=2",
+    "reward=brevity",
+    "trainer.learning_rate=0.01",
+]
+
+
+@pytest.fixture(scope="module")
+def compared(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """One comparison of none, das and ngram through run.py; returns its folder and what it printed."""
+    out = tmp_path_factory.mktemp("outputs")
+    command = [sys.executable, "run.py", "arms=[none,das,ngram]", f"policy.path={tiny_policy}", f"out={out}", *SMALL]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.strip().splitlines()[-1]
+    assert last.startswith("result: ")
+    return Path(last.removeprefix("result: ")).parent, done.stdout
+
+
+def test_arms_are_identical(compared: tuple[Path, str]) -> None:
+    folder, printed = compared
+    result = json.loads((folder / "result.json").read_text())
+    assert set(result["arms"]) == {"none", "das", "ngram"}
+    for name in ("das", "ngram"):
+        checks = result["identical"][name]
+        assert all(checks[what] for what in ("completions", "rewards", "losses", "grad_norms", "final_weights"))
+        assert result["arms"][name]["drafted"]["mean"] > 0
+        assert result["ratio_to_none"][name]["rollout_s"]["by_epoch"].keys() == {"0", "1", "2"}
+    assert printed.count("identical: yes") == 2
+    assert result["arms"]["none"]["drafted"]["max"] == 0
+    assert result["arms"]["none"]["tokens_per_pass"]["overall"] == 1
+
+
+def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
+    folder, _ = compared
+    for name in ("config.yaml", "meta.json", "metrics.jsonl", "result.json", "rollout_and_reward.png", "live_requests.png"):
+        assert (folder / name).stat().st_size > 0
+    rows = read.metrics(folder)
+    assert [(row["arm"], row["step"]) for row in rows if row["arm"] == "das"] == [("das", 1), ("das", 2), ("das", 3)]
+    das = folder / "arms" / "das"
+    responses = read.rollout(das, 2)
+    assert len(responses) == 8
+    assert sum(len(row["response_ids"]) for row in responses) == read.metrics(das)[1]["tokens"]
+    assert sum(row["passes"] for row in responses) == read.metrics(das)[1]["passes"]
+    assert list(das.glob("wandb/offline-run-*/run-*.wandb"))
+    assert json.loads((folder / "meta.json").read_text())["versions"]["trl"] == "1.16.0"
+
+
+def test_identity_check_sees_a_difference(compared: tuple[Path, str], tmp_path: Path) -> None:
+    """The verdict must be able to say no: one altered loss, one altered weight digest."""
+    from shutil import copytree
+
+    from analysis import arms
+
+    folder = tmp_path / "altered"
+    copytree(compared[0], folder)
+    rows = read.metrics(folder / "arms" / "das")
+    rows[1]["loss"] += 1e-12
+    (folder / "arms" / "das" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "arms" / "ngram" / "final.json").write_text(json.dumps({"final_weights": "0"}))
+    result = arms.compare(folder, ["none", "das", "ngram"])
+    assert not result["identical"]["das"]["losses"]
+    assert result["identical"]["das"]["first_difference"] == 2
+    assert result["identical"]["das"]["completions"]
+    assert not result["identical"]["ngram"]["final_weights"]
+    assert "NO: losses differ, first at step 2" in arms.verdict(result)
+
+
+def _train_with_lost_weights(config: DictConfig, policy: str, folder: str) -> str:
+    from das.engine import patches
+    from das.training.generation import WeightSyncError
+    from das.training.turns import Alone
+    from experiments.arm import train_arm
+
+    patches.apply()
+    import das.engine.worker
+
+    das.engine.worker.repack_linear_layers = lambda model: None  # the engine keeps computing with the old weights
+    try:
+        train_arm(config, policy, Path(folder), "test", Alone(lambda row: None))
+    except WeightSyncError as error:
+        return str(error)
+    return "trained on"
+
+
+def test_weights_that_do_not_arrive_stop_the_run(tiny_policy: str, tmp_path: Path) -> None:
+    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        config = arm_config("none", [*SMALL, "wandb=off"])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        said: Any = pool.apply(_train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
+    assert "did not reach the engine" in said
