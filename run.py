@@ -1,9 +1,9 @@
 """The one entry point: compose the config, run the task.
 
-    python run.py                                  compare: GRPO without speculation and with DAS
-    python run.py arms=[none,ngram,suffix,das]     with vLLM's own drafters beside them
-    python run.py task=train arm=das budget=classes
-    python run.py -m budget=fixed budget.tokens=4,8,16
+python run.py                                  compare: GRPO without speculation and with DAS
+python run.py arms=[none,ngram,suffix,das]     with vLLM's own drafters beside them
+python run.py task=train arm=das budget=classes
+python run.py -m budget=fixed budget.tokens=4,8,16
 """
 
 import importlib

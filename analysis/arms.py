@@ -49,8 +49,12 @@ def compare(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         mine = rows[name]
         result["arms"][name] = {key: summary([row[key] for row in mine]) for key in SUMMARISED}
-        result["arms"][name]["tokens_per_pass"]["overall"] = sum(r["tokens"] for r in mine) / sum(r["passes"] for r in mine)
-        result["arms"][name]["draft_share"]["overall"] = sum(r["draft_s"] for r in mine) / sum(r["rollout_s"] for r in mine)
+        result["arms"][name]["tokens_per_pass"]["overall"] = sum(r["tokens"] for r in mine) / sum(
+            r["passes"] for r in mine
+        )
+        result["arms"][name]["draft_share"]["overall"] = sum(r["draft_s"] for r in mine) / sum(
+            r["rollout_s"] for r in mine
+        )
         rewards = [row["reward"] for row in mine]
         result["arms"][name]["reward"] |= {
             "first_quarter": float(np.mean(rewards[:quarter])),
@@ -97,8 +101,8 @@ def identical(
 
 def table(result: dict[str, Any]) -> str:
     """The table printed at the end of a comparison."""
-    header = ["arm", "rollout s/step", "ratio", "2nd epoch on", "tokens", "tok/pass", "drafted", "accepted", "draft time",
-              "step ratio", "reward first→last quarter"]  # fmt: skip
+    header = ["arm", "rollout s/step", "ratio", "2nd epoch on", "tokens", "tok/pass", "drafted", "accepted"]
+    header += ["draft time", "step ratio", "reward first→last quarter"]
     lines = [header]
     for name, arm in result["arms"].items():
         ratio = result["ratio_to_none"].get(name)

@@ -6,9 +6,9 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
-from analysis import read  # noqa: E402
+from analysis import read
 
 COLOURS = {
     "none": "#000000",
@@ -64,7 +64,9 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
             line = read.timeline(folder / "arms" / name, step)
             axes.step(line["step_time_s"], line["step_live"], where="post", color=colour(name), label=name)
             axes.plot(line["step_time_s"][-1], line["step_live"][-1], "o", color=colour(name), markersize=4)
-        axes.set(xlabel="time in rollout (s)", ylabel="live requests", ylim=(0, None), title=f"Live requests, step {step}")
+        axes.set(
+            xlabel="time in rollout (s)", ylabel="live requests", ylim=(0, None), title=f"Live requests, step {step}"
+        )
         axes.legend()
         figure.savefig(folder / "live_requests.png")
         plt.close(figure)

@@ -15,7 +15,9 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
             rows.append(json.loads(line))
         except json.JSONDecodeError:
             if number != len(lines) - 1:
-                raise ValueError(f"{folder / 'metrics.jsonl'} line {number + 1} is not JSON: the file is damaged") from None
+                raise ValueError(
+                    f"{folder / 'metrics.jsonl'} line {number + 1} is not JSON: the file is damaged"
+                ) from None
     return rows
 
 

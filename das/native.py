@@ -8,10 +8,17 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# -ffp-contract=off: a fused multiply-add rounds differently from the torch, Triton and Python twins of the same formula.
+# -ffp-contract=off: a fused multiply-add rounds differently from the torch and Python twins of the same formula.
 FLAGS = (
-    "-std=c11", "-O3", "-march=native", "-shared", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
-)  # fmt: skip
+    "-std=c11",
+    "-O3",
+    "-march=native",
+    "-shared",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
 
 
 class NativeBuildError(RuntimeError):

@@ -160,16 +160,19 @@ class Window:
         """Write the window as .npz (no pickle), atomically."""
         all_ = list(self)
         rewards = [t.reward for t in all_]
-        save_arrays(path, {
-            "kind": np.array("window"),
-            "size_clock": np.array([self.size, self.clock], np.int64),
-            "tokens": np.concatenate([t.tokens for t in all_]) if all_ else np.empty(0, np.int32),
-            "lengths": np.array([len(t) for t in all_], np.int64),
-            "steps": np.array([t.step for t in all_], np.int64),
-            "has_reward": np.array([r is not None for r in rewards], bool),
-            "rewards": np.array([0.0 if r is None else r for r in rewards], np.float64),
-            "strings": pack_strings([[t.problem, t.finish_reason] for t in all_]),
-        })
+        save_arrays(
+            path,
+            {
+                "kind": np.array("window"),
+                "size_clock": np.array([self.size, self.clock], np.int64),
+                "tokens": np.concatenate([t.tokens for t in all_]) if all_ else np.empty(0, np.int32),
+                "lengths": np.array([len(t) for t in all_], np.int64),
+                "steps": np.array([t.step for t in all_], np.int64),
+                "has_reward": np.array([r is not None for r in rewards], bool),
+                "rewards": np.array([0.0 if r is None else r for r in rewards], np.float64),
+                "strings": pack_strings([[t.problem, t.finish_reason] for t in all_]),
+            },
+        )
 
     @classmethod
     def load(cls, path: Path) -> Window:

@@ -24,16 +24,16 @@ from experiments.run_folder import RunFolder
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Train every arm of `config.arms` from the same start, rollouts interleaved; print and write the comparison."""
-    run_folder = RunFolder(Path(folder), config)
     names = list(config.arms)
     arms = {name: arm_config(name, overrides) for name in names}
     if len(arms) != len(names) or not names:
         raise UserError(f"arms={names}: name each arm once, the baseline first")
+    for arm in arms.values():
+        setup.check(arm)
+    run_folder = RunFolder(Path(folder), config)
     steps = int(config.trainer.max_steps)
     progress = Progress(steps, len(arms))
     policy = setup.policy_directory(config, progress.note)
-    for arm in arms.values():
-        setup.check_arm(arm, policy)
     progress.note(f"starting {len(arms)} arms ({', '.join(names)}), {steps} steps each; logs and results in {folder}")
     run_arms(arms, policy, Path(folder), progress, run_folder)
     result = arm_analysis.compare(Path(folder), names)
@@ -70,7 +70,9 @@ def run_arms(
         mine, theirs = spawn.Pipe()
         container = OmegaConf.to_container(config, resolve=True)
         process = spawn.Process(
-            target=_arm_process, args=(container, policy, folder / "arms" / name, folder.name, theirs), name=f"arm-{name}"
+            target=_arm_process,
+            args=(container, policy, folder / "arms" / name, folder.name, theirs),
+            name=f"arm-{name}",
         )
         process.start()
         theirs.close()
@@ -128,6 +130,6 @@ def _arm_process(container: dict[str, Any], policy: str, folder: Path, group: st
         pipe.send(("done", None))
     except (KeyboardInterrupt, EOFError, BrokenPipeError):
         return  # the parent was interrupted or has gone; it has said so
-    except Exception as error:  # noqa: BLE001 - whatever it was, the parent must hear of it
+    except Exception as error:
         traceback.print_exc()
         pipe.send(("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))

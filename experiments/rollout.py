@@ -13,9 +13,9 @@ from experiments.run_folder import RunFolder
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Roll out `task.steps` batches, print a line each."""
+    setup.check(config)
     progress = Progress(int(config.task.steps))
     policy = setup.policy_directory(config, progress.note)
-    setup.check_arm(config, policy)
     run_folder = RunFolder(Path(folder), config)
     progress.terminal = quiet_into(Path(folder) / "log.txt")
     setup.prepare(config)
@@ -43,7 +43,11 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         first = step % steps_per_epoch * problems_per_step
         batch = [row for row in rows[first : first + problems_per_step] for _ in range(siblings)]
         prompts = [
-            {"prompt_token_ids": tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)}
+            {
+                "prompt_token_ids": tokenizer.apply_chat_template(
+                    row["prompt"], add_generation_prompt=True, return_dict=False
+                )
+            }
             for row in batch
         ]
         _, rollout = roll_out(
@@ -63,7 +67,9 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         run_folder.add_timeline(step + 1, {k: v for k, v in rollout.report.items() if k.startswith("step_")})
         progress.step(row)
     if settings.method != "none" and not any(row["drafted"] for row in metrics):
-        raise RunFailed(f"arm {config.arm.name} drafted nothing in {len(metrics)} rollouts: speculation was silently off")
+        raise RunFailed(
+            f"arm {config.arm.name} drafted nothing in {len(metrics)} rollouts: speculation was silently off"
+        )
     keys = ("rollout_s", "tokens", "passes", "tokens_per_pass", "drafted", "accepted", "draft_share")
     result = {"arms": {config.arm.name: {key: summary([row[key] for row in metrics]) for key in keys}}}
     progress.note(f"result: {run_folder.write_result(result)}")

@@ -11,8 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
 from das.engine.build import EngineSettings, prepare_environment, speculative_config
+from das.engine.versions import require_supported
 from experiments.errors import UserError
 
+WANDB_MODES = ("online", "offline", "off")
 ENGINE_ENVIRONMENT = ("threads", "kv_cache_gib")  # read before vLLM is imported, not by the engine
 
 
@@ -30,7 +32,7 @@ def engine_settings(config: DictConfig, policy: str) -> EngineSettings:
         raise UserError(f"drafter.window={drafter['window']}: must be 0 (no history) or more {unit}s")
     budget = OmegaConf.to_container(config.arm.get("budget") or config.budget, resolve=True)
     assert isinstance(budget, dict)
-    negative = [key for key, value in budget.items() if isinstance(value, int | float) and value < 0]
+    negative = [str(key) for key, value in budget.items() if isinstance(value, int | float) and value < 0]
     if negative:
         raise UserError(f"budget.{negative[0]}={budget[negative[0]]}: must not be negative")
     if config.arm.method == "das":
@@ -57,23 +59,42 @@ def prepare(config: DictConfig) -> None:
     torch.set_num_threads(threads)
 
 
-def check_arm(config: DictConfig, policy: str) -> None:
-    """Refuse an arm that cannot run before any work is done for the others."""
-    speculative_config(engine_settings(config, policy))
-
-
-def policy_directory(config: DictConfig, progress: Callable[[str], None]) -> str:
-    """Where the policy lies: made on the spot for `policy=small`, else the configured directory or hub id."""
+def check(config: DictConfig) -> None:
+    """Refuse, before any work is done, a config that cannot run. Raises UserError or EngineError in one line."""
+    if config.wandb not in WANDB_MODES:
+        raise UserError(f"wandb={config.wandb}: choose one of {', '.join(WANDB_MODES)}")
+    batch, siblings = config.trainer.per_device_train_batch_size, config.trainer.num_generations
+    if siblings < 2 or batch % siblings:
+        raise UserError(
+            f"trainer.per_device_train_batch_size={batch} must be a multiple of trainer.num_generations={siblings}, "
+            "which must be 2 or more"
+        )
+    if config.data.problems < batch // siblings:
+        raise UserError(
+            f"data.problems={config.data.problems}: a step takes {batch // siblings}; name at least as many"
+        )
     if config.policy.path is not None:
         path = Path(config.policy.path)
         if path.exists() and not (path / "tokenizer_config.json").exists():
             raise UserError(f"policy.path={path} has no tokenizer (tokenizer_config.json): save it there too")
         if not path.exists() and (path.is_absolute() or config.policy.path.startswith(".")):
             raise UserError(f"policy.path={path} does not exist")
+    require_supported()
+    speculative_config(engine_settings(config, "unnamed"))
+
+
+def policy_directory(config: DictConfig, progress: Callable[[str], None]) -> str:
+    """Where the policy lies: made on the spot for `policy=small`, else the configured directory or hub id."""
+    if config.policy.path is not None:
         return str(config.policy.path)
     from das.policy.small import SmallPolicyConfig, build_small_policy
 
     return str(build_small_policy(SmallPolicyConfig(), Path(config.cache) / "policies", progress))
+
+
+def mix(config: DictConfig) -> dict[int, float]:
+    """Steps of a problem's chain -> weight."""
+    return {int(steps): float(weight) for steps, weight in config.data.mix.items()}
 
 
 def dataset(config: DictConfig) -> Dataset:
@@ -82,8 +103,7 @@ def dataset(config: DictConfig) -> Dataset:
         raise UserError(f"data={config.data.name}: choose arithmetic")
     from das.policy.arithmetic import make_training_problems
 
-    mix = {int(steps): float(weight) for steps, weight in config.data.mix.items()}
-    problems = make_training_problems(config.data.problems, seed=config.seed, mix=mix)
+    problems = make_training_problems(config.data.problems, seed=config.seed, mix=mix(config))
     return Dataset.from_list(
         [
             {

@@ -5,17 +5,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.errors import UserError
-
-MODES = ("online", "offline", "off")
-
 
 class Tracker:
     """A W&B run, or nothing when `wandb=off`."""
 
     def __init__(self, config: DictConfig, arm: str, group: str, folder: Path):
-        if config.wandb not in MODES:
-            raise UserError(f"wandb={config.wandb}: choose one of {', '.join(MODES)}")
         self.run: Any = None
         if config.wandb == "off":
             return

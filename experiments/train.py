@@ -12,6 +12,7 @@ from experiments.progress import Progress
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Train the arm, print a line a step."""
+    setup.check(config)
     progress = Progress(int(config.trainer.max_steps))
     policy = setup.policy_directory(config, progress.note)
     progress.terminal = quiet_into(Path(folder) / "log.txt")

@@ -98,7 +98,8 @@ def roll(llm: Any, prompts: Sequence[list[int]], params: Sequence[Any], problems
         None
         if output.outputs[0].logprobs is None
         else [
-            sorted((token, entry.logprob) for token, entry in position.items()) for position in output.outputs[0].logprobs
+            sorted((token, entry.logprob) for token, entry in position.items())
+            for position in output.outputs[0].logprobs
         ]
         for output in outputs
     ]

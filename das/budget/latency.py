@@ -1,6 +1,6 @@
 """LatencyModel: time of a target pass, affine in its tokens (paper Eq 1), fitted online to the engine's own passes.
 
-    t_pass = c_base + c_tok * tokens        tokens = live requests + drafted tokens in the pass
+t_pass = c_base + c_tok * tokens        tokens = live requests + drafted tokens in the pass
 """
 
 

@@ -1,7 +1,7 @@
 """LengthModel: Long, Medium or Short? From a problem's past lengths, revised as the response grows (paper §2.7).
 
-    at start        Init = argmax_c  #{past responses of the problem in class c}
-    while running   Class = argmax_c  P(c | generated so far, Init)     P counted over past rollouts
+at start        Init = argmax_c  #{past responses of the problem in class c}
+while running   Class = argmax_c  P(c | generated so far, Init)     P counted over past rollouts
 """
 
 import bisect

@@ -173,8 +173,11 @@ class HistoryDrafter:
             self._out = _Buffers(2 * n * max(stride, 1))
         out = self._out
         handles, caps = array("i", [r.handle for r in self._find(requests)]), array("q", limits)
-        native.check(self._lib.das_propose(
-            self._core, n, handles.buffer_info()[0], caps.buffer_info()[0], stride, *out.addresses))
+        native.check(
+            self._lib.das_propose(
+                self._core, n, handles.buffer_info()[0], caps.buffer_info()[0], stride, *out.addresses
+            )
+        )
         spans = [(i * stride, i * stride + count) for i, count in enumerate(out.counts[:n].tolist())]
         return [Draft(out.tokens[start:stop].tolist(), out.probs[start:stop].tolist()) for start, stop in spans]
 
@@ -216,15 +219,18 @@ class HistoryDrafter:
         tokens = [np.empty(r.context + r.length, np.int32) for _, r in past]
         for out, (_, r) in zip(tokens, past, strict=False):
             self._lib.das_read(self._core, r.handle, 0, out.ctypes.data)
-        save_arrays(path, {
-            "kind": np.array("drafter history"),
-            "clock": np.array(self.clock, np.int64),
-            "tokens": np.concatenate(tokens) if tokens else np.empty(0, np.int32),
-            "lengths": np.array([r.length for _, r in past], np.int64),
-            "contexts": np.array([r.context for _, r in past], np.int64),
-            "clocks": np.array([clock for clock, _ in past], np.int64),
-            "problems": pack_strings([r.problem.removeprefix("problem ") for _, r in past]),
-        })
+        save_arrays(
+            path,
+            {
+                "kind": np.array("drafter history"),
+                "clock": np.array(self.clock, np.int64),
+                "tokens": np.concatenate(tokens) if tokens else np.empty(0, np.int32),
+                "lengths": np.array([r.length for _, r in past], np.int64),
+                "contexts": np.array([r.context for _, r in past], np.int64),
+                "clocks": np.array([clock for clock, _ in past], np.int64),
+                "problems": pack_strings([r.problem.removeprefix("problem ") for _, r in past]),
+            },
+        )
 
     def load(self, path: Path) -> None:
         """Replace history and clock by saved ones, as far as the window reaches. ValueError while requests live."""
@@ -288,9 +294,16 @@ class HistoryDrafter:
         self._append(array("i", [handle]), array("q", [0, len(tokens)]), array("i", tokens.tobytes()), indexed)
 
     def _append(self, handles: array, offsets: array, flat: array, indexed: bool) -> None:
-        native.check(self._lib.das_append(
-            self._core, len(handles), handles.buffer_info()[0], offsets.buffer_info()[0], flat.buffer_info()[0],
-            int(indexed)))
+        native.check(
+            self._lib.das_append(
+                self._core,
+                len(handles),
+                handles.buffer_info()[0],
+                offsets.buffer_info()[0],
+                flat.buffer_info()[0],
+                int(indexed),
+            )
+        )
 
     def _forget(self, key: str, handle: int) -> None:
         store = self._stores[key]
@@ -314,9 +327,16 @@ class _Buffers:
 def _config(scope: str, min_prob: float, max_candidates: int) -> native.Config:
     """The constants of this module and a drafter's options, as the native core takes them."""
     config = native.Config(
-        n_orders=len(ORDERS), n_levels=len(LEVELS), n_ages=len(AGE_WEIGHTS), max_match=MAX_MATCH,
-        max_candidates=max_candidates, enough=min(ENOUGH, max_candidates), exclude_own=scope == "problem",
-        min_prob=min_prob, variety=VARIETY)
+        n_orders=len(ORDERS),
+        n_levels=len(LEVELS),
+        n_ages=len(AGE_WEIGHTS),
+        max_match=MAX_MATCH,
+        max_candidates=max_candidates,
+        enough=min(ENOUGH, max_candidates),
+        exclude_own=scope == "problem",
+        min_prob=min_prob,
+        variety=VARIETY,
+    )
     config.orders[: len(ORDERS)] = ORDERS
     config.levels[: len(LEVELS)] = LEVELS
     config.weights[: len(AGE_WEIGHTS)] = AGE_WEIGHTS

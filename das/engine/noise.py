@@ -107,7 +107,9 @@ def keyed_argmax(logits: torch.Tensor, seeds: np.ndarray, positions: np.ndarray,
         return tokens
     device = logits.device
     noise = torch_noise(
-        torch.from_numpy(key0.view(np.int32)).to(device), torch.from_numpy(key1.view(np.int32)).to(device), logits.shape[1]
+        torch.from_numpy(key0.view(np.int32)).to(device),
+        torch.from_numpy(key1.view(np.int32)).to(device),
+        logits.shape[1],
     )
     plain = torch.from_numpy(np.ascontiguousarray(greedy, np.bool_)).to(device)
     return (logits + noise.masked_fill_(plain[:, None], 0.0)).argmax(dim=-1)

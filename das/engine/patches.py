@@ -1,13 +1,11 @@
 """Every patch of vLLM and TRL, each with its reason. Versions are checked first; a hook that moved is an error.
 
-| patch | reason | can go when |
-|---|---|---|
-| GPUModelRunner._sample | verification by keyed noise; no extension point for the sampler of a speculative pass | vLLM has one |
-| GPUModelRunner.propose_draft_token_ids | the custom proposer class gets no request ids; drafting must be timed for all arms | ids are passed |
-| SamplingParams._validate_spec_decode | vLLM's verifier lacks min_p and logit_bias; the keyed one has them | vLLM allows them |
-| build_logitsprocs | with drafts vLLM does not even load the processors of min_p and logit_bias | same |
-| dispatch_cpu_unquantized_gemm | on the CPU weights are packed and dropped, so new weights crash or go stale | vLLM repacks on load |
-| trl VLLMGeneration | the arguments of the colocated LLM are fixed: no speculative_config, dtype, eager mode | TRL passes them on |
+- GPUModelRunner._sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
+- GPUModelRunner.propose_draft_token_ids: the custom proposer class gets no request ids; drafting is timed for all arms.
+- SamplingParams._validate_spec_decode and build_logitsprocs: vLLM's verifier cannot do min_p and logit_bias with
+  drafts, so it refuses them and does not even load their processors. The keyed verifier has both.
+- dispatch_cpu_unquantized_gemm: on the CPU weights are packed and dropped, so new ones crash or go stale.
+- trl VLLMGeneration: the arguments of TRL's colocated LLM are fixed; no speculative_config, dtype or eager mode.
 """
 
 import functools
@@ -143,8 +141,9 @@ def _packed_linear(original: Callable[..., Any], layer: torch.nn.Module, remove_
 def repack_linear_layers(model: torch.nn.Module) -> None:
     """Pack the current weights of all linear layers; needed on the CPU after every load_weights."""
     for module in model.modules():
-        if hasattr(module, "das_repack"):
-            module.das_repack()
+        repack: Any = getattr(module, "das_repack", None)
+        if repack is not None:
+            repack()
 
 
 def use_generation_backend(backend: Callable[..., Any]) -> None:
@@ -153,5 +152,7 @@ def use_generation_backend(backend: Callable[..., Any]) -> None:
     from trl.trainer import grpo_trainer
 
     if not hasattr(grpo_trainer, "VLLMGeneration"):
-        raise UnsupportedVersion("trl.trainer.grpo_trainer has no VLLMGeneration: das/engine/patches.py must be updated")
-    grpo_trainer.VLLMGeneration = backend  # type: ignore[misc, assignment]
+        raise UnsupportedVersion(
+            "trl.trainer.grpo_trainer has no VLLMGeneration: das/engine/patches.py must be updated"
+        )
+    grpo_trainer.VLLMGeneration = backend

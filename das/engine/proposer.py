@@ -1,4 +1,4 @@
-"""vLLM's custom proposer class: hands the engine's tokens to the drafter and its drafts, within budget, to the engine."""
+"""vLLM's custom proposer class: the engine's tokens to the drafter, its drafts, within budget, to the engine."""
 
 import time
 from typing import Any
@@ -61,7 +61,11 @@ class DasProposer:
             return drafts
         self.drafter.observe_batch([live.name for live in fresh], tokens)
         room = [
-            min(self.longest, live.max_tokens - live.generated - 1, self.max_model_len - int(num_tokens_no_spec[row]) - 1)
+            min(
+                self.longest,
+                live.max_tokens - live.generated - 1,
+                self.max_model_len - int(num_tokens_no_spec[row]) - 1,
+            )
             for row, live in zip(rows, fresh, strict=True)
         ]
         limits = [max(0, min(free, asked)) for free, asked in zip(room, self.budget.limits(fresh), strict=True)]
@@ -98,8 +102,8 @@ class DasProposer:
             stop_tokens=frozenset(params.all_stop_token_ids),
         )
         self.drafter.begin(name, live.problem, state.prompt_token_ids)
-        # A request seen again after preemption in a fresh batch keeps its entry; one resumed from elsewhere brings text.
-        earlier = state.output_token_ids[: -1] if len(state.output_token_ids) > 1 else []
+        # A preempted request keeps its entry; one that comes from elsewhere brings the text it has.
+        earlier = state.output_token_ids[:-1] if len(state.output_token_ids) > 1 else []
         if earlier:
             self.drafter.observe(name, earlier)
             live.generated = len(earlier)

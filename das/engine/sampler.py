@@ -120,7 +120,9 @@ class KeyedSampler:
     ) -> LogprobsTensors:
         """Log-probs of the emitted tokens, laid out [requests * (longest draft + 1)] as vLLM's parse_output expects."""
         if metadata.logprob_token_ids:
-            raise UnsupportedSampling("logprob_token_ids cannot be combined with keyed sampling: ask for logprobs=N instead")
+            raise UnsupportedSampling(
+                "logprob_token_ids cannot be combined with keyed sampling: ask for logprobs=N instead"
+            )
         if not self.logprobs_mode.endswith("logits"):
             values = values.log_softmax(dim=-1)
         wanted = metadata.max_num_logprobs
@@ -162,7 +164,7 @@ def _accept(
 
 
 class _Rows:
-    """Applies each request's sampling parameters to all of its rows; a row sees the drafted tokens before it as output."""
+    """Each request's sampling parameters on all of its rows; a row sees the drafted tokens before it as output."""
 
     def __init__(self, metadata: SamplingMetadata, owner: np.ndarray, offset: np.ndarray, drafts: np.ndarray | None):
         self.metadata = metadata

@@ -1,4 +1,4 @@
-"""Methods added to vLLM's worker (worker_extension_cls), reached by `collective_rpc` in any engine, in process or not."""
+"""Methods added to vLLM's worker (worker_extension_cls), reached by `collective_rpc` in process or not."""
 
 import time
 from typing import Any
@@ -18,7 +18,7 @@ class DasWorker:
 
     def das_end_rollout(self, clock: int) -> dict[str, Any]:
         """Close the rollout: its meter's report, with the window moved to `clock` where there is a history."""
-        drafter = getattr(self.model_runner, "drafter", None)
+        drafter: Any = getattr(self.model_runner, "drafter", None)
         counts = meter(self.model_runner)
         history: dict[str, Any] = {}
         if hasattr(drafter, "end_step"):

@@ -59,7 +59,7 @@ class SpeculativeGeneration(VLLMGeneration):
         with torch.random.fork_rng():
             self.llm = build_engine(self.engine, **overrides)
         self._engine_generate = self.llm.generate
-        self.llm.generate = self._generate_keyed  # type: ignore[method-assign]
+        self.llm.generate = self._generate_keyed
         self._llm_weights_sleeping = False
         self.accelerator.wait_for_everyone()
 
@@ -77,10 +77,8 @@ class SpeculativeGeneration(VLLMGeneration):
     def _check_weights(self) -> None:
         from vllm import SamplingParams
 
-        if self.last is not None:
-            prompt = self.last.responses[0][:32]
-        else:
-            prompt = list(range(8, 24))  # any tokens will do: both sides see the same
+        # Before the first rollout any tokens will do: both sides see the same.
+        prompt = self.last.responses[0][:32] if self.last is not None else list(range(8, 24))
         probe = SamplingParams(temperature=1.0, max_tokens=PROBE_TOKENS, logprobs=0, seed=self.step, detokenize=False)
         output = self._engine_generate([{"prompt_token_ids": prompt}], probe, use_tqdm=False)[0].outputs[0]
         tokens = list(output.token_ids)

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer, unchanged in what it computes: it only tells the engine the problem ids and notes exact numbers."""
+"""TRL's GRPOTrainer, unchanged in what it computes: it tells the engine the problem ids and notes exact numbers."""
 
 import functools
 import hashlib

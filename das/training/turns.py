@@ -1,4 +1,4 @@
-"""Turns: arms that are compared run their rollouts one at a time, step by step, so that machine noise hits all alike."""
+"""Turns: arms that are compared roll out one at a time, step by step, so that machine noise hits all alike."""
 
 import time
 from multiprocessing.connection import Connection

@@ -181,12 +181,15 @@ def test_dropped_requests_and_window_zero_leave_no_history() -> None:
         assert not drafts_text(drafter)
 
 
-@pytest.mark.parametrize(("scope", "history", "sibling", "own"), [
-    ("problem+request", True, True, True),
-    ("problem", True, True, False),
-    ("siblings", False, True, True),
-    ("own", False, False, True),
-])
+@pytest.mark.parametrize(
+    ("scope", "history", "sibling", "own"),
+    [
+        ("problem+request", True, True, True),
+        ("problem", True, True, False),
+        ("siblings", False, True, True),
+        ("own", False, False, True),
+    ],
+)
 def test_scopes(scope: str, history: bool, sibling: bool, own: bool) -> None:
     past = HistoryDrafter(scope=scope)
     finish(past)
@@ -251,9 +254,15 @@ def test_memory_is_returned_when_history_leaves() -> None:
     assert drafter.index_bytes < empty + 10_000
 
 
-@pytest.mark.parametrize("options", [
-    {"window": -1}, {"scope": "global"}, {"min_prob": 1.5}, {"max_candidates": 0},
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": -1},
+        {"scope": "global"},
+        {"min_prob": 1.5},
+        {"max_candidates": 0},
+    ],
+)
 def test_bad_options(options: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(options))) as error:
         HistoryDrafter(**options)

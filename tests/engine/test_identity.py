@@ -1,7 +1,6 @@
-"""Exactness level 2 in the real engine: token ids and log-probs equal those of the run without drafts, to the last bit.
+"""Exactness level 2 in the real engine: token ids and log-probs equal those of the undrafted run, to the last bit.
 
-Seen to fail when broken on purpose: `positions[owner]` without `+ offset` in KeyedSampler.sample (noise of drafted rows),
-`VLLM_CPU_ATTN_SPLIT_KV=1`, and acceptance of one token too many in `_accept`.
+Seen to fail when broken on purpose: see docs/exactness.md.
 """
 
 import multiprocessing

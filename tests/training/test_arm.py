@@ -55,7 +55,14 @@ def test_arms_are_identical(compared: tuple[Path, str]) -> None:
 
 def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
     folder, _ = compared
-    for name in ("config.yaml", "meta.json", "metrics.jsonl", "result.json", "rollout_and_reward.png", "live_requests.png"):
+    for name in (
+        "config.yaml",
+        "meta.json",
+        "metrics.jsonl",
+        "result.json",
+        "rollout_and_reward.png",
+        "live_requests.png",
+    ):
         assert (folder / name).stat().st_size > 0
     rows = read.metrics(folder)
     assert [(row["arm"], row["step"]) for row in rows if row["arm"] == "das"] == [("das", 1), ("das", 2), ("das", 3)]

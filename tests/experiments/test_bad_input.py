@@ -1,0 +1,121 @@
+"""Bad input ends in one clear line that says what to change, and an exit code that is not 0."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hydra import initialize_config_dir
+
+from das.engine import versions
+from experiments import setup
+from experiments.compare import arm_config
+from experiments.errors import CONFIGS, one_line_errors
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "run.py", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["task=fly"], "fly"),
+        (["trainer.max_step=3"], "max_step"),
+        (["arms=[none,psychic]"], "unknown arm 'psychic'"),
+        (["arms=[none,none]"], "each arm once"),
+        (["drafter.window=-1"], "drafter.window=-1"),
+        (["budget=fixed", "budget.tokens=-2"], "budget.tokens=-2"),
+        (["drafter.scope=everything"], "scope must be one of"),
+        (["policy.path=./no/such/policy"], "does not exist"),
+        (["wandb=maybe"], "wandb=maybe"),
+        (["trainer.per_device_train_batch_size=10"], "num_generations"),
+    ],
+)
+def test_one_clear_line(arguments: list[str], says: str, tmp_path: Path) -> None:
+    done = run(*arguments, f"out={tmp_path}")
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    assert says in lines[0]
+
+
+def test_policy_without_tokenizer(tiny_policy: str, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny_policy, bare, ignore=shutil.ignore_patterns("tokenizer*"))
+    done = run(f"policy.path={bare}", f"out={tmp_path}")
+    assert done.returncode == 2
+    assert "no tokenizer" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_missing_peer_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("das.engine.build.find_spec", lambda name: None)
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = arm_config("suffix", [])
+    with pytest.raises(Exception, match="make peers"):
+        setup.check(config)
+
+
+def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "installed", lambda *names: "0.31.0")
+    with pytest.raises(versions.UnsupportedVersion, match=r"vllm 0\.31\.0: das supports 0\.32\.0"):
+        versions.require_supported()
+
+
+def test_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped, one_line_errors():
+        raise OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
+    assert stopped.value.code == 1
+    assert (
+        capsys.readouterr().err
+        == "error: disk full while writing metrics.jsonl: free some space or set out=OTHER_DIR\n"
+    )
+
+
+def test_an_arm_that_drafts_nothing_fails(tiny_policy: str, tmp_path: Path) -> None:
+    # no draft is ever certain, and four tokens leave nothing to repeat
+    done = run(
+        "task=rollout", "arm=das", "task.steps=1", f"policy.path={tiny_policy}", f"out={tmp_path}",
+        "drafter.min_prob=1.0", "trainer.max_completion_length=4", "engine.max_model_len=160",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "drafted nothing" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_interrupt_keeps_what_was_finished(tiny_policy: str, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "run.py", "trainer.max_steps=500", "trainer.per_device_train_batch_size=8", "reward=brevity",
+         "trainer.max_completion_length=32", "engine.max_model_len=160",
+         f"policy.path={tiny_policy}", f"out={tmp_path}"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step   2/"):
+            break
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: to the whole group
+    began = time.perf_counter()
+    _, errors = process.communicate(timeout=60)
+    assert time.perf_counter() - began < 45
+    assert process.returncode == 130
+    assert errors.strip().splitlines() == ["error: interrupted; what was finished is in the run folder"]
+    (folder,) = (tmp_path / "compare").iterdir()
+    from analysis import read
+
+    assert len(read.metrics(folder)) >= 3
+    for arm in ("none", "das"):
+        assert len(read.metrics(folder / "arms" / arm)) >= 2
+        (offline,) = (folder / "arms" / arm / "wandb").glob("offline-run-*/run-*.wandb")
+        assert offline.stat().st_size > 0
