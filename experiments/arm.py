@@ -2,7 +2,9 @@
 
 import json
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -114,11 +116,22 @@ def rollout_rows(rollout: Any, rewards: Sequence[float | None]) -> list[dict[str
     ]
 
 
-def quiet_into(path: Path) -> TextIO:
-    """Send this process's output, also that of C libraries, to a log file; returns what still reaches the terminal."""
+@contextmanager
+def quiet_into(path: Path) -> Iterator[TextIO]:
+    """Send this process's output, also that of C libraries, to a log file; yields what still reaches the terminal."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    terminal = os.fdopen(os.dup(1), "w", buffering=1)
-    log = path.open("a", buffering=1)
-    os.dup2(log.fileno(), 1)
-    os.dup2(log.fileno(), 2)
-    return terminal
+    saved = os.dup(1), os.dup(2)
+    with path.open("a", buffering=1) as log, os.fdopen(os.dup(1), "w", buffering=1) as terminal:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield terminal
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.dup2(saved[0], 1)
+            os.dup2(saved[1], 2)
+            os.close(saved[0])
+            os.close(saved[1])

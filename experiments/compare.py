@@ -100,8 +100,10 @@ def run_arms(
         for name in names:
             _expect(pipes[name], "done", name, folder)
     finally:
+        for pipe in pipes.values():
+            pipe.close()  # an arm that still waits for its turn ends, and closes its W&B run
         for process in processes.values():
-            process.join(timeout=15 if process.exitcode is None else None)
+            process.join(timeout=15)
             if process.exitcode is None:
                 process.terminate()
 
@@ -122,14 +124,14 @@ def _expect(pipe: Connection, what: str, name: str, folder: Path) -> Any:
 
 def _arm_process(container: dict[str, Any], policy: str, folder: Path, group: str, pipe: Connection) -> None:
     """Body of an arm's process. Output goes to its log; errors go to the parent as one line."""
-    quiet_into(folder / "log.txt")
     config = OmegaConf.create(container)
     assert isinstance(config, DictConfig)
-    try:
-        train_arm(config, policy, folder, group, PipeTurns(pipe))
-        pipe.send(("done", None))
-    except (KeyboardInterrupt, EOFError, BrokenPipeError):
-        return  # the parent was interrupted or has gone; it has said so
-    except Exception as error:
-        traceback.print_exc()
-        pipe.send(("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))
+    with quiet_into(folder / "log.txt"):
+        try:
+            train_arm(config, policy, folder, group, PipeTurns(pipe))
+            pipe.send(("done", None))
+        except (KeyboardInterrupt, EOFError, BrokenPipeError):
+            return  # the parent was interrupted or has gone; it has said so
+        except Exception as error:
+            traceback.print_exc()
+            pipe.send(("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))

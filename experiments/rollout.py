@@ -1,9 +1,12 @@
 """task=rollout: one arm's rollouts without training. The policy stays as it is, the history grows."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
+from analysis.arms import summary
 from experiments import setup
 from experiments.arm import quiet_into, rollout_rows
 from experiments.errors import RunFailed
@@ -17,12 +20,24 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress = Progress(int(config.task.steps))
     policy = setup.policy_directory(config, progress.note)
     run_folder = RunFolder(Path(folder), config)
-    progress.terminal = quiet_into(Path(folder) / "log.txt")
+    with quiet_into(Path(folder) / "log.txt") as progress.terminal:
+        metrics = roll_steps(config, policy, run_folder, progress)
+    progress.terminal = sys.stdout
+    if config.arm.method != "none" and not any(row["drafted"] for row in metrics):
+        raise RunFailed(
+            f"arm {config.arm.name} drafted nothing in {len(metrics)} rollouts: speculation was silently off"
+        )
+    keys = ("rollout_s", "tokens", "passes", "tokens_per_pass", "drafted", "accepted", "draft_share")
+    result = {"arms": {config.arm.name: {key: summary([row[key] for row in metrics]) for key in keys}}}
+    progress.note(f"result: {run_folder.write_result(result)}")
+
+
+def roll_steps(config: DictConfig, policy: str, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
+    """Build the engine, roll out `task.steps` batches; one row of metrics each."""
     setup.prepare(config)
     from transformers import AutoTokenizer
     from vllm import SamplingParams
 
-    from analysis.arms import summary
     from das.engine.build import build_engine
     from das.engine.rollout import request_seed, roll_out, rollout_row
 
@@ -66,10 +81,4 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         run_folder.add_rollout(step + 1, rollout_rows(rollout, [None] * len(batch)))
         run_folder.add_timeline(step + 1, {k: v for k, v in rollout.report.items() if k.startswith("step_")})
         progress.step(row)
-    if settings.method != "none" and not any(row["drafted"] for row in metrics):
-        raise RunFailed(
-            f"arm {config.arm.name} drafted nothing in {len(metrics)} rollouts: speculation was silently off"
-        )
-    keys = ("rollout_s", "tokens", "passes", "tokens_per_pass", "drafted", "accepted", "draft_share")
-    result = {"arms": {config.arm.name: {key: summary([row[key] for row in metrics]) for key in keys}}}
-    progress.note(f"result: {run_folder.write_result(result)}")
+    return metrics

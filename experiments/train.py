@@ -1,5 +1,6 @@
 """task=train: one arm alone."""
 
+import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -15,6 +16,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     setup.check(config)
     progress = Progress(int(config.trainer.max_steps))
     policy = setup.policy_directory(config, progress.note)
-    progress.terminal = quiet_into(Path(folder) / "log.txt")
-    train_arm(config, policy, Path(folder), Path(folder).name, Alone(progress.step))
+    with quiet_into(Path(folder) / "log.txt") as progress.terminal:
+        train_arm(config, policy, Path(folder), Path(folder).name, Alone(progress.step))
+    progress.terminal = sys.stdout
     progress.note(f"run: {folder}")

@@ -116,6 +116,6 @@ def test_interrupt_keeps_what_was_finished(tiny_policy: str, tmp_path: Path) -> 
 
     assert len(read.metrics(folder)) >= 3
     for arm in ("none", "das"):
-        assert len(read.metrics(folder / "arms" / arm)) >= 2
+        assert len(read.metrics(folder / "arms" / arm)) >= 1
         (offline,) = (folder / "arms" / arm / "wandb").glob("offline-run-*/run-*.wandb")
         assert offline.stat().st_size > 0
