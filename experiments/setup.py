@@ -94,7 +94,9 @@ def policy_directory(config: DictConfig, progress: Callable[[str], None]) -> str
 
 def mix(config: DictConfig) -> dict[int, float]:
     """Steps of a problem's chain -> weight."""
-    return {int(steps): float(weight) for steps, weight in config.data.mix.items()}
+    if len(config.data.chain_steps) != len(config.data.weights):
+        raise UserError("data.chain_steps and data.weights must be equally long: a weight for each length of chain")
+    return {int(n): float(w) for n, w in zip(config.data.chain_steps, config.data.weights, strict=True)}
 
 
 def dataset(config: DictConfig) -> Dataset:
