@@ -1,6 +1,6 @@
 """Compare arms that did identical work: costs, ratios to the first arm, and whether anything at all differs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +69,17 @@ def compare(folder: Path, names: Sequence[str]) -> dict[str, Any]:
 def ratios(mine: list[dict[str, Any]], base: list[dict[str, Any]], key: str) -> dict[str, Any]:
     """Total time against the baseline's, overall, by epoch, from the second epoch on, and per step (with spread)."""
 
-    def total(of_epoch: Callable[[int], bool]) -> float | None:
-        a = sum(row[key] for row in mine if of_epoch(row["epoch"]))
-        b = sum(row[key] for row in base if of_epoch(row["epoch"]))
+    epochs = sorted({row["epoch"] for row in base})
+
+    def total(wanted: Sequence[int]) -> float | None:
+        a = sum(row[key] for row in mine if row["epoch"] in wanted)
+        b = sum(row[key] for row in base if row["epoch"] in wanted)
         return a / b if b else None
 
-    epochs = sorted({row["epoch"] for row in base})
     return {
-        "overall": total(lambda epoch: True),
-        "from_second_epoch": total(lambda epoch: epoch > 0),
-        "by_epoch": {str(e): total(lambda epoch, e=e: epoch == e) for e in epochs},  # type: ignore[misc]
+        "overall": total(epochs),
+        "from_second_epoch": total(epochs[1:]),
+        "by_epoch": {str(epoch): total([epoch]) for epoch in epochs},
         "per_step": summary([a[key] / b[key] for a, b in zip(mine, base, strict=True)]),
     }
 
@@ -122,7 +123,11 @@ def table(result: dict[str, Any]) -> str:
             ]
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    rendered = ["  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True))) for line in lines]  # fmt: skip  # noqa: E501
+    rendered = []
+    for first, *others in lines:
+        cells = [first.ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        rendered.append("  ".join(cells))
     return "\n".join(["", rendered[0], "-" * len(rendered[0]), *rendered[1:], ""])
 
 
