@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-VLLM = ("0.32.0", "0.26.0")
+VLLM = ("0.32.0", "0.26.0")  # 0.32.0 is what runs and is tested; 0.26.0: hooks compared in its source only
 TRL = ("1.16.0",)
 
 
