@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from das.engine.build import EngineError
 from das.engine.versions import UnsupportedVersion
 from das.native import NativeBuildError
+from das.training.errors import WeightSyncError
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 USER_ERROR, FAILED, INTERRUPTED = 2, 1, 130
@@ -39,11 +40,13 @@ def one_line_errors() -> Iterator[None]:
         yield
     except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException) as error:
         stop(str(error), USER_ERROR)
-    except RunFailed as error:
+    except (RunFailed, WeightSyncError) as error:
         stop(str(error), FAILED)
     except KeyboardInterrupt:
         stop("interrupted; what was finished is in the run folder", INTERRUPTED)
     except OSError as error:
+        if error.errno is None:  # how transformers and huggingface_hub say that a model cannot be had
+            stop(str(error)[:300], USER_ERROR)
         if error.errno != errno.ENOSPC:
             raise
         stop(f"disk full while writing {error.filename or 'results'}: free some space or set out=OTHER_DIR", FAILED)

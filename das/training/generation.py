@@ -9,15 +9,12 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine.build import EngineSettings, build_engine
 from das.engine.rollout import Rollout, request_seed, roll_out
+from das.training.errors import WeightSyncError
 
 # Engine and trainer compute the same sums in different order: 3e-4 was the most seen in float32 over 50 steps, bf16
 # rounds a thousand times coarser. A stale tensor is off by far more.
 LOGPROB_TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 0.5, torch.float16: 0.1}
 PROBE_TOKENS = 16
-
-
-class WeightSyncError(RuntimeError):
-    """The engine does not compute with the trainer's weights."""
 
 
 class SpeculativeGeneration(VLLMGeneration):

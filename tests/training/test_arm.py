@@ -97,7 +97,7 @@ def test_identity_check_sees_a_difference(compared: tuple[Path, str], tmp_path: 
 
 def _train_with_lost_weights(config: DictConfig, policy: str, folder: str) -> str:
     from das.engine import patches
-    from das.training.generation import WeightSyncError
+    from das.training.errors import WeightSyncError
     from das.training.turns import Alone
     from experiments.arm import train_arm
 
