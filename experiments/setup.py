@@ -18,35 +18,38 @@ WANDB_MODES = ("online", "offline", "off")
 ENGINE_ENVIRONMENT = ("threads", "kv_cache_gib")  # read before vLLM is imported, not by the engine
 
 
+def plain(node: DictConfig) -> dict[str, Any]:
+    """A config group as a plain dict, resolved."""
+    container = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
 def engine_settings(config: DictConfig, policy: str) -> EngineSettings:
     """The arm's engine. Raises UserError, in one line, for values that cannot be."""
-    plain = OmegaConf.to_container(config.engine, resolve=True)
-    assert isinstance(plain, dict)
-    engine = {str(key): value for key, value in plain.items() if key not in ENGINE_ENVIRONMENT}
-    drafter = OmegaConf.to_container(config.drafter, resolve=True)
-    assert isinstance(drafter, dict)
+    engine = {key: value for key, value in plain(config.engine).items() if key not in ENGINE_ENVIRONMENT}
+    drafter = plain(config.drafter)
     unit = drafter.pop("unit")
     if unit not in ("epoch", "step"):
         raise UserError(f"drafter.unit={unit}: choose epoch or step")
     if drafter["window"] < 0:
         raise UserError(f"drafter.window={drafter['window']}: must be 0 (no history) or more {unit}s")
-    budget = OmegaConf.to_container(config.arm.get("budget") or config.budget, resolve=True)
-    assert isinstance(budget, dict)
+    budget = plain(config.arm.get("budget") or config.budget)
     negative = [str(key) for key, value in budget.items() if isinstance(value, int | float) and value < 0]
     if negative:
         raise UserError(f"budget.{negative[0]}={budget[negative[0]]}: must not be negative")
     if config.arm.method == "das":
         try:
-            make_budget(budget)  # type: ignore[arg-type]
-            HistoryDrafter(**drafter)  # type: ignore[arg-type]
+            make_budget(budget)
+            HistoryDrafter(**drafter)
         except (ValueError, TypeError) as error:
             raise UserError(str(error)) from error
     return EngineSettings(
         model=policy,
         method=config.arm.method,
         seed=config.seed,
-        drafter=drafter,  # type: ignore[arg-type]
-        budget=budget,  # type: ignore[arg-type]
+        drafter=drafter,
+        budget=budget,
         speculative=dict(config.arm.speculative),
         **engine,
     )
