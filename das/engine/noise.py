@@ -1,8 +1,8 @@
 """Noise of the keyed sampler: a pure function of (request seed, position, token), the same bits on every device.
 
 token = argmax_v( log p(v) + Gumbel(seed, t)[v] ). Nothing else enters: not the number of drafted tokens, the batch
-order, or which engine runs the request. The CPU path is one pass in C (keyed.c); the torch path is its bit-equal
-twin for other devices and the oracle of the tests.
+order, or which engine runs the request. The CPU path is one pass in C (keyed.c), the CUDA path one pass in Triton
+(keyed_triton.py); the torch path is their bit-equal twin for other devices and the oracle of the tests.
 """
 
 import ctypes
@@ -105,11 +105,16 @@ def keyed_argmax(logits: torch.Tensor, seeds: np.ndarray, positions: np.ndarray,
             key0.ctypes.data, key1.ctypes.data, greedy.ctypes.data, tokens.data_ptr(),
         )  # fmt: skip
         return tokens
-    device = logits.device
-    noise = torch_noise(
-        torch.from_numpy(key0.view(np.int32)).to(device),
-        torch.from_numpy(key1.view(np.int32)).to(device),
-        logits.shape[1],
-    )
-    plain = torch.from_numpy(np.ascontiguousarray(greedy, np.bool_)).to(device)
-    return (logits + noise.masked_fill_(plain[:, None], 0.0)).argmax(dim=-1)
+    keys = [torch.from_numpy(key.view(np.int32)).to(logits.device) for key in (key0, key1)]
+    plain = torch.from_numpy(np.ascontiguousarray(greedy, np.bool_)).to(logits.device)
+    if logits.device.type == "cuda":
+        from das.engine.keyed_triton import keyed_argmax_triton
+
+        return keyed_argmax_triton(logits, *keys, plain)
+    return torch_argmax(logits, *keys, plain)
+
+
+def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor) -> torch.Tensor:
+    """keyed_argmax in plain torch, on any device: key0, key1 int32 [rows]; greedy bool [rows]."""
+    noise = torch_noise(key0, key1, logits.shape[1])
+    return (logits + noise.masked_fill_(greedy[:, None], 0.0)).argmax(dim=-1)

@@ -1,0 +1,104 @@
+"""Keyed sampling as Triton kernels: one pass over the vocabulary, noise made in registers, no V-sized tensor of it.
+
+The arithmetic is keyed.c's, operation for operation: IEEE division (div_rn), no fused multiply-add
+(enable_fp_fusion=False), so that the tokens equal those of the C and the torch path. Imported for CUDA tensors only.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 1024  # tokens of a row in registers at once
+SPLIT = 16384  # tokens a program looks at: a row of 152k is shared by 10 programs, so that few rows fill a GPU too
+
+
+@triton.jit
+def _mix32(h):
+    h = h ^ (h >> 16)
+    h = h * 0x21F0AAAD
+    h = h ^ (h >> 15)
+    h = h * 0xD35A2D97
+    return h ^ (h >> 15)
+
+
+@triton.jit
+def _soft_log(x):
+    bits = x.to(tl.int32, bitcast=True)
+    e = (bits - 0x3F3504F3) >> 23
+    m = (bits - (e << 23)).to(tl.float32, bitcast=True)
+    s = tl.div_rn(m - 1.0, m + 1.0)
+    z = s * s
+    p = z * 0.22222222
+    p = (p + 0.2857142857) * z
+    p = (p + 0.4) * z
+    p = (p + 0.6666666667) * z
+    p = p + 2.0
+    return e.to(tl.float32) * 0.69314718056 + s * p
+
+
+@triton.jit
+def _gumbel(key0, key1, token):
+    x = _mix32(_mix32(token.to(tl.uint32) * 0x9E3779B1 + key0) ^ key1)
+    w = ((x >> 1).to(tl.int32).to(tl.float32) + 0.5) * 4.656612873e-10
+    w = tl.minimum(w, 0.99999994)
+    u = 1.0 - w
+    d = 1.0 - u
+    e = tl.where(d > 0.0, tl.div_rn(-_soft_log(u) * w, tl.where(d > 0.0, d, 1.0)), w)
+    return -_soft_log(e)
+
+
+@triton.jit
+def split_argmax(
+    logits, stride, vocab, keys0, keys1, greedy, best, at,
+    SPLIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Best score of each (row, split) and the first token that has it. Grid: rows x splits."""
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    key0 = tl.load(keys0 + row).to(tl.uint32, bitcast=True)
+    key1 = tl.load(keys1 + row).to(tl.uint32, bitcast=True)
+    plain = tl.load(greedy + row) != 0
+    top = tl.full((BLOCK,), float("-inf"), tl.float32)
+    top_at = tl.full((BLOCK,), 0, tl.int32) + split * SPLIT
+    for start in range(split * SPLIT, tl.minimum(split * SPLIT + SPLIT, vocab), BLOCK):
+        token = start + tl.arange(0, BLOCK)
+        score = tl.load(logits + row * stride + token, mask=token < vocab, other=float("-inf"))
+        if not plain:
+            score = score + _gumbel(key0, key1, token)
+        better = score > top
+        top = tl.where(better, score, top)
+        top_at = tl.where(better, token, top_at)
+    highest = tl.max(top, axis=0)
+    cell = row * tl.num_programs(1) + split
+    tl.store(best + cell, highest)
+    tl.store(at + cell, tl.min(tl.where(top == highest, top_at, 0x7FFFFFFF), axis=0))
+
+
+@triton.jit
+def join_splits(best, at, tokens, splits, WIDTH: tl.constexpr):
+    """The first of the best over a row's splits. Grid: rows."""
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.arange(0, WIDTH)
+    score = tl.load(best + row * splits + split, mask=split < splits, other=float("-inf"))
+    token = tl.load(at + row * splits + split, mask=split < splits, other=0x7FFFFFFF)
+    tl.store(tokens + row, tl.min(tl.where(score == tl.max(score, axis=0), token, 0x7FFFFFFF), axis=0).to(tl.int64))
+
+
+def keyed_argmax_triton(
+    logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor
+) -> torch.Tensor:
+    """Sample one token per row: logits float32 [rows, vocab]; key0, key1 int32 [rows]; greedy bool [rows] -> int64."""
+    rows, vocab = logits.shape
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    if rows == 0:
+        return tokens
+    splits = triton.cdiv(vocab, SPLIT)
+    best = torch.empty((rows, splits), dtype=torch.float32, device=logits.device)
+    at = torch.empty((rows, splits), dtype=torch.int32, device=logits.device)
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    split_argmax[(rows, splits)](
+        logits, logits.stride(0), vocab, key0, key1, greedy.to(torch.int8), best, at,
+        SPLIT=SPLIT, BLOCK=BLOCK, enable_fp_fusion=False,
+    )  # fmt: skip
+    join_splits[(rows,)](best, at, tokens, splits, WIDTH=triton.next_power_of_2(splits), enable_fp_fusion=False)
+    return tokens
