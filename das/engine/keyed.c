@@ -44,20 +44,29 @@ static inline float gumbel(uint32_t key0, uint32_t key1, uint32_t token) {
     return -soft_log(e);
 }
 
-// logits: rows x vocab (row stride in elements); tokens[row] = argmax. Rows with greedy[row] != 0 take no noise.
-void keyed_argmax(const float *logits, int64_t rows, int64_t vocab, int64_t stride, const uint32_t *key0,
-                  const uint32_t *key1, const uint8_t *greedy, int64_t *tokens) {
+static inline uint64_t splitmix64(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+// logits: rows x vocab (row stride in elements); tokens[row] = argmax. Rows with greedy[row] != 0 take no noise; greedy
+// may be NULL: none.
+void keyed_argmax(const float *logits, int64_t rows, int64_t vocab, int64_t stride, const int64_t *seeds,
+                  const int64_t *positions, const uint8_t *greedy, int64_t *tokens) {
     float score[BLOCK];
     for (int64_t r = 0; r < rows; r++) {
         const float *row = logits + r * stride;
+        uint64_t key = splitmix64(splitmix64((uint64_t)seeds[r]) ^ (uint64_t)positions[r]);
         float best = -INFINITY;
         int64_t at = 0;
         for (int64_t start = 0; start < vocab; start += BLOCK) {
             int n = (int)(vocab - start < BLOCK ? vocab - start : BLOCK);
-            if (greedy[r]) {
+            if (greedy && greedy[r]) {
                 for (int i = 0; i < n; i++) score[i] = row[start + i];
             } else {
-                uint32_t a = key0[r], b = key1[r], base = (uint32_t)start;
+                uint32_t a = (uint32_t)key, b = (uint32_t)(key >> 32), base = (uint32_t)start;
                 for (int i = 0; i < n; i++) score[i] = row[start + i] + gumbel(a, b, base + (uint32_t)i);
             }
             float top = -INFINITY;

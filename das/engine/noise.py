@@ -54,6 +54,12 @@ def native_noise(key0: int, key1: int, vocab: int) -> np.ndarray:
     return out
 
 
+def _int64_address(values: np.ndarray) -> int:
+    if values.dtype != np.int64 or not values.flags.c_contiguous:
+        raise TypeError(f"seeds and positions must be contiguous int64 arrays, got {values.dtype}")
+    return values.ctypes.data
+
+
 def _mix32(h: torch.Tensor) -> torch.Tensor:
     """Integer hash of keyed.c on int32 tensors; multiplication wraps, shifts are made logical by the mask."""
     h = h ^ ((h >> 16) & 0xFFFF)
@@ -88,30 +94,36 @@ def torch_noise(key0: torch.Tensor, key1: torch.Tensor, vocab: int) -> torch.Ten
     return -_soft_log(e)
 
 
-def keyed_argmax(logits: torch.Tensor, seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray) -> torch.Tensor:
+def keyed_argmax(
+    logits: torch.Tensor, seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None = None
+) -> torch.Tensor:
     """Sample one token per row.
 
     logits: float32 [rows, vocab], already divided by the temperature and masked (-inf = impossible).
-    seeds, positions: int64 [rows]; greedy: bool [rows], rows that take the argmax without noise.
+    seeds, positions: int64 [rows]; greedy: bool [rows], rows that take the argmax without noise (None: no row).
     Returns int64 [rows].
     """
-    key0, key1 = row_keys(seeds, positions)
     if logits.device.type == "cpu":
-        logits = logits.contiguous()
-        greedy = np.ascontiguousarray(greedy, np.uint8)
-        tokens = torch.empty(logits.shape[0], dtype=torch.int64)
+        if logits.stride(1) != 1:
+            logits = logits.contiguous()
+        rows, vocab = logits.shape
+        tokens = torch.empty(rows, dtype=torch.int64)
+        flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
         _native().keyed_argmax(
-            logits.data_ptr(), logits.shape[0], logits.shape[1], logits.stride(0),
-            key0.ctypes.data, key1.ctypes.data, greedy.ctypes.data, tokens.data_ptr(),
+            logits.data_ptr(), rows, vocab, logits.stride(0), _int64_address(seeds), _int64_address(positions),
+            None if flags is None else flags.ctypes.data, tokens.data_ptr(),
         )  # fmt: skip
         return tokens
-    keys = [torch.from_numpy(key.view(np.int32)).to(logits.device) for key in (key0, key1)]
+    key0, key1 = row_keys(seeds, positions)
+    if greedy is None:
+        greedy = np.zeros(len(seeds), np.bool_)
+    device0, device1 = (torch.from_numpy(key.view(np.int32)).to(logits.device) for key in (key0, key1))
     plain = torch.from_numpy(np.ascontiguousarray(greedy, np.bool_)).to(logits.device)
     if logits.device.type == "cuda":
         from das.engine.keyed_triton import keyed_argmax_triton
 
-        return keyed_argmax_triton(logits, *keys, plain)
-    return torch_argmax(logits, *keys, plain)
+        return keyed_argmax_triton(logits, device0, device1, plain)
+    return torch_argmax(logits, device0, device1, plain)
 
 
 def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor) -> torch.Tensor:

@@ -57,7 +57,9 @@ class KeyedSampler:
         self.engine_seed = engine_seed
         self.logprobs_mode = logprobs_mode
         self.vocab = vocab
-        self._seeds: dict[str, int] = {}
+        self._seeds: dict[str, int] = {}  # by request
+        self._seeded: list[str] = []  # the requests, in batch order, that _batch_seeds is for
+        self._batch_seeds = np.empty(0, np.int64)
 
     def sample(
         self, runner: "GPUModelRunner", logits: torch.Tensor, drafts: SpecDecodeMetadata | None
@@ -69,54 +71,53 @@ class KeyedSampler:
         batch = runner.input_batch
         metadata = batch.sampling_metadata
         requests = batch.num_reqs
-        drafted = np.zeros(requests, np.int64) if drafts is None else np.asarray(drafts.num_draft_tokens, np.int64)
-        owner = np.repeat(np.arange(requests), drafted + 1)  # [rows] -> request row in the batch
-        first_row = np.cumsum(drafted + 1) - (drafted + 1)  # [requests]
-        offset = np.arange(len(owner)) - first_row[owner]  # [rows] drafted tokens before this one
-        draft_tokens = np.full((requests, int(drafted.max(initial=0))), -2, np.int64)
-        if drafts is not None:
-            filled = np.arange(draft_tokens.shape[1])[None, :] < drafted[:, None]
-            draft_tokens[filled] = drafts.draft_token_ids.cpu().numpy()
+        layout = None if drafts is None else _Layout(drafts)
 
         # Copies are kept only where raw values must be reported; processing happens in place.
         logits = logits.to(torch.float32)
         wants_logprobs = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
         raw = logits.clone() if wants_logprobs and self.logprobs_mode.startswith("raw") else None
-        rows = _Rows(metadata, owner, offset, draft_tokens if drafts is not None else None)
+        rows = _Rows(metadata, requests, layout)
         logits = rows.apply_before_temperature(logits)
-        temperature = batch.temperature_cpu[:requests][owner]
-        greedy = temperature < GREEDY_BELOW
+        temperature = rows.expand(batch.temperature_cpu[:requests])
+        greedy = None if metadata.all_random else temperature < GREEDY_BELOW
         if not metadata.all_greedy:
-            logits = rows.apply_after_temperature(logits, np.where(greedy, 1.0, temperature).astype(np.float32))
+            logits = rows.apply_after_temperature(logits, temperature, greedy)
 
-        positions = (batch.num_tokens_no_spec[:requests] - batch.num_prompt_tokens[:requests]).astype(np.int64)
         seeds = self._request_seeds(runner)
-        tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, greedy)  # [rows]
-
-        emitted, kept_rows = _accept(tokens, drafted, first_row, draft_tokens)
-        return SamplerOutput(
-            sampled_token_ids=emitted.to(torch.int32),
-            logprobs_tensors=self._logprobs(metadata, raw if raw is not None else logits, tokens, kept_rows)
-            if wants_logprobs
-            else None,
+        positions = np.subtract(
+            batch.num_tokens_no_spec[:requests], batch.num_prompt_tokens[:requests], dtype=np.int64, casting="unsafe"
         )
+        if layout is None:
+            tokens = keyed_argmax(logits, seeds, positions, greedy)  # [requests]
+            emitted, kept_rows = tokens[:, None], None
+        else:
+            tokens = keyed_argmax(logits, seeds[layout.owner], positions[layout.owner] + layout.offset, greedy)
+            emitted, kept_rows = _accept(tokens, layout)  # tokens: [rows]
+        logprobs = None
+        if wants_logprobs:
+            logprobs = self._logprobs(metadata, logits if raw is None else raw, tokens, kept_rows)
+        return SamplerOutput(sampled_token_ids=emitted.to(torch.int32), logprobs_tensors=logprobs)
 
     def _request_seeds(self, runner: "GPUModelRunner") -> np.ndarray:
         ids = runner.input_batch.req_ids
-        if any(request not in self._seeds for request in ids):
-            self._seeds = {
-                request: request_seed(state.sampling_params.seed, request, self.engine_seed)
-                for request, state in runner.requests.items()
-                if state.sampling_params is not None
-            }
-        return np.fromiter((self._seeds[request] for request in ids), np.int64, len(ids))
+        if self._seeded != ids:
+            seeds = {}
+            for name, state in runner.requests.items():
+                if name in self._seeds:
+                    seeds[name] = self._seeds[name]
+                elif state.sampling_params is not None:
+                    seeds[name] = request_seed(state.sampling_params.seed, name, self.engine_seed)
+            self._seeds, self._seeded = seeds, list(ids)
+            self._batch_seeds = np.fromiter((seeds[name] for name in ids), np.int64, len(ids))
+        return self._batch_seeds
 
     def _logprobs(
         self,
         metadata: SamplingMetadata,
         values: torch.Tensor,
         tokens: torch.Tensor,
-        kept_rows: np.ndarray,
+        kept_rows: np.ndarray | None,
     ) -> LogprobsTensors:
         """Log-probs of the emitted tokens, laid out [requests * (longest draft + 1)] as vLLM's parse_output expects."""
         if metadata.logprob_token_ids:
@@ -127,9 +128,7 @@ class KeyedSampler:
             values = values.log_softmax(dim=-1)
         wanted = metadata.max_num_logprobs
         assert wanted is not None
-        cells = None
-        if kept_rows.size != len(tokens) or (kept_rows != np.arange(len(tokens))).any():
-            cells = torch.from_numpy(kept_rows).to(values.device)
+        cells = None if kept_rows is None else torch.from_numpy(kept_rows).to(values.device)
         if wanted == -1:
             return LogprobsTensors(torch.empty(0), values if cells is None else values[cells], torch.empty(0))
         chosen = values.gather(-1, tokens[:, None])
@@ -144,34 +143,51 @@ class KeyedSampler:
         return LogprobsTensors(listed_tokens.to(torch.int32), listed, ranks)
 
 
-def _accept(
-    tokens: torch.Tensor, drafted: np.ndarray, first_row: np.ndarray, draft_tokens: np.ndarray
-) -> tuple[torch.Tensor, np.ndarray]:
+class _Layout:
+    """Where the rows of a drafted pass belong: a row for each request's next token, one after each drafted token."""
+
+    def __init__(self, drafts: SpecDecodeMetadata):
+        self.drafted = np.asarray(drafts.num_draft_tokens, np.int64)  # [requests]
+        requests, longest = len(self.drafted), int(self.drafted.max(initial=0))
+        counts = self.drafted + 1
+        self.owner = np.repeat(np.arange(requests), counts)  # [rows] request of the row
+        self.first_row = np.cumsum(counts) - counts  # [requests]
+        self.offset = np.arange(len(self.owner)) - self.first_row[self.owner]  # [rows] drafted tokens before the row
+        self.draft_tokens = np.full((requests, longest), -2, np.int64)  # [requests, longest], -2 where none
+        self.draft_tokens[np.arange(longest)[None, :] < self.drafted[:, None]] = drafts.draft_token_ids.cpu().numpy()
+
+
+def _accept(tokens: torch.Tensor, layout: _Layout) -> tuple[torch.Tensor, np.ndarray | None]:
     """Emit each request's accepted prefix and the token sampled after it.
 
-    tokens: [rows] sampled; drafted, first_row: [requests]; draft_tokens: [requests, longest], -2 where none.
-    Returns emitted [requests, longest + 1] with PLACEHOLDER after the last emitted token, and the row of logits each
-    cell came from, flat (cells that are placeholders repeat their request's last row).
+    tokens: [rows] sampled. Returns emitted [requests, longest + 1] with PLACEHOLDER after the last emitted token, and
+    the row of logits each cell came from, flat (cells that are placeholders repeat their request's last row); None
+    where cells and rows are the same.
     """
-    longest = draft_tokens.shape[1]
+    requests, longest = layout.draft_tokens.shape
     if longest == 0:
-        return tokens[:, None], first_row
-    rows = first_row[:, None] + np.minimum(np.arange(longest + 1)[None, :], drafted[:, None])
+        return tokens[:, None], None
+    rows = layout.first_row[:, None] + np.minimum(np.arange(longest + 1)[None, :], layout.drafted[:, None])
     sampled = tokens.cpu().numpy()[rows]  # [requests, longest + 1]
-    matches = np.cumprod(sampled[:, :-1] == draft_tokens, axis=1).sum(axis=1)  # accepted tokens of each request
+    # Accepted tokens of each request: those before the first that differs.
+    matches = np.logical_and.accumulate(sampled[:, :-1] == layout.draft_tokens, axis=1).sum(axis=1)
     emitted = np.where(np.arange(longest + 1)[None, :] <= matches[:, None], sampled, PLACEHOLDER)
-    return torch.from_numpy(emitted).to(tokens.device), rows.reshape(-1)
+    same = len(layout.owner) == requests * (longest + 1)
+    return torch.from_numpy(emitted).to(tokens.device), None if same else rows.reshape(-1)
 
 
 class _Rows:
     """Each request's sampling parameters on all of its rows; a row sees the drafted tokens before it as output."""
 
-    def __init__(self, metadata: SamplingMetadata, owner: np.ndarray, offset: np.ndarray, drafts: np.ndarray | None):
+    def __init__(self, metadata: SamplingMetadata, requests: int, layout: _Layout | None):
         self.metadata = metadata
-        self.owner = owner
-        self.offset = offset
-        self.drafts = drafts
-        self.index = None if drafts is None else torch.from_numpy(owner)
+        self.layout = layout
+        self.owner: Sequence[int] = range(requests) if layout is None else layout.owner.tolist()
+        self.index = None if layout is None else torch.from_numpy(layout.owner)
+
+    def expand(self, per_request: np.ndarray) -> np.ndarray:
+        """Values of the requests -> of their rows."""
+        return per_request if self.layout is None else per_request[self.layout.owner]
 
     def _expand(self, per_request: torch.Tensor) -> torch.Tensor:
         return per_request if self.index is None else per_request[self.index.to(per_request.device)]
@@ -179,11 +195,12 @@ class _Rows:
     def _outputs(self) -> list[list[int]]:
         """Output tokens as each row sees them."""
         outputs = self.metadata.output_token_ids
-        if self.drafts is None:
+        if self.layout is None:
             return outputs
+        drafts = self.layout.draft_tokens
         return [
-            [*outputs[request], *self.drafts[request, :before].tolist()]
-            for request, before in zip(self.owner.tolist(), self.offset.tolist(), strict=True)
+            [*outputs[request], *drafts[request, :before].tolist()]
+            for request, before in zip(self.owner, self.layout.offset.tolist(), strict=True)
         ]
 
     def apply_before_temperature(self, logits: torch.Tensor) -> torch.Tensor:
@@ -193,12 +210,12 @@ class _Rows:
         if holder is not None and holder.has_tracked_requests():
             raise UnsupportedSampling("a thinking token budget cannot be combined with keyed sampling: leave it unset")
         if metadata.allowed_token_ids_mask is not None:
-            mask = metadata.allowed_token_ids_mask[: int(self.owner[-1]) + 1]
+            mask = metadata.allowed_token_ids_mask[: self.owner[-1] + 1]
             logits.masked_fill_(self._expand(mask), float("-inf"))
         if metadata.bad_words_token_ids:
             words = {
                 row: metadata.bad_words_token_ids[request]
-                for row, request in enumerate(self.owner.tolist())
+                for row, request in enumerate(self.owner)
                 if request in metadata.bad_words_token_ids
             }
             apply_bad_words(logits, words, self._outputs())
@@ -222,12 +239,16 @@ class _Rows:
             )
         return logits
 
-    def apply_after_temperature(self, logits: torch.Tensor, temperature: np.ndarray) -> torch.Tensor:
+    def apply_after_temperature(
+        self, logits: torch.Tensor, temperature: np.ndarray, greedy: np.ndarray | None
+    ) -> torch.Tensor:
         """Temperature, then what only restricts sampling: min-p, top-k, top-p.
 
-        temperature: float32 [rows], 1 for greedy rows.
+        temperature: float32 [rows]; greedy: bool [rows], rows whose temperature is not applied (None: no row).
         """
-        if (temperature != 1.0).any():
+        if greedy is not None:
+            temperature = np.where(greedy, np.float32(1.0), temperature)
+        if np.any(temperature != 1.0):
             logits = logits.div_(torch.from_numpy(temperature).to(logits.device)[:, None])
         for processor in self.metadata.logitsprocs.argmax_invariant:
             if isinstance(processor, MinPLogitsProcessor):
@@ -249,26 +270,24 @@ class _Rows:
         )
 
     def _refuse_with_drafts(self, processor: Any) -> None:
-        if self.drafts is not None:
+        if self.layout is not None:
             raise UnsupportedSampling(
                 f"custom logits processor {type(processor).__name__} cannot be combined with drafts: use budget=none"
             )
 
     def _logit_bias(self, logits: torch.Tensor, processor: LogitBiasLogitsProcessor) -> None:
-        for row, request in _rows_of(self.owner, processor.biases):
+        for row, request in self._rows_of(processor.biases):
             bias = processor.biases[request]
             columns = torch.tensor(list(bias), device=logits.device)
             logits[row, columns] += torch.tensor(list(bias.values()), dtype=torch.float32, device=logits.device)
 
     def _min_tokens(self, logits: torch.Tensor, processor: MinTokensLogitsProcessor) -> None:
-        for row, request in _rows_of(self.owner, processor.min_toks):
+        for row, request in self._rows_of(processor.min_toks):
             minimum, output, stop_tokens = processor.min_toks[request][:3]
-            if stop_tokens and len(output) + int(self.offset[row]) < minimum:
+            before = 0 if self.layout is None else int(self.layout.offset[row])
+            if stop_tokens and len(output) + before < minimum:
                 logits[row, torch.tensor(sorted(stop_tokens), device=logits.device)] = float("-inf")
 
-
-def _rows_of(owner: np.ndarray, requests: dict[int, Any]) -> Sequence[tuple[int, int]]:
-    """(row, request) for the rows whose request is in `requests`."""
-    if not requests:
-        return ()
-    return [(row, request) for row, request in enumerate(owner.tolist()) if request in requests]
+    def _rows_of(self, requests: dict[int, Any]) -> list[tuple[int, int]]:
+        """(row, request) for the rows whose request is in `requests`."""
+        return [(row, request) for row, request in enumerate(self.owner) if request in requests] if requests else []

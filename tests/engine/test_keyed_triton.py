@@ -1,7 +1,7 @@
 """The Triton path gives the tokens of the C and torch paths (Triton's interpreter), and compiles for an H100.
 
 Seen to fail (2026-11-21): with `0.2857142857` rounded to `0.2857142` in keyed_triton.py, with the two key halves
-swapped there, with `>=` for the better score, with the last of equal splits, and, the last test, with `enable_fp_fusion` on.
+swapped there, with `>=` for the better score, with the last of equal splits; the last test with `enable_fp_fusion` on.
 """
 
 import os

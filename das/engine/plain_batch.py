@@ -1,0 +1,58 @@
+"""A batch as a sampler sees it, without an engine: vLLM's own InputBatch around given sampling parameters.
+
+For tests and benchmarks of the verifier on logits of any shape.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
+
+
+@dataclass
+class PlainRunner:
+    """What KeyedSampler reads of a model runner."""
+
+    input_batch: Any
+    requests: dict[str, Any]
+
+    def emit(self, tokens: Sequence[Sequence[int]]) -> None:
+        """Append each request's new tokens to its output."""
+        for i, new in enumerate(tokens):
+            self.requests[self.input_batch.req_ids[i]].output_token_ids.extend(new)
+            self.input_batch.num_tokens_no_spec[i] += len(new)
+
+
+def plain_runner(parameters: Sequence[SamplingParams], vocab: int, device: str = "cpu") -> PlainRunner:
+    """A runner with one request for each of `parameters`, prompt [0], nothing generated yet."""
+    count = len(parameters)
+    where = torch.device(device)
+    config: Any = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=count))
+    processors = LogitsProcessors(build(config, where, False) for build in BUILTIN_LOGITS_PROCESSORS)
+    batch = InputBatch(count, 64, 64, where, vocab, [16], [4], logitsprocs=processors)
+    requests = {}
+    for i, params in enumerate(parameters):
+        generator = None if params.seed is None else torch.Generator(where).manual_seed(params.seed)
+        name = f"{i}-plain"
+        requests[name] = CachedRequestState(name, [0], [], params, generator, ([0],), 1, [])
+        batch.add_request(requests[name])
+    batch.refresh_metadata()
+    return PlainRunner(batch, requests)
+
+
+def draft_metadata(drafts: Sequence[Sequence[int]], device: str = "cpu") -> SpecDecodeMetadata:
+    """vLLM's description of a pass that verifies `drafts`."""
+    return SpecDecodeMetadata.make_dummy([list(draft) for draft in drafts], torch.device(device))
+
+
+def accepted_tokens(emitted: torch.Tensor) -> list[list[int]]:
+    """Rows of sampled_token_ids without the placeholders."""
+    rows = emitted.cpu().numpy().astype(np.int64)
+    return [row[row >= 0].tolist() for row in rows]
