@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from datasets import Dataset
 from omegaconf import DictConfig, OmegaConf
 
@@ -57,9 +56,7 @@ def engine_settings(config: DictConfig, policy: str) -> EngineSettings:
 
 def prepare(config: DictConfig) -> None:
     """Set threads and environment for the engine; before vLLM is imported."""
-    threads = int(config.engine.threads)
-    prepare_environment(config.engine.kv_cache_gib, threads, config.engine.batch_invariant)
-    torch.set_num_threads(threads)
+    prepare_environment(config.engine.kv_cache_gib, int(config.engine.threads), config.engine.batch_invariant)
 
 
 def check(config: DictConfig) -> None:

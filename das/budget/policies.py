@@ -15,6 +15,8 @@ class LiveRequest:
     name: str
     problem: str
     max_tokens: int
+    limit: int = 2**31  # most tokens of a draft that its sender allows
+    apart: bool = False  # neither drafts nor is drafted from: the drafter does not know it
     stop_tokens: frozenset[int] = frozenset()
     generated: int = 0
     initial: LengthClass | None = field(default=None, compare=False)  # class at start, set by policies that use it

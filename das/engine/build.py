@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from das.budget import make_budget
 from das.engine import patches
 
@@ -44,8 +46,9 @@ class EngineSettings:
 def prepare_environment(kv_cache_gib: int = 1, threads: int = 1, batch_invariant: bool = False) -> None:
     """Set what vLLM reads at import; call it before vLLM is imported. Values the user set are kept.
 
-    threads: OpenMP threads of the engine on the CPU.
+    threads: of torch and of the engine's kernels on the CPU.
     """
+    torch.set_num_threads(threads)  # torch is loaded already: OMP_NUM_THREADS comes too late for it
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process, beside the trainer
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),

@@ -4,7 +4,9 @@
 - GPUModelRunner.propose_draft_token_ids: the custom proposer class gets no request ids; drafting is timed for all arms.
 - SamplingParams._validate_spec_decode and build_logitsprocs: vLLM's verifier cannot do min_p and logit_bias with
   drafts, so it refuses them and does not even load their processors. The keyed verifier has both.
-- dispatch_cpu_unquantized_gemm: on the CPU weights are packed and dropped, so new ones crash or go stale.
+- dispatch_cpu_unquantized_gemm (CPU): weights are packed and dropped, so new ones crash or go stale; and a single row
+  of a wide layer gets other bits than one of several.
+- CPUAttentionMetadataBuilder.build (CPU): more than 8 queries of a request get other bits than one at a time.
 - trl VLLMGeneration: the arguments of TRL's colocated LLM are fixed; no speculative_config, dtype or eager mode.
 """
 
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from das.engine.cpu_invariance import INPUTS, double_single_rows, split_queries
 from das.engine.meter import RolloutMeter
 from das.engine.versions import UnsupportedVersion, require_supported
 
@@ -32,30 +35,28 @@ def apply() -> None:
     if _applied:
         return
     require_supported()
-    from vllm.model_executor.layers import utils as linear_utils
+    from vllm.platforms import current_platform
     from vllm.sampling_params import SamplingParams
     from vllm.v1.worker import gpu_model_runner
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    for owner, name in (
-        (GPUModelRunner, "_sample"),
-        (GPUModelRunner, "propose_draft_token_ids"),
-        (SamplingParams, "_validate_spec_decode"),
-        (gpu_model_runner, "build_logitsprocs"),
-        (linear_utils, "dispatch_cpu_unquantized_gemm"),
-    ):
-        if not hasattr(owner, name):
-            raise UnsupportedVersion(f"vLLM has no {owner.__name__}.{name}: das/engine/patches.py must be updated")
     _patch(GPUModelRunner, "_sample", _keyed_sample)
     _patch(GPUModelRunner, "propose_draft_token_ids", _propose_with_requests)
     _patch(SamplingParams, "_validate_spec_decode", _accept_sampling_params)
     _patch(gpu_model_runner, "build_logitsprocs", _all_logits_processors)
-    _patch(linear_utils, "dispatch_cpu_unquantized_gemm", _packed_linear)
+    if current_platform.is_cpu():
+        from vllm.model_executor.layers import utils as linear_utils
+        from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder
+
+        _patch(linear_utils, "dispatch_cpu_unquantized_gemm", _packed_linear)
+        _patch(CPUAttentionMetadataBuilder, "build", _attention_in_pieces)
     _applied = True
 
 
 def _patch(owner: type | ModuleType, name: str, replacement: Callable[..., Any]) -> None:
     """Replace owner.name by `replacement(original, ...)`."""
+    if not hasattr(owner, name):
+        raise UnsupportedVersion(f"vLLM has no {owner.__name__}.{name}: das/engine/patches.py must be updated")
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -132,10 +133,29 @@ def _all_logits_processors(original: Callable[..., Any], vllm_config: Any, devic
     return LogitsProcessors(build(vllm_config, device, pin) for build in BUILTIN_LOGITS_PROCESSORS)
 
 
-def _packed_linear(original: Callable[..., Any], layer: torch.nn.Module, remove_weight: bool) -> None:
+def _packed_linear(original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
     """Pack for oneDNN as vLLM does, but keep the weights, so that new ones can be loaded and packed again."""
+    from vllm.config import get_current_vllm_config
+
+    if das_settings(get_current_vllm_config()) is None:
+        original(layer, remove_weight)
+        return
+    layer.das_repack = functools.partial(_pack, original, layer)
+    layer.das_repack()
+
+
+def _pack(original: Callable[..., Any], layer: Any) -> None:
     original(layer, remove_weight=False)
-    layer.das_repack = functools.partial(original, layer, remove_weight=False)  # type: ignore[assignment]
+    if layer.weight.ndim == 2 and layer.weight.shape[1] > INPUTS:
+        layer.cpu_linear = double_single_rows(layer.cpu_linear)
+
+
+def _attention_in_pieces(
+    original: Callable[..., Any], builder: Any, common_prefix_len: int, common_attn_metadata: Any, *rest: Any, **kw: Any
+) -> Any:
+    if das_settings(builder.vllm_config) is not None:
+        common_attn_metadata = split_queries(common_attn_metadata)
+    return original(builder, common_prefix_len, common_attn_metadata, *rest, **kw)
 
 
 def repack_linear_layers(model: torch.nn.Module) -> None:

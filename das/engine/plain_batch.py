@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
@@ -22,12 +21,6 @@ class PlainRunner:
 
     input_batch: Any
     requests: dict[str, Any]
-
-    def emit(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Append each request's new tokens to its output."""
-        for i, new in enumerate(tokens):
-            self.requests[self.input_batch.req_ids[i]].output_token_ids.extend(new)
-            self.input_batch.num_tokens_no_spec[i] += len(new)
 
 
 def plain_runner(parameters: Sequence[SamplingParams], vocab: int, device: str = "cpu") -> PlainRunner:
@@ -48,11 +41,8 @@ def plain_runner(parameters: Sequence[SamplingParams], vocab: int, device: str =
 
 
 def draft_metadata(drafts: Sequence[Sequence[int]], device: str = "cpu") -> SpecDecodeMetadata:
-    """vLLM's description of a pass that verifies `drafts`."""
-    return SpecDecodeMetadata.make_dummy([list(draft) for draft in drafts], torch.device(device))
-
-
-def accepted_tokens(emitted: torch.Tensor) -> list[list[int]]:
-    """Rows of sampled_token_ids without the placeholders."""
-    rows = emitted.cpu().numpy().astype(np.int64)
-    return [row[row >= 0].tolist() for row in rows]
+    """vLLM's description of a pass that verifies `drafts`, as far as KeyedSampler reads it."""
+    counts = [len(draft) for draft in drafts]
+    tokens = torch.tensor([token for draft in drafts for token in draft], dtype=torch.int32, device=device)
+    unread = torch.empty(0, dtype=torch.int32, device=device)
+    return SpecDecodeMetadata(tokens, counts, unread, unread, unread, unread, unread)

@@ -8,7 +8,9 @@ import numpy as np
 from das.budget import BudgetPolicy, LiveRequest, make_budget
 from das.drafter import HistoryDrafter
 
-PROBLEM_KEY = "das_problem"  # SamplingParams.extra_args key that carries the problem id with the request
+# Keys of SamplingParams.extra_args: the request's problem id, and the most tokens a draft of it may have (0: none).
+PROBLEM_KEY = "das_problem"
+LIMIT_KEY = "das_limit"
 
 
 class DasProposer:
@@ -51,6 +53,8 @@ class DasProposer:
             live = self.live.get(name)
             if live is None:
                 live = self._begin(name, requests[name])
+            if live.apart:
+                continue
             new = live.cut_at_stop(new)
             live.generated += len(new)
             rows.append(row)
@@ -63,6 +67,7 @@ class DasProposer:
         room = [
             min(
                 self.longest,
+                live.limit,
                 live.max_tokens - live.generated - 1,
                 self.max_model_len - int(num_tokens_no_spec[row]) - 1,
             )
@@ -93,26 +98,33 @@ class DasProposer:
 
     def _begin(self, name: str, state: Any) -> LiveRequest:
         params = state.sampling_params
+        extra = params.extra_args or {}
+        limit = int(extra.get(LIMIT_KEY, self.longest))
         # Without a problem id a request is its own problem: it drafts from its own text alone.
-        problem = (params.extra_args or {}).get(PROBLEM_KEY, name)
         live = LiveRequest(
             name=name,
-            problem=str(problem),
+            problem=str(extra.get(PROBLEM_KEY, name)),
+            limit=limit,
+            apart=limit <= 0 and PROBLEM_KEY not in extra,
             max_tokens=params.max_tokens if params.max_tokens is not None else self.max_model_len,
             stop_tokens=frozenset(params.all_stop_token_ids),
         )
+        self.live[name] = live
+        if live.apart:
+            return live
         self.drafter.begin(name, live.problem, state.prompt_token_ids)
         # A preempted request keeps its entry; one that comes from elsewhere brings the text it has.
         earlier = state.output_token_ids[:-1] if len(state.output_token_ids) > 1 else []
         if earlier:
             self.drafter.observe(name, earlier)
             live.generated = len(earlier)
-        self.live[name] = live
         return live
 
     def _end(self, names: Any) -> None:
         for name in list(names):
             live = self.live.pop(name)
+            if live.apart:
+                continue
             # What came without a problem id (weight checks, other users' requests) leaves no history.
             self.drafter.end(name, keep=live.problem != name)
             self.budget.end(live)

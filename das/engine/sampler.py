@@ -71,7 +71,7 @@ class KeyedSampler:
         batch = runner.input_batch
         metadata = batch.sampling_metadata
         requests = batch.num_reqs
-        layout = None if drafts is None else _Layout(drafts)
+        layout = None if drafts is None or not any(drafts.num_draft_tokens) else _Layout(drafts)
 
         # Copies are kept only where raw values must be reported; processing happens in place.
         logits = logits.to(torch.float32)
@@ -165,8 +165,6 @@ def _accept(tokens: torch.Tensor, layout: _Layout) -> tuple[torch.Tensor, np.nda
     where cells and rows are the same.
     """
     requests, longest = layout.draft_tokens.shape
-    if longest == 0:
-        return tokens[:, None], None
     rows = layout.first_row[:, None] + np.minimum(np.arange(longest + 1)[None, :], layout.drafted[:, None])
     sampled = tokens.cpu().numpy()[rows]  # [requests, longest + 1]
     # Accepted tokens of each request: those before the first that differs.

@@ -1,0 +1,121 @@
+"""Generated requests of every kind, and what an engine answers to them: shared by the identity tests."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+PROBLEMS = 6
+LIMITS = (0, 1, 2, 8, 32, 64)  # draft limits that a pass may give a request
+STOP_STRINGS = ("add", "1", "is ", "so", "e", "\n", "0 1")  # texts that the tiny policy's random tokens do contain
+MAX_MODEL_LEN = 192
+
+
+def prompts() -> list[list[int]]:
+    """Token ids; some share a beginning (prefix caching), one fills most of the context (max_model_len)."""
+    rng = np.random.default_rng(0)
+    base = rng.integers(6, 250, size=170).tolist()
+    return [base[:2], base[:40], [*base[:90], 7, 8, 9], rng.integers(6, 250, size=17).tolist(), base, base[:33]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request: its problem (and so its prompt) and the arguments of its SamplingParams."""
+
+    problem: int
+    arguments: dict[str, Any] = field(hash=False)
+
+    def params(self) -> Any:
+        from vllm import SamplingParams
+
+        from das.engine.proposer import PROBLEM_KEY
+
+        # Detokenised only for stop strings, as in training.
+        arguments = {"detokenize": "stop" in self.arguments, **self.arguments}
+        return SamplingParams(**arguments, extra_args={PROBLEM_KEY: str(self.problem)})
+
+
+def maybe(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """The argument present once in four requests."""
+    return st.integers(0, 3).flatmap(lambda n: values.map(lambda value: {name: value}) if n == 0 else st.just({}))
+
+
+TOKEN = st.integers(0, 250)
+FEATURES = (
+    maybe("top_k", st.sampled_from([1, 2, 10, 100])),
+    maybe("top_p", st.sampled_from([0.3, 0.9, 0.99])),
+    maybe("min_p", st.sampled_from([0.01, 0.2])),
+    maybe("logprobs", st.sampled_from([0, 5])),
+    maybe("min_tokens", st.integers(1, 40)),
+    maybe("stop_token_ids", st.lists(TOKEN, min_size=1, max_size=12)),
+    maybe("logit_bias", st.dictionaries(TOKEN, st.sampled_from([-100.0, -3.0, 2.5, 6.0]), min_size=1, max_size=4)),
+    maybe("allowed_token_ids", st.lists(TOKEN, min_size=3, max_size=120, unique=True)),
+    maybe("bad_words", st.lists(st.sampled_from(["add", "1", "is", "so", "0 1"]), min_size=1, max_size=3)),
+    maybe("repetition_penalty", st.sampled_from([0.8, 1.3])),
+    maybe("frequency_penalty", st.sampled_from([-0.5, 0.7])),
+    maybe("presence_penalty", st.sampled_from([-0.5, 1.0])),
+    maybe("n", st.integers(2, 3)),
+    maybe("ignore_eos", st.just(True)),
+)
+STOPS = st.fixed_dictionaries(
+    {"stop": st.lists(st.sampled_from(STOP_STRINGS), min_size=1, max_size=3)},
+    optional={"include_stop_str_in_output": st.just(True)},
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """A request: most have few features, some many."""
+    arguments: dict[str, Any] = {
+        "temperature": draw(st.sampled_from([1.0, 1.0, 0.6, 0.0, 0.2, 1.5])),
+        "seed": draw(st.one_of(st.none(), st.integers(0, 2**40))),
+        "max_tokens": draw(st.sampled_from([1, 2, 9, 40, 60, 60, 400])),
+    }
+    for feature in draw(st.lists(st.sampled_from(FEATURES), max_size=6, unique=True)):
+        arguments |= draw(feature)
+    if draw(st.integers(0, 4)) == 0:
+        arguments |= draw(STOPS)
+    if arguments["temperature"] == 0.0:
+        arguments.pop("n", None)  # vLLM refuses n > 1 when greedy
+    if "min_tokens" in arguments:
+        arguments["min_tokens"] = min(arguments["min_tokens"], arguments["max_tokens"])
+    return Case(draw(st.integers(0, PROBLEMS - 1)), arguments)
+
+
+BATCHES = st.lists(cases(), min_size=1, max_size=20)
+
+
+def answers(llm: Any, batch: list[Case], order: list[int] | None = None, clock: int = 0) -> tuple[list[Any], int]:
+    """Everything the engine says to each request (in the batch's order), and how many drafted tokens were accepted.
+
+    order: the requests are handed in permuted.
+    """
+    from vllm.utils.counter import Counter
+
+    order = list(range(len(batch))) if order is None else order
+    llm.request_counter = Counter()  # what keys requests without a seed is their place in the call
+    texts = prompts()
+    llm.collective_rpc("das_begin_rollout")
+    outputs = llm.generate(
+        [{"prompt_token_ids": texts[batch[i].problem]} for i in order],
+        [batch[i].params() for i in order],
+        use_tqdm=False,
+    )
+    report = llm.collective_rpc("das_end_rollout", args=(clock,))[0]
+    said: list[Any] = [None] * len(batch)
+    emitted = 0
+    for i, output in zip(order, outputs, strict=True):
+        said[i] = [
+            {
+                "tokens": list(one.token_ids),
+                "finish": (one.finish_reason, one.stop_reason),
+                "text": one.text,
+                "logprobs": one.logprobs
+                and [sorted((token, entry.logprob, entry.rank) for token, entry in at.items()) for at in one.logprobs],
+                "cumulative": one.cumulative_logprob,
+            }
+            for one in output.outputs
+        ]
+        emitted += sum(len(one.token_ids) for one in output.outputs)
+    return said, emitted - report["passes"]
