@@ -15,27 +15,34 @@ prepare_environment()
 @pytest.fixture(scope="session")
 def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Directory of a two-layer Qwen3 with random weights and the small policy's tokenizer."""
+    return random_policy(tmp_path_factory.mktemp("tiny_policy"))
+
+
+def random_policy(folder: Path, **sizes: int) -> str:
+    """Write a tiny Qwen3 with random weights; `sizes` override fields of its config. Returns the directory."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     from das.policy.arithmetic import make_training_problems
     from das.policy.tokenizer import train_tokenizer
 
-    folder = tmp_path_factory.mktemp("tiny_policy")
     tokenizer = train_tokenizer(problem.question for problem in make_training_problems(20, seed=1))
     torch.manual_seed(0)
+    defaults = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "intermediate_size": 96,
+        "max_position_embeddings": 512,
+    }
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        intermediate_size=96,
         tie_word_embeddings=True,
-        max_position_embeddings=512,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        **{**defaults, **sizes},
     )
     model = Qwen3ForCausalLM(config)
     for parameter in model.parameters():
