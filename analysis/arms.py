@@ -94,8 +94,9 @@ def identical(
         wrong = [a["step"] for a, b in zip(rows, mine, strict=True) if a[key] != b[key]]
         verdicts[what] = not wrong
         differing += wrong
-    weights = [read.final(folder / "arms" / arm)["final_weights"] for arm in (base, name)]
-    verdicts["final_weights"] = weights[0] == weights[1]
+    ours, theirs = (read.final(folder / "arms" / arm) for arm in (name, base))
+    for what in ("final_weights", "optimizer"):
+        verdicts[what] = ours[what] == theirs[what]
     verdicts["first_difference"] = min(differing) if differing else None
     return verdicts
 
@@ -144,6 +145,6 @@ def verdict(result: dict[str, Any]) -> str:
         says = "yes" if not wrong else f"NO: {', '.join(wrong)} differ" + (f", first at step {first}" if first else "")
         lines.append(
             f"identical: {says}  ({name} against {result['baseline']}: completions, rewards, losses, "
-            "gradient norms, final weights)"
+            "gradient norms, final weights, optimizer state)"
         )
     return "\n".join(lines)

@@ -27,7 +27,7 @@ def train_arm(config: DictConfig, policy: str, folder: Path, group: str, turns: 
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
     from trl import GRPOConfig
 
-    from das.training.trainer import SpeculativeGRPOTrainer, weights_digest
+    from das.training.trainer import SpeculativeGRPOTrainer, optimizer_digest, weights_digest
     from experiments.tracking import Tracker
 
     settings = setup.engine_settings(config, policy)
@@ -79,7 +79,11 @@ def train_arm(config: DictConfig, policy: str, folder: Path, group: str, turns: 
         )
         trainer.remove_callback(PrinterCallback)  # rows go to metrics.jsonl and the progress line
         trainer.train()
-        final = {"final_weights": weights_digest(trainer.model), "steps": totals["steps"]}
+        final = {
+            "final_weights": weights_digest(trainer.model),
+            "optimizer": optimizer_digest(trainer.optimizer),
+            "steps": totals["steps"],
+        }
         (folder / "final.json").write_text(json.dumps(final))
     finally:
         tracker.close()

@@ -1,6 +1,8 @@
 """task=rollout: one arm's rollouts without training. The policy stays as it is, the history grows."""
 
 import sys
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,48 +34,51 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
-def roll_steps(config: DictConfig, policy: str, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
-    """Build the engine, roll out `task.steps` batches; one row of metrics each."""
-    setup.prepare(config)
+def batches(config: DictConfig, policy: str) -> Iterator[tuple[list[tuple[str, Any]], int]]:
+    """Step after step: (problem id, prompt) of each request, and the drafter's clock once the step is over."""
     from transformers import AutoTokenizer
-    from vllm import SamplingParams
 
-    from das.engine.build import build_engine
-    from das.engine.rollout import request_seed, roll_out, rollout_row
-
-    settings = setup.engine_settings(config, policy)
     tokenizer = AutoTokenizer.from_pretrained(policy)
-    llm = build_engine(settings)
     rows = list(setup.dataset(config))
     siblings = config.trainer.num_generations
     problems_per_step = config.trainer.per_device_train_batch_size // siblings
     steps_per_epoch = max(1, len(rows) // problems_per_step)
     unit_steps = steps_per_epoch if config.drafter.unit == "epoch" else 1
+    for step in count():
+        first = step % steps_per_epoch * problems_per_step
+        requests = []
+        for row in rows[first : first + problems_per_step]:
+            prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
+            requests += [(row["problem_id"], {"prompt_token_ids": prompt})] * siblings
+        yield requests, (step + 1) // unit_steps
+
+
+def roll_steps(config: DictConfig, policy: str, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
+    """Build the engine, roll out `task.steps` batches; one row of metrics each."""
+    setup.prepare(config)
+    from vllm import SamplingParams
+
+    from das.engine.build import build_engine
+    from das.engine.rollout import request_seed, roll_out, rollout_row
+
+    llm = build_engine(setup.engine_settings(config, policy))
     params = SamplingParams(
         temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=0
     )
+    problems_per_step = config.trainer.per_device_train_batch_size // config.trainer.num_generations
+    steps_per_epoch = max(1, config.data.problems // problems_per_step)
     metrics = []
     progress.start()
-    for step in range(config.task.steps):
-        first = step % steps_per_epoch * problems_per_step
-        batch = [row for row in rows[first : first + problems_per_step] for _ in range(siblings)]
-        prompts = [
-            {
-                "prompt_token_ids": tokenizer.apply_chat_template(
-                    row["prompt"], add_generation_prompt=True, return_dict=False
-                )
-            }
-            for row in batch
-        ]
+    for step, (batch, clock) in zip(range(config.task.steps), batches(config, policy), strict=False):
         _, rollout = roll_out(
             llm,
             llm.generate,
-            prompts,
+            [prompt for _, prompt in batch],
             params,
-            [row["problem_id"] for row in batch],
+            [problem for problem, _ in batch],
             [request_seed(config.seed, step, i) for i in range(len(batch))],
             step,
-            (step + 1) // unit_steps,
+            clock,
         )
         row = {"arm": config.arm.name, "step": step + 1, "epoch": step // steps_per_epoch, **rollout_row(rollout)}
         metrics.append(row)

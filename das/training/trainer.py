@@ -33,6 +33,18 @@ def weights_digest(model: torch.nn.Module) -> str:
     return digest(*(p.detach().float().cpu().numpy() for _, p in sorted(model.named_parameters())))
 
 
+def optimizer_digest(optimizer: torch.optim.Optimizer) -> str:
+    """Digest of an optimizer's state (Adam: step, first and second moment of every parameter), in parameter order."""
+    state = optimizer.state_dict()["state"]
+    return digest(
+        *(
+            torch.as_tensor(value).detach().float().cpu().numpy()
+            for index in sorted(state)
+            for _, value in sorted(state[index].items())
+        )
+    )
+
+
 class SpeculativeGRPOTrainer(GRPOTrainer):
     """GRPO whose rollouts may be speculative. Rows of the dataset need a `problem_id`."""
 

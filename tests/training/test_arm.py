@@ -16,7 +16,7 @@ from experiments.compare import arm_config
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
-    "trainer.max_steps=3",
+    "trainer.max_steps=20",
     "trainer.per_device_train_batch_size=8",
     "trainer.num_generations=4",
     "trainer.max_completion_length=48",
@@ -25,18 +25,23 @@ SMALL = [
     "reward=brevity",
     "trainer.learning_rate=0.01",
 ]
+IDENTICAL = ("completions", "rewards", "losses", "grad_norms", "final_weights", "optimizer")
 
 
-@pytest.fixture(scope="module")
-def compared(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """One comparison of none, das and ngram through run.py; returns its folder and what it printed."""
-    out = tmp_path_factory.mktemp("outputs")
-    command = [sys.executable, "run.py", "arms=[none,das,ngram]", f"policy.path={tiny_policy}", f"out={out}", *SMALL]
+def compare(policy: str, out: Path, *overrides: str) -> tuple[Path, str]:
+    """A comparison through run.py; returns its folder and what it printed."""
+    command = [sys.executable, "run.py", f"policy.path={policy}", f"out={out}", *SMALL, *overrides]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     last = done.stdout.strip().splitlines()[-1]
     assert last.startswith("result: ")
     return Path(last.removeprefix("result: ")).parent, done.stdout
+
+
+@pytest.fixture(scope="module")
+def compared(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """20 steps of none, das and ngram; TRL's importance-sampling correction is on: engine log-probs enter the loss."""
+    return compare(tiny_policy, tmp_path_factory.mktemp("outputs"), "arms=[none,das,ngram]")
 
 
 def test_arms_are_identical(compared: tuple[Path, str]) -> None:
@@ -45,12 +50,21 @@ def test_arms_are_identical(compared: tuple[Path, str]) -> None:
     assert set(result["arms"]) == {"none", "das", "ngram"}
     for name in ("das", "ngram"):
         checks = result["identical"][name]
-        assert all(checks[what] for what in ("completions", "rewards", "losses", "grad_norms", "final_weights"))
+        assert all(checks[what] for what in IDENTICAL)
         assert result["arms"][name]["drafted"]["mean"] > 0
-        assert result["ratio_to_none"][name]["rollout_s"]["by_epoch"].keys() == {"0", "1", "2"}
+        assert result["ratio_to_none"][name]["rollout_s"]["by_epoch"].keys() == {str(epoch) for epoch in range(20)}
     assert printed.count("identical: yes") == 2
     assert result["arms"]["none"]["drafted"]["max"] == 0
     assert result["arms"]["none"]["tokens_per_pass"]["overall"] == 1
+
+
+def test_arms_are_identical_without_importance_sampling_correction(tiny_policy: str, tmp_path: Path) -> None:
+    folder, _ = compare(
+        tiny_policy, tmp_path, "arms=[none,das]", "trainer.vllm_importance_sampling_correction=false", "wandb=off"
+    )
+    checks = json.loads((folder / "result.json").read_text())["identical"]["das"]
+    assert all(checks[what] for what in IDENTICAL)
+    assert json.loads((folder / "result.json").read_text())["arms"]["das"]["drafted"]["mean"] > 0
 
 
 def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
@@ -65,7 +79,7 @@ def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
     ):
         assert (folder / name).stat().st_size > 0
     rows = read.metrics(folder)
-    assert [(row["arm"], row["step"]) for row in rows if row["arm"] == "das"] == [("das", 1), ("das", 2), ("das", 3)]
+    assert [row["step"] for row in rows if row["arm"] == "das"] == list(range(1, 21))
     das = folder / "arms" / "das"
     responses = read.rollout(das, 2)
     assert len(responses) == 8
@@ -86,12 +100,13 @@ def test_identity_check_sees_a_difference(compared: tuple[Path, str], tmp_path: 
     rows = read.metrics(folder / "arms" / "das")
     rows[1]["loss"] += 1e-12
     (folder / "arms" / "das" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "arms" / "ngram" / "final.json").write_text(json.dumps({"final_weights": "0"}))
+    (folder / "arms" / "ngram" / "final.json").write_text(json.dumps({"final_weights": "0", "optimizer": "0"}))
     result = arms.compare(folder, ["none", "das", "ngram"])
     assert not result["identical"]["das"]["losses"]
     assert result["identical"]["das"]["first_difference"] == 2
     assert result["identical"]["das"]["completions"]
     assert not result["identical"]["ngram"]["final_weights"]
+    assert not result["identical"]["ngram"]["optimizer"]
     assert "NO: losses differ, first at step 2" in arms.verdict(result)
 
 

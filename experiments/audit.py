@@ -1,0 +1,191 @@
+"""task=audit: does speculation change anything on this machine? Per level, how many of how many agree.
+
+1 distribution   the verifier on fixed logits, against softmax (chi-square)
+2 sample         the arm's rollouts against the same rollouts without drafts: token ids, sequences, logits
+3 training       a few GRPO steps of both
+"""
+
+import multiprocessing
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from analysis import arms as arm_analysis
+from experiments import setup
+from experiments.arm import quiet_into
+from experiments.compare import arm_config, run_arms
+from experiments.errors import RunFailed, UserError
+from experiments.progress import Progress
+from experiments.rollout import batches
+from experiments.run_folder import RunFolder
+
+LISTED = 20  # logits that are compared at each position: the largest ones and the emitted token's
+VOCAB, DRAFT = 64, 4  # level 1
+
+
+def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+    """Audit `config.arm`; print a line a level and write result.json."""
+    setup.check(config)
+    if config.arm.method == "none":
+        raise UserError("arm=none drafts nothing, so there is nothing to audit: name another arm, such as arm=das")
+    progress = Progress(int(config.task.train_steps), 2)
+    policy = setup.policy_directory(config, progress.note)
+    run_folder = RunFolder(Path(folder), config)
+    arms = {"none": arm_config("none", overrides), config.arm.name: config}
+    result: dict[str, Any] = {"distribution": in_own_process(distribution, config, folder)}
+    progress.note("level 1 distribution  chi-square p = {p_value:.3f} over {draws} draws, {device}".format(
+        **result["distribution"]
+    ))  # fmt: skip
+    recorded = [in_own_process(rollouts, arm, policy, str(Path(folder) / f"{name}.log")) for name, arm in arms.items()]
+    result["sample"] = sample_agreement(recorded[0]["responses"], recorded[1]["responses"])
+    result["sample"]["accepted"] = recorded[1]["accepted"]
+    if not recorded[1]["accepted"]:
+        raise RunFailed(f"arm {config.arm.name}: not one drafted token was accepted, the audit would prove nothing")
+    progress.note(describe(result["sample"]))
+    if config.task.train_steps:
+        short = OmegaConf.create({"trainer": {"max_steps": config.task.train_steps}, "wandb": "off"})
+        trained = {name: OmegaConf.merge(arm, short) for name, arm in arms.items()}
+        run_arms(trained, policy, Path(folder), progress, run_folder)  # type: ignore[arg-type]
+        compared = arm_analysis.compare(Path(folder), list(arms))
+        result["training"] = compared["identical"][config.arm.name]
+        progress.note(f"level 3 training      {arm_analysis.verdict(compared)}")
+    progress.note(f"result: {run_folder.write_result(result)}")
+
+
+def in_own_process(function: Any, *arguments: Any) -> Any:
+    """The function's result, computed in a fresh process: engines and thread settings stay apart."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            raise RunFailed("a process of the audit died without a word (out of memory?): see its log") from None
+
+
+def distribution(config: DictConfig, folder: str) -> dict[str, Any]:
+    """Level 1: tokens emitted for fixed logits under drafts from the same distribution."""
+    with quiet_into(Path(folder) / "distribution.log"):
+        setup.prepare(config)
+        return draw_tokens(int(config.task.draws))
+
+
+def draw_tokens(draws: int) -> dict[str, Any]:
+    """At least so many tokens from the verifier, compared with softmax."""
+    import torch
+    from scipy.stats import chisquare
+    from vllm import SamplingParams
+
+    from das.engine.plain_batch import draft_metadata, plain_runner
+    from das.engine.sampler import KeyedSampler
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    requests = 1000
+    runner = plain_runner([SamplingParams(seed=i, temperature=1.0) for i in range(requests)], VOCAB, device)
+    sampler = KeyedSampler(0, "processed_logprobs", VOCAB)
+    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(0)) * 2
+    probabilities = logits.double().softmax(0).numpy()
+    rng = np.random.default_rng(0)
+    counts = np.zeros(VOCAB, np.int64)
+    while counts.sum() < draws:
+        drafts = rng.choice(VOCAB, p=probabilities, size=(requests, DRAFT)).tolist()
+        rows = logits.to(device).repeat(requests * (DRAFT + 1), 1)
+        runner_batch: Any = runner
+        emitted = sampler.sample(runner_batch, rows, draft_metadata(drafts, device)).sampled_token_ids.cpu().numpy()
+        kept = emitted >= 0
+        counts += np.bincount(emitted[kept], minlength=VOCAB)
+        runner.input_batch.num_tokens_no_spec[:requests] += kept.sum(1).astype(np.int32)
+    p_value = float(chisquare(counts, probabilities * counts.sum()).pvalue)
+    return {"draws": int(counts.sum()), "p_value": p_value, "device": device}
+
+
+def rollouts(config: DictConfig, policy: str, log: str) -> dict[str, Any]:
+    """Level 2: an arm's responses, each with its token ids and, a position, {token: raw logit} of the largest ones."""
+    with quiet_into(Path(log)):
+        setup.prepare(config)
+        from vllm import SamplingParams
+
+        from das.engine.build import build_engine
+        from das.engine.rollout import request_seed, roll_out
+
+        params = SamplingParams(
+            temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=LISTED
+        )
+        llm = build_engine(setup.engine_settings(config, policy), logprobs_mode="raw_logits", max_logprobs=LISTED)
+        responses, accepted = [], 0
+        for step, (batch, clock) in zip(range(config.task.steps), batches(config, policy), strict=False):
+            outputs, rollout = roll_out(
+                llm,
+                llm.generate,
+                [prompt for _, prompt in batch],
+                params,
+                [problem for problem, _ in batch],
+                [request_seed(config.seed, step, i) for i in range(len(batch))],
+                step,
+                clock,
+            )
+            accepted += rollout.tokens - rollout.report["passes"]
+            responses += [
+                {
+                    "tokens": list(output.outputs[0].token_ids),
+                    "logits": [
+                        {token: entry.logprob for token, entry in position.items()}
+                        for position in output.outputs[0].logprobs
+                    ],
+                }
+                for output in outputs
+            ]
+    return {"responses": responses, "accepted": accepted}
+
+
+def sample_agreement(plain: Sequence[dict[str, Any]], drafted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Agreement of responses with and without drafts, as far as their common beginnings go."""
+    tokens = agreeing = sequences = exact = compared = 0
+    at_divergence, anywhere = [], 0.0
+    for a, b in zip(plain, drafted, strict=True):
+        pairs = zip(a["tokens"], b["tokens"], strict=False)
+        common = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        same = a["tokens"] == b["tokens"]
+        sequences += same
+        tokens += len(a["tokens"])
+        agreeing += common
+        # The logits after a common beginning come from equal texts: they may only differ by the kernels' rounding.
+        for i in range(min(common + 1, len(a["logits"]), len(b["logits"]))):
+            difference = largest_difference(a["logits"][i], b["logits"][i])
+            compared += 1
+            exact += difference == 0.0
+            anywhere = max(anywhere, difference)
+            if i == common and not same:
+                at_divergence.append(difference)
+    return {
+        "tokens": tokens,
+        "tokens_agreeing": agreeing,
+        "sequences": len(plain),
+        "sequences_agreeing": sequences,
+        "positions": compared,
+        "positions_with_equal_logits": exact,
+        "largest_logit_difference": anywhere,
+        "largest_logit_difference_at_first_divergence": max(at_divergence, default=None),
+    }
+
+
+def largest_difference(a: dict[int, float], b: dict[int, float]) -> float:
+    """Over the tokens that both list."""
+    return max((abs(a[token] - b[token]) for token in a.keys() & b.keys()), default=float("inf"))
+
+
+def describe(sample: dict[str, Any]) -> str:
+    """The line of level 2."""
+    first = sample["largest_logit_difference_at_first_divergence"]
+    return (
+        f"level 2 sample        {sample['tokens_agreeing']} of {sample['tokens']} tokens, "
+        f"{sample['sequences_agreeing']} of {sample['sequences']} sequences agree; logits equal at "
+        f"{sample['positions_with_equal_logits']} of {sample['positions']} positions, largest difference "
+        f"{sample['largest_logit_difference']:.3g}"
+        + (f", at the first divergence {first:.3g}" if first is not None else ", no divergence")
+        + f" ({sample['accepted']} drafted tokens accepted)"
+    )
