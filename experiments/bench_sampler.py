@@ -1,7 +1,7 @@
 """task=bench_sampler: what exactness costs, in ratios of arms interleaved in one run.
 
 sampling       keyed sampler / vLLM's own with per-request seeds, no drafts
-verification   batch x (draft + 1) rows verified / as many rows sampled, both keyed
+verification   batch x (draft + 1) rows verified, all drafts right / as many rows sampled, both keyed
 decode_step    a decode step with the plug-in loaded, with keyed sampling, and in a drafting engine of requests that
                never draft / a decode step of vLLM without the plug-in
 """
@@ -70,6 +70,7 @@ def sampler_ratios(vocab: int, batch: int, draft: int, repeats: int) -> tuple[di
     from vllm import SamplingParams
     from vllm.v1.sample.sampler import Sampler
 
+    from das.engine.noise import keyed_argmax
     from das.engine.plain_batch import draft_metadata, plain_runner
     from das.engine.sampler import KeyedSampler
 
@@ -80,8 +81,10 @@ def sampler_ratios(vocab: int, batch: int, draft: int, repeats: int) -> tuple[di
     stock = Sampler("processed_logprobs")
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(rows, vocab, generator=generator)
-    # Half of the drafts are right: that is what verification has to find out.
-    drafts = draft_metadata(torch.randint(vocab, (batch, draft), generator=generator).tolist())
+    # Every drafted token is right, so that no row can be skipped.
+    owner, offset = np.repeat(np.arange(batch), draft + 1), np.tile(np.arange(draft + 1), batch)
+    right = keyed_argmax(logits, owner, offset).view(batch, draft + 1)[:, :draft]
+    drafts = draft_metadata(right.tolist())
     few_logits = logits[:batch].clone()
     arms: dict[str, Callable[[], Any]] = {
         "stock": lambda: stock(few_logits, few.input_batch.sampling_metadata),

@@ -51,34 +51,54 @@ static inline uint64_t splitmix64(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-// logits: rows x vocab (row stride in elements); tokens[row] = argmax. Rows with greedy[row] != 0 take no noise; greedy
-// may be NULL: none.
+// The token of one row: argmax( logit + noise ), or plain argmax for greedy rows; the first of equals.
+static int64_t sample_row(const float *row, int64_t vocab, int64_t seed, int64_t position, int greedy) {
+    float score[BLOCK], best = -INFINITY;
+    int64_t at = 0;
+    uint64_t key = splitmix64(splitmix64((uint64_t)seed) ^ (uint64_t)position);
+    uint32_t a = (uint32_t)key, b = (uint32_t)(key >> 32);
+    for (int64_t start = 0; start < vocab; start += BLOCK) {
+        int n = (int)(vocab - start < BLOCK ? vocab - start : BLOCK);
+        if (greedy) {
+            for (int i = 0; i < n; i++) score[i] = row[start + i];
+        } else {
+            uint32_t base = (uint32_t)start;
+            for (int i = 0; i < n; i++) score[i] = row[start + i] + gumbel(a, b, base + (uint32_t)i);
+        }
+        float top = -INFINITY;
+        for (int i = 0; i < n; i++) top = score[i] > top ? score[i] : top;
+        if (top > best) {
+            best = top;
+            int i = 0;
+            while (score[i] != top) i++;
+            at = start + i;
+        }
+    }
+    return at;
+}
+
+// logits: rows x vocab (row stride in elements); tokens: [rows]. greedy: [rows], or NULL: no row.
 void keyed_argmax(const float *logits, int64_t rows, int64_t vocab, int64_t stride, const int64_t *seeds,
                   const int64_t *positions, const uint8_t *greedy, int64_t *tokens) {
-    float score[BLOCK];
-    for (int64_t r = 0; r < rows; r++) {
-        const float *row = logits + r * stride;
-        uint64_t key = splitmix64(splitmix64((uint64_t)seeds[r]) ^ (uint64_t)positions[r]);
-        float best = -INFINITY;
-        int64_t at = 0;
-        for (int64_t start = 0; start < vocab; start += BLOCK) {
-            int n = (int)(vocab - start < BLOCK ? vocab - start : BLOCK);
-            if (greedy && greedy[r]) {
-                for (int i = 0; i < n; i++) score[i] = row[start + i];
-            } else {
-                uint32_t a = (uint32_t)key, b = (uint32_t)(key >> 32), base = (uint32_t)start;
-                for (int i = 0; i < n; i++) score[i] = row[start + i] + gumbel(a, b, base + (uint32_t)i);
-            }
-            float top = -INFINITY;
-            for (int i = 0; i < n; i++) top = score[i] > top ? score[i] : top;
-            if (top > best) {
-                best = top;
-                int i = 0;
-                while (score[i] != top) i++;
-                at = start + i;
-            }
+    for (int64_t r = 0; r < rows; r++)
+        tokens[r] = sample_row(logits + r * stride, vocab, seeds[r], positions[r], greedy && greedy[r]);
+}
+
+// Each request has drafted[request] + 1 rows of logits. Its tokens are sampled one after the other up to and with the
+// first that is not the drafted one: rows after it are never looked at. emitted: requests x width, -1 after the last.
+void keyed_verify(const float *logits, int64_t vocab, int64_t stride, int64_t requests, const int64_t *drafted,
+                  const int32_t *drafts, const int64_t *seeds, const int64_t *positions, const uint8_t *greedy,
+                  int64_t width, int32_t *emitted) {
+    for (int64_t r = 0; r < requests; r++, emitted += width) {
+        int64_t n = 0, last = drafted[r];
+        for (int accepted = 1; accepted && n <= last; n++) {
+            int64_t token = sample_row(logits + n * stride, vocab, seeds[r], positions[r] + n, greedy && greedy[r]);
+            emitted[n] = (int32_t)token;
+            accepted = n < last && token == drafts[n];
         }
-        tokens[r] = at;
+        while (n < width) emitted[n++] = -1;
+        logits += (last + 1) * stride;
+        drafts += last;
     }
 }
 

@@ -14,6 +14,7 @@ import torch
 
 from das.native import load_native
 
+REJECTED = -1  # vLLM's mark of a position without a token in sampled_token_ids
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -42,6 +43,8 @@ def _native() -> ctypes.CDLL:
     pointer, i64, u32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
     library.keyed_argmax.argtypes = [pointer, i64, i64, i64, pointer, pointer, pointer, pointer]
     library.keyed_argmax.restype = None
+    library.keyed_verify.argtypes = [pointer, i64, i64, i64, *[pointer] * 5, i64, pointer]
+    library.keyed_verify.restype = None
     library.keyed_noise.argtypes = [u32, u32, i64, pointer]
     library.keyed_noise.restype = None
     return library
@@ -124,6 +127,54 @@ def keyed_argmax(
 
         return keyed_argmax_triton(logits, device0, device1, plain)
     return torch_argmax(logits, device0, device1, plain)
+
+
+def keyed_verify(
+    logits: torch.Tensor,
+    drafted: np.ndarray,
+    drafts: torch.Tensor,
+    seeds: np.ndarray,
+    positions: np.ndarray,
+    greedy: np.ndarray | None = None,
+) -> torch.Tensor:
+    """Sample the rows of a drafted pass and accept each request's drafted tokens up to the first that differs.
+
+    logits: float32 [sum(drafted + 1), vocab], a request's rows together: after its text, after each drafted token.
+    drafted: int64 [requests]; drafts: int32 [sum(drafted)]; seeds, positions (of the first row): int64 [requests];
+    greedy: bool [requests] or None. Returns int32 [requests, max(drafted) + 1], REJECTED after the last emitted token.
+    """
+    requests, width = len(drafted), int(drafted.max()) + 1
+    if logits.device.type == "cpu":
+        if logits.stride(1) != 1:
+            logits = logits.contiguous()
+        emitted = torch.empty((requests, width), dtype=torch.int32)
+        flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
+        drafts = drafts.to(torch.int32).contiguous()
+        _native().keyed_verify(
+            logits.data_ptr(), logits.shape[1], logits.stride(0), requests, _int64_address(drafted), drafts.data_ptr(),
+            _int64_address(seeds), _int64_address(positions), None if flags is None else flags.ctypes.data, width,
+            emitted.data_ptr(),
+        )  # fmt: skip
+        return emitted
+    owner = np.repeat(np.arange(requests), drafted + 1)  # [rows]
+    first_row = np.cumsum(drafted + 1) - (drafted + 1)  # [requests]
+    offset = np.arange(len(owner)) - first_row[owner]
+    tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, None if greedy is None else greedy[owner])
+    return accept(tokens, drafted, drafts)
+
+
+def accept(tokens: torch.Tensor, drafted: np.ndarray, drafts: torch.Tensor) -> torch.Tensor:
+    """Of the tokens sampled on all rows [sum(drafted + 1)], what keyed_verify emits; shapes as there."""
+    place = np.arange(int(drafted.max()) + 1)[None, :]
+    first_row = np.cumsum(drafted + 1) - (drafted + 1)
+    rows = torch.from_numpy(first_row[:, None] + np.minimum(place, drafted[:, None]))  # [requests, width]
+    sampled = tokens[rows.to(tokens.device)].to(torch.int32)
+    padded = torch.full(sampled.shape, REJECTED, dtype=torch.int32, device=tokens.device)
+    padded[torch.from_numpy(place < drafted[:, None]).to(tokens.device)] = drafts.to(torch.int32)
+    # A token is emitted if all before it were the drafted ones.
+    matched = (sampled == padded).cumprod(dim=1)
+    sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
+    return sampled
 
 
 def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor) -> torch.Tensor:

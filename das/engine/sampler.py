@@ -5,6 +5,7 @@ decode row: same masks, same temperature, same noise(seed, position). A drafted 
 token sampled on its row, so what is emitted never depends on what was drafted (exactness level 2 in docs).
 """
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,12 @@ from vllm.v1.sample.ops.penalties import apply_all_penalties
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from das.engine.noise import keyed_argmax
+from das.engine.noise import keyed_argmax, keyed_verify
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 GREEDY_BELOW = 1e-5  # vLLM's own threshold: a lower temperature means argmax
-PLACEHOLDER = -1  # vLLM's mark of a rejected position in sampled_token_ids
 
 
 class UnsupportedSampling(ValueError):
@@ -79,7 +79,7 @@ class KeyedSampler:
         raw = logits.clone() if wants_logprobs and self.logprobs_mode.startswith("raw") else None
         rows = _Rows(metadata, requests, layout)
         logits = rows.apply_before_temperature(logits)
-        temperature = rows.expand(batch.temperature_cpu[:requests])
+        temperature = batch.temperature_cpu[:requests]
         greedy = None if metadata.all_random else temperature < GREEDY_BELOW
         if not metadata.all_greedy:
             logits = rows.apply_after_temperature(logits, temperature, greedy)
@@ -89,15 +89,13 @@ class KeyedSampler:
             batch.num_tokens_no_spec[:requests], batch.num_prompt_tokens[:requests], dtype=np.int64, casting="unsafe"
         )
         if layout is None:
-            tokens = keyed_argmax(logits, seeds, positions, greedy)  # [requests]
-            emitted, kept_rows = tokens[:, None], None
+            emitted = keyed_argmax(logits, seeds, positions, greedy)[:, None].to(torch.int32)
         else:
-            tokens = keyed_argmax(logits, seeds[layout.owner], positions[layout.owner] + layout.offset, greedy)
-            emitted, kept_rows = _accept(tokens, layout)  # tokens: [rows]
+            emitted = keyed_verify(logits, layout.drafted, layout.drafts, seeds, positions, greedy)
         logprobs = None
         if wants_logprobs:
-            logprobs = self._logprobs(metadata, logits if raw is None else raw, tokens, kept_rows)
-        return SamplerOutput(sampled_token_ids=emitted.to(torch.int32), logprobs_tensors=logprobs)
+            logprobs = self._logprobs(metadata, logits if raw is None else raw, emitted, layout)
+        return SamplerOutput(sampled_token_ids=emitted, logprobs_tensors=logprobs)
 
     def _request_seeds(self, runner: "GPUModelRunner") -> np.ndarray:
         ids = runner.input_batch.req_ids
@@ -113,13 +111,12 @@ class KeyedSampler:
         return self._batch_seeds
 
     def _logprobs(
-        self,
-        metadata: SamplingMetadata,
-        values: torch.Tensor,
-        tokens: torch.Tensor,
-        kept_rows: np.ndarray | None,
+        self, metadata: SamplingMetadata, values: torch.Tensor, emitted: torch.Tensor, layout: "_Layout | None"
     ) -> LogprobsTensors:
-        """Log-probs of the emitted tokens, laid out [requests * (longest draft + 1)] as vLLM's parse_output expects."""
+        """Log-probs of the emitted tokens, a cell each: [requests * (longest draft + 1)], as parse_output wants them.
+
+        Cells without a token repeat the last row of their request; vLLM drops them.
+        """
         if metadata.logprob_token_ids:
             raise UnsupportedSampling(
                 "logprob_token_ids cannot be combined with keyed sampling: ask for logprobs=N instead"
@@ -128,19 +125,17 @@ class KeyedSampler:
             values = values.log_softmax(dim=-1)
         wanted = metadata.max_num_logprobs
         assert wanted is not None
-        cells = None if kept_rows is None else torch.from_numpy(kept_rows).to(values.device)
+        if layout is not None:
+            values = values[torch.from_numpy(layout.cells().reshape(-1)).to(values.device)]
         if wanted == -1:
-            return LogprobsTensors(torch.empty(0), values if cells is None else values[cells], torch.empty(0))
-        chosen = values.gather(-1, tokens[:, None])
+            return LogprobsTensors(torch.empty(0), values, torch.empty(0))
+        tokens = emitted.reshape(-1, 1).to(torch.int64).clamp_(min=0)
+        chosen = values.gather(-1, tokens)
         ranks = (values >= chosen).sum(dim=-1)
-        listed, listed_tokens = chosen, tokens[:, None]
         if wanted > 0:
             top, top_tokens = values.topk(wanted, dim=-1)
-            listed, listed_tokens = torch.cat((chosen, top), dim=1), torch.cat((listed_tokens, top_tokens), dim=1)
-        # Rows are few, cells many when drafts differ in length: only the finished numbers are spread over the cells.
-        if cells is not None:
-            listed, listed_tokens, ranks = listed[cells], listed_tokens[cells], ranks[cells]
-        return LogprobsTensors(listed_tokens.to(torch.int32), listed, ranks)
+            chosen, tokens = torch.cat((chosen, top), dim=1), torch.cat((tokens, top_tokens), dim=1)
+        return LogprobsTensors(tokens.to(torch.int32), chosen, ranks)
 
 
 class _Layout:
@@ -148,30 +143,36 @@ class _Layout:
 
     def __init__(self, drafts: SpecDecodeMetadata):
         self.drafted = np.asarray(drafts.num_draft_tokens, np.int64)  # [requests]
-        requests, longest = len(self.drafted), int(self.drafted.max(initial=0))
-        counts = self.drafted + 1
-        self.owner = np.repeat(np.arange(requests), counts)  # [rows] request of the row
-        self.first_row = np.cumsum(counts) - counts  # [requests]
-        self.offset = np.arange(len(self.owner)) - self.first_row[self.owner]  # [rows] drafted tokens before the row
-        self.draft_tokens = np.full((requests, longest), -2, np.int64)  # [requests, longest], -2 where none
-        self.draft_tokens[np.arange(longest)[None, :] < self.drafted[:, None]] = drafts.draft_token_ids.cpu().numpy()
+        self.drafts = drafts.draft_token_ids  # [sum(drafted)]
 
+    @functools.cached_property
+    def owner(self) -> np.ndarray:
+        """Request of each row, int64 [rows]."""
+        return np.repeat(np.arange(len(self.drafted)), self.drafted + 1)
 
-def _accept(tokens: torch.Tensor, layout: _Layout) -> tuple[torch.Tensor, np.ndarray | None]:
-    """Emit each request's accepted prefix and the token sampled after it.
+    @functools.cached_property
+    def first_row(self) -> np.ndarray:
+        """[requests]"""
+        return np.cumsum(self.drafted + 1) - (self.drafted + 1)
 
-    tokens: [rows] sampled. Returns emitted [requests, longest + 1] with PLACEHOLDER after the last emitted token, and
-    the row of logits each cell came from, flat (cells that are placeholders repeat their request's last row); None
-    where cells and rows are the same.
-    """
-    requests, longest = layout.draft_tokens.shape
-    rows = layout.first_row[:, None] + np.minimum(np.arange(longest + 1)[None, :], layout.drafted[:, None])
-    sampled = tokens.cpu().numpy()[rows]  # [requests, longest + 1]
-    # Accepted tokens of each request: those before the first that differs.
-    matches = np.logical_and.accumulate(sampled[:, :-1] == layout.draft_tokens, axis=1).sum(axis=1)
-    emitted = np.where(np.arange(longest + 1)[None, :] <= matches[:, None], sampled, PLACEHOLDER)
-    same = len(layout.owner) == requests * (longest + 1)
-    return torch.from_numpy(emitted).to(tokens.device), None if same else rows.reshape(-1)
+    @functools.cached_property
+    def offset(self) -> np.ndarray:
+        """How many drafted tokens are before each row, int64 [rows]."""
+        return np.arange(len(self.owner)) - self.first_row[self.owner]
+
+    def before(self) -> list[list[int]]:
+        """The drafted tokens before each row."""
+        drafts, starts = self.drafts.tolist(), (np.cumsum(self.drafted) - self.drafted).tolist()
+        return [
+            drafts[starts[request] : starts[request] + offset]
+            for request, offset in zip(self.owner.tolist(), self.offset.tolist(), strict=True)
+        ]
+
+    def cells(self) -> np.ndarray:
+        """Row of each cell [requests, longest + 1]; a request's last row where it has no more."""
+        place = np.arange(int(self.drafted.max()) + 1)[None, :]
+        rows: np.ndarray = self.first_row[:, None] + np.minimum(place, self.drafted[:, None])
+        return rows
 
 
 class _Rows:
@@ -179,27 +180,26 @@ class _Rows:
 
     def __init__(self, metadata: SamplingMetadata, requests: int, layout: _Layout | None):
         self.metadata = metadata
+        self.requests = requests
         self.layout = layout
-        self.owner: Sequence[int] = range(requests) if layout is None else layout.owner.tolist()
-        self.index = None if layout is None else torch.from_numpy(layout.owner)
 
-    def expand(self, per_request: np.ndarray) -> np.ndarray:
-        """Values of the requests -> of their rows."""
-        return per_request if self.layout is None else per_request[self.layout.owner]
+    @functools.cached_property
+    def owner(self) -> Sequence[int]:
+        """Request of each row."""
+        return range(self.requests) if self.layout is None else self.layout.owner.tolist()
 
     def _expand(self, per_request: torch.Tensor) -> torch.Tensor:
-        return per_request if self.index is None else per_request[self.index.to(per_request.device)]
+        """Values of the requests -> of their rows."""
+        if self.layout is None:
+            return per_request
+        return per_request[torch.from_numpy(self.layout.owner).to(per_request.device)]
 
     def _outputs(self) -> list[list[int]]:
         """Output tokens as each row sees them."""
         outputs = self.metadata.output_token_ids
         if self.layout is None:
             return outputs
-        drafts = self.layout.draft_tokens
-        return [
-            [*outputs[request], *drafts[request, :before].tolist()]
-            for request, before in zip(self.owner, self.layout.offset.tolist(), strict=True)
-        ]
+        return [[*outputs[request], *before] for request, before in zip(self.owner, self.layout.before(), strict=True)]
 
     def apply_before_temperature(self, logits: torch.Tensor) -> torch.Tensor:
         """What may change an argmax: whitelist, bad words, minimum length, bias, penalties (vLLM's own order)."""
@@ -242,12 +242,12 @@ class _Rows:
     ) -> torch.Tensor:
         """Temperature, then what only restricts sampling: min-p, top-k, top-p.
 
-        temperature: float32 [rows]; greedy: bool [rows], rows whose temperature is not applied (None: no row).
+        temperature: float32 [requests]; greedy: bool [requests], whose temperature is not applied (None: none).
         """
         if greedy is not None:
             temperature = np.where(greedy, np.float32(1.0), temperature)
         if np.any(temperature != 1.0):
-            logits = logits.div_(torch.from_numpy(temperature).to(logits.device)[:, None])
+            logits = logits.div_(self._expand(torch.from_numpy(temperature)).to(logits.device)[:, None])
         for processor in self.metadata.logitsprocs.argmax_invariant:
             if isinstance(processor, MinPLogitsProcessor):
                 if processor.min_p_count:

@@ -47,8 +47,10 @@ FEATURES = (
     maybe("top_p", st.sampled_from([0.3, 0.9, 0.99])),
     maybe("min_p", st.sampled_from([0.01, 0.2])),
     maybe("logprobs", st.sampled_from([0, 5])),
-    maybe("min_tokens", st.integers(1, 40)),
     maybe("stop_token_ids", st.lists(TOKEN, min_size=1, max_size=12)),
+    # With every fourth token a stop, most of these end right after min_tokens, in the middle of a draft.
+    st.integers(1, 40).map(lambda least: {"min_tokens": least, "stop_token_ids": list(range(30, 100))}),
+    maybe("min_tokens", st.integers(1, 40)),
     maybe("logit_bias", st.dictionaries(TOKEN, st.sampled_from([-100.0, -3.0, 2.5, 6.0]), min_size=1, max_size=4)),
     maybe("allowed_token_ids", st.lists(TOKEN, min_size=3, max_size=120, unique=True)),
     maybe("bad_words", st.lists(st.sampled_from(["add", "1", "is", "so", "0 1"]), min_size=1, max_size=3)),

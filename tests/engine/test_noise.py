@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
-from das.engine.noise import keyed_argmax, native_noise, row_keys, torch_noise
+from das.engine.noise import accept, keyed_argmax, keyed_verify, native_noise, row_keys, torch_noise
 
 
 def keys(rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -56,3 +56,31 @@ def test_rows_do_not_depend_on_each_other() -> None:
     for row in range(9):
         alone = keyed_argmax(logits[row : row + 1], seeds[row : row + 1], positions[row : row + 1], np.zeros(1, bool))
         assert alone.item() == whole[row].item()
+
+
+def test_verification_emits_what_sampling_every_row_and_accepting_the_common_prefix_does() -> None:
+    # Seen to fail with `n < last` replaced by `n + 1 < last` in keyed.c, and with `drafts += last` left out.
+    rng = np.random.default_rng(0)
+    for trial in range(200):
+        requests = int(rng.integers(1, 9))
+        drafted = rng.integers(0, 6, requests)
+        rows = int(drafted.sum()) + requests
+        logits = torch.from_numpy(rng.normal(size=(rows, 20)).astype(np.float32))
+        seeds, positions = rng.integers(-(2**62), 2**62, requests), rng.integers(0, 1000, requests)
+        greedy = rng.random(requests) < 0.3 if trial % 2 else None
+        owner = np.repeat(np.arange(requests), drafted + 1)
+        offset = np.concatenate([np.arange(n + 1) for n in drafted])
+        on_rows = None if greedy is None else greedy[owner]
+        tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, on_rows)
+        right = tokens[torch.from_numpy(offset < drafted[owner])].to(torch.int32)
+        wrong = torch.from_numpy(rng.random(len(right)) < 0.25)
+        drafts = torch.where(wrong, (right + 1) % 20, right)
+        emitted = keyed_verify(logits, drafted, drafts, seeds, positions, greedy)
+        assert torch.equal(emitted, accept(tokens, drafted, drafts))
+        start = at = 0
+        for row, n in zip(emitted.tolist(), drafted.tolist(), strict=True):
+            kept = 0
+            while kept < n and drafts[at + kept] == tokens[start + kept]:
+                kept += 1
+            assert row == [*tokens[start : start + kept + 1].tolist(), *[-1] * (emitted.shape[1] - kept - 1)]
+            start, at = start + n + 1, at + n
