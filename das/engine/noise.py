@@ -143,13 +143,13 @@ def keyed_verify(
     drafted: int64 [requests]; drafts: int32 [sum(drafted)]; seeds, positions (of the first row): int64 [requests];
     greedy: bool [requests] or None. Returns int32 [requests, max(drafted) + 1], REJECTED after the last emitted token.
     """
-    requests, width = len(drafted), int(drafted.max()) + 1
+    requests, width = len(drafted), max(drafted.tolist()) + 1
     if logits.device.type == "cpu":
         if logits.stride(1) != 1:
             logits = logits.contiguous()
         emitted = torch.empty((requests, width), dtype=torch.int32)
         flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
-        drafts = drafts.to(torch.int32).contiguous()
+        drafts = drafts.to(torch.int32)
         _native().keyed_verify(
             logits.data_ptr(), logits.shape[1], logits.stride(0), requests, _int64_address(drafted), drafts.data_ptr(),
             _int64_address(seeds), _int64_address(positions), None if flags is None else flags.ctypes.data, width,

@@ -119,6 +119,13 @@ def _accept_sampling_params(original: Callable[..., Any], params: Any, speculati
     # das/engine/sampler.py handles min_p and logit_bias row by row; engines with vLLM's own drafters keep the refusal.
     if not _drafts_by_das(speculative_config):
         original(params, speculative_config)
+        return
+    from vllm.exceptions import VLLMValidationError
+
+    # Refused here, where it costs the one request; the sampler could only stop the engine.
+    for name, instead in (("logprob_token_ids", "ask for logprobs=N"), ("thinking_token_budget", "leave it unset")):
+        if getattr(params, name, None) is not None:
+            raise VLLMValidationError(f"{name} cannot be combined with das drafts: {instead}")
 
 
 def _drafts_by_das(speculative_config: Any) -> bool:

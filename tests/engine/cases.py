@@ -28,11 +28,14 @@ class Case:
 
     def params(self) -> Any:
         from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
 
         from das.engine.proposer import PROBLEM_KEY
 
         # Detokenised only for stop strings, as in training.
         arguments = {"detokenize": "stop" in self.arguments, **self.arguments}
+        if "regex" in arguments:
+            arguments["structured_outputs"] = StructuredOutputsParams(regex=arguments.pop("regex"))
         return SamplingParams(**arguments, extra_args={PROBLEM_KEY: str(self.problem)})
 
 
@@ -78,6 +81,9 @@ def cases(draw: st.DrawFn) -> Case:
         arguments |= draw(feature)
     if draw(st.integers(0, 4)) == 0:
         arguments |= draw(STOPS)
+    if draw(st.integers(0, 9)) == 0:  # a grammar, apart from what could leave it no token
+        arguments = {name: arguments[name] for name in ("temperature", "seed", "max_tokens")}
+        arguments |= {"regex": "[0-9]{3,40}x", "logprobs": 1}
     if arguments["temperature"] == 0.0:
         arguments.pop("n", None)  # vLLM refuses n > 1 when greedy
     if "min_tokens" in arguments:

@@ -19,6 +19,8 @@ from cases import BATCHES, LIMITS, MAX_MODEL_LEN, Case, answers
 from conftest import Engines
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
 
 EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "12"))  # batches an engine; more for a longer hunt
 _baseline: Any = None
@@ -112,6 +114,8 @@ def test_whatever_is_asked_drafts_change_nothing(
             accepted += gained
 
     drafted_equals_undrafted()
+    with pytest.raises(VLLMValidationError, match="ask for logprobs=N"):
+        llm.generate([{"prompt_token_ids": [5]}], SamplingParams(logprob_token_ids=[1], logprobs=None), use_tqdm=False)
     assert accepted > 300, "hardly anything was accepted: the test would prove nothing"
     if "preempted" in engine:
         assert len(preempted) > 20, "the KV cache was large enough: nothing was preempted"
