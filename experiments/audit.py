@@ -6,6 +6,7 @@
 """
 
 import multiprocessing
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -38,11 +39,11 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     policy = setup.policy_directory(config, progress.note)
     run_folder = RunFolder(Path(folder), config)
     arms = {"none": arm_config("none", overrides), config.arm.name: config}
-    result: dict[str, Any] = {"distribution": in_own_process(distribution, config, folder)}
+    result: dict[str, Any] = {"distribution": in_own_process(Path(folder) / "distribution.log", distribution, config)}
     progress.note("level 1 distribution  chi-square p = {p_value:.3f} over {draws} draws, {device}".format(
         **result["distribution"]
     ))  # fmt: skip
-    recorded = [in_own_process(rollouts, arm, policy, str(Path(folder) / f"{name}.log")) for name, arm in arms.items()]
+    recorded = [in_own_process(Path(folder) / f"{name}.log", rollouts, arm, policy) for name, arm in arms.items()]
     result["sample"] = sample_agreement(recorded[0]["responses"], recorded[1]["responses"])
     result["sample"]["accepted"] = recorded[1]["accepted"]
     if not recorded[1]["accepted"]:
@@ -58,24 +59,31 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
-def in_own_process(function: Any, *arguments: Any) -> Any:
+def in_own_process(log: Path, function: Any, *arguments: Any) -> Any:
     """The function's result, computed in a fresh process: engines and thread settings stay apart."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
-            return pool.submit(function, *arguments).result()
+            result, error = pool.submit(_with_error, log, function, *arguments).result()
         except BrokenProcessPool:
-            raise RunFailed("a process of the audit died without a word (out of memory?): see its log") from None
+            raise RunFailed(f"a process of the audit died without a word (out of memory?): see {log}") from None
+    if error:
+        raise RunFailed(f"{error} (log: {log})")
+    return result
 
 
-def distribution(config: DictConfig, folder: str) -> dict[str, Any]:
-    """Level 1: tokens emitted for fixed logits under drafts from the same distribution."""
-    with quiet_into(Path(folder) / "distribution.log"):
-        setup.prepare(config)
-        return draw_tokens(int(config.task.draws))
+def _with_error(log: Path, function: Any, *arguments: Any) -> tuple[Any, str]:
+    """(result, "") or (None, what went wrong in one line): vLLM's own errors cannot always be sent to the parent."""
+    with quiet_into(log):
+        try:
+            return function(*arguments), ""
+        except Exception as error:
+            traceback.print_exc()
+            return None, f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
 
 
-def draw_tokens(draws: int) -> dict[str, Any]:
-    """At least so many tokens from the verifier, compared with softmax."""
+def distribution(config: DictConfig) -> dict[str, Any]:
+    """Level 1: at least task.draws tokens emitted for fixed logits under drafts from the same distribution."""
+    setup.prepare(config)
     import torch
     from scipy.stats import chisquare
     from vllm import SamplingParams
@@ -91,7 +99,7 @@ def draw_tokens(draws: int) -> dict[str, Any]:
     probabilities = logits.double().softmax(0).numpy()
     rng = np.random.default_rng(0)
     counts = np.zeros(VOCAB, np.int64)
-    while counts.sum() < draws:
+    while counts.sum() < config.task.draws:
         drafts = rng.choice(VOCAB, p=probabilities, size=(requests, DRAFT)).tolist()
         rows = logits.to(device).repeat(requests * (DRAFT + 1), 1)
         runner_batch: Any = runner
@@ -103,42 +111,41 @@ def draw_tokens(draws: int) -> dict[str, Any]:
     return {"draws": int(counts.sum()), "p_value": p_value, "device": device}
 
 
-def rollouts(config: DictConfig, policy: str, log: str) -> dict[str, Any]:
+def rollouts(config: DictConfig, policy: str) -> dict[str, Any]:
     """Level 2: an arm's responses, each with its token ids and, a position, {token: raw logit} of the largest ones."""
-    with quiet_into(Path(log)):
-        setup.prepare(config)
-        from vllm import SamplingParams
+    setup.prepare(config)
+    from vllm import SamplingParams
 
-        from das.engine.build import build_engine
-        from das.engine.rollout import request_seed, roll_out
+    from das.engine.build import build_engine
+    from das.engine.rollout import request_seed, roll_out
 
-        params = SamplingParams(
-            temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=LISTED
+    params = SamplingParams(
+        temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=LISTED
+    )
+    llm = build_engine(setup.engine_settings(config, policy), logprobs_mode="raw_logits", max_logprobs=LISTED)
+    responses, accepted = [], 0
+    for step, (batch, clock) in zip(range(config.task.steps), batches(config, policy), strict=False):
+        outputs, rollout = roll_out(
+            llm,
+            llm.generate,
+            [prompt for _, prompt in batch],
+            params,
+            [problem for problem, _ in batch],
+            [request_seed(config.seed, step, i) for i in range(len(batch))],
+            step,
+            clock,
         )
-        llm = build_engine(setup.engine_settings(config, policy), logprobs_mode="raw_logits", max_logprobs=LISTED)
-        responses, accepted = [], 0
-        for step, (batch, clock) in zip(range(config.task.steps), batches(config, policy), strict=False):
-            outputs, rollout = roll_out(
-                llm,
-                llm.generate,
-                [prompt for _, prompt in batch],
-                params,
-                [problem for problem, _ in batch],
-                [request_seed(config.seed, step, i) for i in range(len(batch))],
-                step,
-                clock,
-            )
-            accepted += rollout.tokens - rollout.report["passes"]
-            responses += [
-                {
-                    "tokens": list(output.outputs[0].token_ids),
-                    "logits": [
-                        {token: entry.logprob for token, entry in position.items()}
-                        for position in output.outputs[0].logprobs
-                    ],
-                }
-                for output in outputs
-            ]
+        accepted += rollout.tokens - rollout.report["passes"]
+        responses += [
+            {
+                "tokens": list(output.outputs[0].token_ids),
+                "logits": [
+                    {token: entry.logprob for token, entry in position.items()}
+                    for position in output.outputs[0].logprobs
+                ],
+            }
+            for output in outputs
+        ]
     return {"responses": responses, "accepted": accepted}
 
 

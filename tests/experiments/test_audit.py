@@ -28,13 +28,23 @@ def test_audit_finds_this_machine_exact(tiny_policy: str, tmp_path: Path) -> Non
         "trainer.per_device_train_batch_size=8",
         "trainer.num_generations=4",
         "trainer.max_completion_length=64",
+        "engine.max_model_len=160",
     )
     sample = json.loads(path.read_text())["sample"]
     assert sample["sequences_agreeing"] == sample["sequences"] == 24
     assert sample["positions_with_equal_logits"] == sample["positions"] == sample["tokens"] > 24
     assert sample["largest_logit_difference"] == 0
     assert sample["accepted"] > 0
-    assert "level 1" in printed and "24 of 24 sequences agree" in printed
+    assert "level 1" in printed
+    assert "24 of 24 sequences agree" in printed
+
+
+def test_an_engine_that_cannot_be_built_ends_the_audit_in_one_line(tiny_policy: str, tmp_path: Path) -> None:
+    command = [sys.executable, "run.py", "task=audit", f"policy.path={tiny_policy}", f"out={tmp_path}", "task.draws=10"]
+    done = subprocess.run([*command, "engine.max_model_len=640"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "max_model_len (640) is greater" in done.stderr
 
 
 def test_audit_refuses_an_arm_without_drafts(tmp_path: Path) -> None:
@@ -45,7 +55,8 @@ def test_audit_refuses_an_arm_without_drafts(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and "nothing to audit" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "nothing to audit" in done.stderr
 
 
 def test_differences_are_counted_up_to_the_first_divergence() -> None:
