@@ -1,0 +1,160 @@
+"""Roofline times of a target that is drafted for by a cheaper copy of itself (EfficientRollout, arXiv 2606.18967).
+
+M_T = (W_T + kappa B S) / BW     M_D = (eta_D W_D + kappa B S) / BW     C = B (C_dense + S C_attn) / F_eff
+T_T = max(M_T, C) + c_T B        T_D = max(M_D, C) + c_D B              T_V = max(M_T, (gamma + 1) C) + c_V B
+
+B requests of S tokens of context each, gamma drafted tokens a request. A decode step without drafts takes T_T; a cycle
+of gamma draft passes and one verification takes gamma T_D + T_V.
+"""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from das.budget import least_squares
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a pass moves and computes, known without measuring."""
+
+    target_bytes: float  # W_T: weights read by a target pass
+    draft_bytes: float  # W_D: weights read by a draft pass
+    dense_flop: float  # C_dense: a token
+    attention_flop: float  # C_attn: a token and token of context
+    flops: float  # F_eff: floating-point operations a second the device reaches
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The six fitted constants, and the times they predict: all in seconds, for arrays B, S that broadcast."""
+
+    work: Workload
+    bandwidth: float  # BW: bytes a second
+    kv_bytes: float  # kappa: bytes a token of context
+    draft_factor: float  # eta_D: how much slower than its bytes say the draft's weights are read
+    c_target: float  # seconds a request
+    c_draft: float
+    c_verify: float
+
+    def _memory(self, weights: float, B: Array, S: Array) -> Array:
+        return (weights + self.kv_bytes * B * S) / self.bandwidth
+
+    def _compute(self, B: Array, S: Array) -> Array:
+        return B * (self.work.dense_flop + S * self.work.attention_flop) / self.work.flops
+
+    def target(self, B: Array, S: Array) -> Array:
+        """T_T: a decode step without drafts."""
+        return np.maximum(self._memory(self.work.target_bytes, B, S), self._compute(B, S)) + self.c_target * B
+
+    def draft(self, B: Array, S: Array) -> Array:
+        """T_D: one pass of the drafting copy."""
+        weights = self.draft_factor * self.work.draft_bytes
+        return np.maximum(self._memory(weights, B, S), self._compute(B, S)) + self.c_draft * B
+
+    def verify(self, B: Array, S: Array, gamma: Array) -> Array:
+        """T_V: verification of gamma drafted tokens a request."""
+        memory = self._memory(self.work.target_bytes, B, S)
+        return np.maximum(memory, (gamma + 1) * self._compute(B, S)) + self.c_verify * B
+
+    def speedup(self, B: Array, S: Array, gamma: Array, tau: Array) -> Array:
+        """Time without drafts / time with them, when a cycle emits tau tokens a request."""
+        return tau * self.target(B, S) / (gamma * self.draft(B, S) + self.verify(B, S, gamma))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Times measured on a grid, in rows. A row with B = 0 is a pass whose requests weigh nothing: it is not fitted, but
+    counts for the signs, as it does in the published accuracies."""
+
+    target_N_3: Array  # B, S, T_T
+    draft_N_4: Array  # B, S, gamma, T_D
+    cycle_N_5: Array  # B, S, gamma, T_D, T_V: where both were measured
+
+    def target_seconds(self, B: Array, S: Array) -> Array:
+        """Measured T_T at the points (B, S). Raises KeyError where none was measured."""
+        known = {(b, s): seconds for b, s, seconds in self.target_N_3.tolist()}
+        return np.array([known[point] for point in zip(B.tolist(), S.tolist(), strict=True)])
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Read columns batch, seq, gamma, mode, median_ms; modes target_decode, drafter_decode, target_verify."""
+    modes: dict[str, dict[tuple[float, float, float], float]] = {}
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            point = (float(row["batch"]), float(row["seq"]), float(row["gamma"]))
+            modes.setdefault(row["mode"], {})[point] = float(row["median_ms"]) / 1e3
+    drafts, verified = modes["drafter_decode"], modes["target_verify"]
+    return Sweep(
+        target_N_3=np.array([(B, S, t) for (B, S, gamma), t in modes["target_decode"].items() if gamma == 0]),
+        draft_N_4=np.array([(*point, t) for point, t in drafts.items()]),
+        cycle_N_5=np.array([(*point, drafts[point], t) for point, t in verified.items() if point in drafts]),
+    )
+
+
+def fit(work: Workload, sweep: Sweep) -> Roofline:
+    """Fit in two stages, as published: BW, kappa and c_T to the log of T_T; with these held, eta_D, c_D and c_V to T_D
+    and T_V: for each gamma the mean squared log errors of T_D, T_V and the cycle and the mean squared error of T_T /
+    cycle, half weight each. Both are sums of squares, so each stage is solved as one, from several starts.
+    """
+    B, S, seconds = sweep.target_N_3[sweep.target_N_3[:, 0] > 0].T
+
+    def first(p: Array) -> Roofline:
+        return Roofline(work, p[0] * 1e12, p[1] * 1e3, 1.0, p[2] * 1e-6, 0.0, 0.0)
+
+    # Times are near their final values if the weights alone explained the fastest pass.
+    bandwidth = work.target_bytes / float(seconds.min()) / 1e12
+    starts = [(bandwidth * faster, kv, c) for faster in (0.9, 1.1) for kv in (5.0, 50.0) for c in (5.0, 50.0)]
+    stage = first(least_squares.positive(lambda p: np.log(first(p).target(B, S) / seconds), starts))
+
+    B, S, gamma, draft, verify = sweep.cycle_N_5[sweep.cycle_N_5[:, 0] > 0].T
+    drafted = sweep.draft_N_4[sweep.draft_N_4[:, 0] > 0]
+    ratio = sweep.target_seconds(B, S) / (gamma * draft + verify)
+    gammas = np.unique(gamma)
+    share = np.sqrt(0.5 / len(gammas))
+    weight = share / np.sqrt([np.sum(gamma == g) for g in gamma])  # every gamma counts the same
+    draft_weight = share / np.sqrt([np.sum(drafted[:, 2] == g) for g in drafted[:, 2]])
+
+    def second(p: Array) -> Roofline:
+        fixed = stage.bandwidth, stage.kv_bytes
+        return Roofline(work, *fixed, p[0], stage.c_target, p[1] * 1e-6, p[2] * 1e-6)
+
+    def residuals(p: Array) -> Array:
+        model = second(p)
+        verified = model.verify(B, S, gamma)
+        cycle = gamma * model.draft(B, S) + verified
+        return np.concatenate(
+            [
+                draft_weight * np.log(model.draft(drafted[:, 0], drafted[:, 1]) / drafted[:, 3]),
+                weight * np.log(verified / verify),
+                weight * np.log(cycle / (gamma * draft + verify)),
+                weight * (model.target(B, S) / cycle - ratio),
+            ]
+        )
+
+    return second(
+        least_squares.positive(residuals, [(eta, c, 2 * c) for eta in (1.1, 1.5, 2.5) for c in (20.0, 100.0)])
+    )
+
+
+def sign_accuracy(model: Roofline, sweep: Sweep, gamma: int) -> float:
+    """Share of the measured points at this gamma where the model is right about gain or loss, tau = gamma."""
+    B, S, g, draft, verify = sweep.cycle_N_5[sweep.cycle_N_5[:, 2] == gamma].T
+    measured = g * sweep.target_seconds(B, S) / (g * draft + verify)
+    return float(np.mean((measured > 1) == (model.speedup(B, S, g, g) > 1)))
+
+
+def time_errors(model: Roofline, sweep: Sweep) -> tuple[float, float, float]:
+    """Mean absolute relative errors of T_T, T_D and T_V over the fitted points."""
+    B, S, seconds = sweep.target_N_3[sweep.target_N_3[:, 0] > 0].T
+    target = np.mean(np.abs(model.target(B, S) / seconds - 1))
+    B, S, _, seconds = sweep.draft_N_4[sweep.draft_N_4[:, 0] > 0].T
+    draft = np.mean(np.abs(model.draft(B, S) / seconds - 1))
+    B, S, gamma, _, seconds = sweep.cycle_N_5[sweep.cycle_N_5[:, 0] > 0].T
+    verify = np.mean(np.abs(model.verify(B, S, gamma) / seconds - 1))
+    return float(target), float(draft), float(verify)
