@@ -46,20 +46,25 @@ class LengthModel:
         counts = Counter(self.classify(length) for length in past)
         return max(counts, key=lambda c: (counts[c], c))
 
-    def current(self, generated: int, initial: LengthClass) -> LengthClass:
-        """argmax_c P(c | at least `generated` tokens, initial); never below the class already reached."""
-        reached = self.classify(generated)
-        lengths = self._lengths.get(initial)
-        if not lengths:
-            return max(reached, initial)
+    def probabilities(self, generated: int, initial: LengthClass) -> list[float]:
+        """P(class | more than `generated` tokens, initial), by class; all zero where nothing of the kind was seen."""
+        lengths = self._lengths.get(initial, [])
         alive = len(lengths) - bisect.bisect_right(lengths, generated)
-        if alive == 0:
-            return LengthClass.LONG  # longer than anything seen with this start
+        if not alive:
+            return [0.0, 0.0, 0.0]
         long = len(lengths) - bisect.bisect_left(lengths, max(self.long, generated + 1))
         medium = len(lengths) - bisect.bisect_left(lengths, max(self.medium, generated + 1)) - long
-        short = alive - long - medium
-        best = max((short, LengthClass.SHORT), (medium, LengthClass.MEDIUM), (long, LengthClass.LONG))
-        return max(reached, best[1])
+        return [(alive - long - medium) / alive, medium / alive, long / alive]
+
+    def current(self, generated: int, initial: LengthClass) -> LengthClass:
+        """argmax_c P(c | more than `generated` tokens, initial), the longer on ties; never below the class reached."""
+        reached = self.classify(generated)
+        if not self._lengths.get(initial):
+            return max(reached, initial)
+        chances = self.probabilities(generated, initial)
+        if not any(chances):
+            return LengthClass.LONG  # longer than anything seen with this start
+        return max(reached, max(LengthClass, key=lambda c: (chances[c], c)))
 
     def observe(self, problem: str, initial: LengthClass, length: int) -> None:
         """Remember a finished response; counts from the next `refit` on."""

@@ -1,0 +1,84 @@
+"""How much longer will a response grow? From the hazard of ending, learned from past rollouts only.
+
+Lengths fall into bins 10 % wide. hazard_j = P(ends in bin j | reached bin j); a problem's own counts are joined by the
+pool's hazard, which counts for a few responses. S_j = product of (1 - hazard) up to bin j: the share that reaches it.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """Tokens still to come: mean, median, and the limits of the middle 80 %."""
+
+    mean: float
+    median: float
+    low: float
+    high: float
+
+
+class RemainingLength:
+    """Lengths in tokens.
+
+    most: the longest a response may get; all that reach it end there. pooled: responses the pool counts for beside a
+    problem's own. memory: responses of a problem remembered, by exponential forgetting; the pool remembers 32 times as
+    many.
+    """
+
+    def __init__(self, most: int, pooled: float = 4.0, memory: float = 64.0):
+        if most < 2:
+            raise ValueError(f"the longest response must have at least 2 tokens, got {most}")
+        inner = np.unique(np.round(np.geomspace(8, most, max(2, int(np.log(most / 8) / np.log(1.1)) + 1))))
+        # Many responses end at `most` exactly: it has a bin of its own.
+        self._edges = np.concatenate([[0.0], inner[inner < most - 1], [most - 1.0, float(most)]])
+        self._pooled = pooled
+        self._forget, self._pool_forget = 1 - 1 / memory, 1 - 1 / (32 * memory)
+        bins = len(self._edges) - 1
+        self._pool = np.zeros(bins)  # responses that ended in each bin
+        self._problems: defaultdict[str, Array] = defaultdict(lambda: np.zeros(bins))
+        self._known: dict[str, Array] = {}  # survival by problem, until something new is seen
+
+    def observe(self, problem: str, length: int) -> None:
+        """Remember a finished response."""
+        at = min(int(np.searchsorted(self._edges, length, side="left")) - 1, len(self._pool) - 1)  # edge < l <= next
+        for ended, forget in ((self._problems[problem], self._forget), (self._pool, self._pool_forget)):
+            ended *= forget
+            ended[max(at, 0)] += 1
+        self._known.clear()
+
+    def _survival(self, problem: str) -> Array:
+        """P(length > edge) for every edge; 0 at the last."""
+        if problem not in self._known:
+            at_risk = np.cumsum(self._pool[::-1])[::-1]
+            hazard = (self._pool + 0.05) / (
+                at_risk + 1
+            )  # unseen tails: half survive 13 bins, some 3.7 times the length
+            ended = self._problems.get(problem, np.zeros(len(self._pool)))
+            own_risk = np.cumsum(ended[::-1])[::-1]
+            hazard = (ended + self._pooled * hazard) / (own_risk + self._pooled)
+            hazard[-1] = 1.0
+            self._known[problem] = np.concatenate([[1.0], np.cumprod(1 - hazard)])
+        return self._known[problem]
+
+    def beyond(self, problem: str, generated: int, lengths: Array) -> Array:
+        """P(final length > each of `lengths` | more than `generated` tokens); linear within bins."""
+        survival = self._survival(problem)
+        alive = float(np.interp(generated, self._edges, survival))
+        if alive <= 0:
+            return np.zeros(len(lengths))
+        return np.interp(np.maximum(lengths, generated), self._edges, survival) / alive
+
+    def estimate(self, problem: str, generated: int) -> Remaining:
+        """Tokens still to come after `generated`. Nothing beyond `most`."""
+        points = np.concatenate([[float(generated)], self._edges[self._edges > generated]])
+        if len(points) == 1:
+            return Remaining(0.0, 0.0, 0.0, 0.0)
+        alive = self.beyond(problem, generated, points)
+        low, median, high = (np.interp([-0.9, -0.5, -0.1], -alive, points) - generated).tolist()
+        return Remaining(float(np.trapezoid(alive, points)), median, low, high)
