@@ -28,7 +28,7 @@ SCOPES = ("problem+request", "problem", "global+request", "siblings", "own")
 # Chosen by replay of parts of recorded traces (docs/log.md, 2026-11-21).
 ORDERS = (1, 2, 4)  # n-gram sizes indexed (index.h); order 8 besides gains 0.7 % tokens per pass for 9 bytes a token
 VISITS = (12, 12, 32)  # occurrences looked at per order; in other texts the problem's own count too
-ENOUGH = 12  # occurrences that still agree and make another lookup unnecessary
+ENOUGH = 12  # with fewer occurrences that still agree than this times the draft's probability so far, look up again
 MAX_MATCH = 32  # tokens; matches are compared up to here
 CONTEXT = 8  # tokens of the prompt kept before a response, so that its first tokens have a context
 OTHERS = 4  # occurrences in other problems looked at per lookup

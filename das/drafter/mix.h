@@ -17,7 +17,7 @@
 #define FEATURES 14
 #define OTHER_PROBLEM (SOURCES - 1)
 #define MAX_CAND 512
-#define TRACE 16                     /* drafted positions that are learned from */
+#define TRACE 8                      /* drafted positions that are learned from */
 
 /* Mirrored in native.py. All positive factors but mix, which is additive. */
 typedef struct {

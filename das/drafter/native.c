@@ -6,14 +6,16 @@
 #include "index.h"
 #include "mix.h"
 
+#define MAX_VISITS 32
+
 /* Mirrored field by field in native.py. */
 typedef struct {
     int32_t max_match;               /* matches are compared up to this many tokens, at most 32 */
     int32_t max_candidates;          /* occurrences in the problem looked at per drafted token */
-    int32_t enough;                  /* occurrences that still agree and make another lookup unnecessary */
+    int32_t enough;                  /* with fewer occurrences that still agree than this * reach, look up again */
     int32_t exclude_own;             /* 1: a request's own text is no candidate */
     int32_t others;                  /* occurrences in other problems looked at per lookup; 0: none */
-    int32_t visits[N_ORDERS];        /* occurrences looked at per order */
+    int32_t visits[N_ORDERS];        /* occurrences looked at per order, at most MAX_VISITS */
     double min_prob;                 /* a draft ends before its cumulative probability falls below this */
 } Config;
 
@@ -127,6 +129,7 @@ int64_t das_bytes(const Drafter *d) {
 /* How many tokens before pos equal the end of the context, at most limit, when the last `known` are known to. */
 static int32_t match_length(const Store *s, const int32_t *end, uint32_t pos, int32_t known, int32_t limit) {
     int32_t m = 0;
+    if ((pos & (BLOCK - 1)) >= (uint32_t)known) { m = known; pos -= (uint32_t)known; }
     while (m < limit) {
         if (!(pos & (BLOCK - 1))) {
             uint32_t before = s->blocks[pos >> SHIFT].prev;
@@ -140,6 +143,39 @@ static int32_t match_length(const Store *s, const int32_t *end, uint32_t pos, in
     return m;
 }
 
+typedef struct { uint32_t pos[MAX_VISITS], next; int32_t n; } Walk;
+
+/* The first positions of each order's chain. The walks go on side by side, because each jumps through memory. */
+static void walk(const Drafter *d, const Store *s, const int32_t *end, int32_t limit, int from, Walk *walks) {
+    uint32_t h[N_ORDERS];
+    int most = 0;
+    hashes(end, limit, h);
+    for (int o = from; o < N_ORDERS; o++) {
+        walks[o].n = 0;
+        walks[o].next = NONE;
+        if (ORDERS[o] <= limit && s->tables[o].size)
+            __builtin_prefetch(&s->tables[o].slots[slot_of(h[o], s->tables[o].size)]);
+    }
+    for (int o = from; o < N_ORDERS && ORDERS[o] <= limit && s->tables[o].size; o++) {
+        walks[o].next = *find(s, o, h[o], end);
+        if (walks[o].next == NONE) break;              /* then no longer n-gram occurs either */
+        __builtin_prefetch(&s->cells[walks[o].next]);
+        most = d->c.visits[o] > most ? d->c.visits[o] : most;
+    }
+    for (int i = 0; i < most; i++)
+        for (int o = from; o < N_ORDERS; o++) {
+            Walk *w = &walks[o];
+            if (w->next == NONE || i >= d->c.visits[o]) continue;
+            w->pos[i] = w->next;
+            w->n = i + 1;
+            w->next = s->cells[w->next].next[o];
+            if (w->next != NONE) {
+                __builtin_prefetch(&s->cells[w->next]);
+                __builtin_prefetch(&s->blocks[w->next >> SHIFT]);
+            }
+        }
+}
+
 /* Occurrences of the end of the context in a store, longest order first, newest first within an order, each once.
  * other: the store is the shared one, and the request's own problem does not count. */
 static int gather(const Drafter *d, const Store *s, int32_t seq, const int32_t *end, int64_t len, int other,
@@ -147,35 +183,31 @@ static int gather(const Drafter *d, const Store *s, int32_t seq, const int32_t *
     const Config *c = &d->c;
     int32_t limit = (int32_t)(len < c->max_match ? len : c->max_match), above = c->max_match + 1;
     int32_t problem = d->x.seqs[seq].store;
-    uint32_t h[N_ORDERS];
+    Walk walks[N_ORDERS];
     int n = 0;
-    hashes(end, len, h);
+    if (!room) return 0;
+    walk(d, s, end, limit, other, walks);
     for (int o = N_ORDERS - 1; o >= other && n < room; o--) {
-        if (ORDERS[o] > limit || !s->tables[o].size) continue;
-        uint32_t older;
-        int32_t seen = 0, visits = c->visits[o];
-        for (uint32_t pos = *find(s, o, h[o], end); pos != NONE && seen < visits && n < room; pos = older) {
-            const Cell *cell = &s->cells[pos];
-            older = cell->next[o];
-            if (older != NONE) {                       /* a chain jumps through memory: fetch the next while matching */
-                __builtin_prefetch(&s->cells[older]);
-                __builtin_prefetch(&s->blocks[older >> SHIFT]);
+        Walk *w = &walks[o];
+        int32_t seen = 0;
+        for (int i = 0; seen < c->visits[o] && n < room; i++) {
+            uint32_t pos;
+            if (i < w->n) pos = w->pos[i];
+            else {                                     /* the walk met texts that do not count, and was too short */
+                if (w->next == NONE) break;
+                pos = w->next;
+                w->next = s->cells[pos].next[o];
             }
             int32_t id = s->blocks[pos >> SHIFT].seq;
             const Seq *q = &d->x.seqs[id];
-            if (q->state == DEAD) continue;
-            if (other) {
-                seen++;                                /* bounds the walk past the problem's own texts */
-                if (q->origin == problem) continue;
-            } else {
-                if (c->exclude_own && id == seq) continue;
-                seen++;
-            }
+            if (q->state == DEAD || (!other && c->exclude_own && id == seq)) continue;
+            seen++;                                    /* in the shared store it bounds the walk past own texts */
+            if (other && q->origin == problem) continue;
             int32_t m = match_length(s, end, pos, ORDERS[o], limit);
             if (m >= above) continue;                  /* found through a longer order already */
             int64_t age = q->state == LIVE ? 0 : d->clock - q->clock;
             if (age > SOURCES - 3) age = SOURCES - 3;
-            cand[n++] = (Candidate){.pos = pos, .tok = cell->tok, .match = m, .other = (uint8_t)other,
+            cand[n++] = (Candidate){.pos = pos, .tok = s->cells[pos].tok, .match = m, .other = (uint8_t)other,
                                     .source = (uint8_t)(other ? OTHER_PROBLEM : id == seq ? 0 : 1 + age)};
         }
         above = ORDERS[o];
@@ -183,8 +215,9 @@ static int gather(const Drafter *d, const Store *s, int32_t seq, const int32_t *
     return n;
 }
 
-/* Candidates that continue with tok, moved one token on. */
-static int follow(const Drafter *d, const Store *own, const Store *shared, Candidate *cand, int n, int32_t tok) {
+/* Candidates that continue with tok, moved one token on, to `out` (which may be `cand`). */
+static int follow(const Drafter *d, const Store *own, const Store *shared, const Candidate *cand, int n, int32_t tok,
+                  Candidate *out) {
     int kept = 0;
     for (int i = 0; i < n; i++) {
         Candidate k = cand[i];
@@ -194,7 +227,7 @@ static int follow(const Drafter *d, const Store *own, const Store *shared, Candi
         k.pos = step_on(s, k.pos);
         k.match += k.match < d->c.max_match;
         k.tok = s->cells[k.pos].tok;
-        cand[kept++] = k;
+        out[kept++] = k;
     }
     return kept;
 }
@@ -217,7 +250,7 @@ static int reserve(Drafter *d, Seq *q, int64_t tokens) {
 /* Drafts for n sequences. tokens, probs: [n][stride]; counts: [n]. */
 int das_propose(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limits, int64_t stride, int32_t *tokens,
                 double *probs, int64_t *counts) {
-    Candidate cand[MAX_CAND];
+    Candidate late[MAX_CAND];
     Mixed spare;
     for (int32_t r = 0; r < n; r++) {
         Seq *q = &d->x.seqs[seqs[r]];
@@ -225,11 +258,12 @@ int das_propose(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limit
         if (rc) return rc;
         const Store *s = &d->x.stores[q->store], *shared = &d->x.stores[d->shared];
         Trace *t = q->trace;
+        Candidate *cand = t->cand;
         int64_t len = tail(s, q, d->c.max_match, d->ctx), j = 0;
         double reach = 1.0;
         int k = 0;
         for (; j < limits[r]; j++) {
-            if (k < d->c.enough) {
+            if (k < d->c.enough * reach) {
                 k = gather(d, s, seqs[r], d->ctx + len, len, 0, cand, d->c.max_candidates);
                 k += gather(d, shared, seqs[r], d->ctx + len, len, 1, cand + k, d->c.others);
             }
@@ -239,7 +273,6 @@ int das_propose(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limit
             int b = likeliest(m);
             int32_t tok = m->best[b];
             if (j < TRACE) {
-                memcpy(t->cand + (size_t)j * (size_t)t->stride, cand, sizeof(Candidate) * (size_t)k);
                 t->drafted[j] = tok;
                 t->n = (int32_t)j + 1;
             }
@@ -248,7 +281,9 @@ int das_propose(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limit
             tokens[r * stride + j] = tok;
             probs[r * stride + j] = m->p[b];
             d->ctx[len++] = tok;
-            k = follow(d, s, shared, cand, k, tok);
+            Candidate *on = j + 1 < TRACE ? cand + t->stride : late;
+            k = follow(d, s, shared, cand, k, tok, on);
+            cand = on;
         }
         counts[r] = j;
     }

@@ -16,7 +16,7 @@ from das.drafter.history import Draft, check_options
 from das.drafter.prior import PRIOR
 
 VOTE_RATE, MIX_RATE = 0.005, 0.002
-BEST, RANKS, VARIETIES, TRACE = 4, 11, 8, 16
+BEST, RANKS, VARIETIES, TRACE = 4, 11, 8, 8
 COUNTED = (1, 2, 5, 12)
 OTHER_PROBLEM = 18
 
@@ -187,7 +187,7 @@ class ReferenceDrafter:
         found: list[_Found] = []
         reach = 1.0
         while len(draft.tokens) < limit:
-            if len(found) < min(constants.ENOUGH, self.max_candidates):
+            if len(found) < min(constants.ENOUGH, self.max_candidates) * reach:
                 found = self._gather(request, context) + self._gather_others(request, context)
             if not found:
                 break
