@@ -159,7 +159,7 @@ class HistoryDrafter:
     # ---- requests ----
 
     @_locked
-    def begin(self, request: str, problem: str, prompt: Sequence[int]) -> None:
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
         """Start a request of a problem. Equal prompts of a problem's live requests are indexed once."""
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
@@ -174,12 +174,12 @@ class HistoryDrafter:
             store.prompts[prompt_key][1] += 1
         self._requests[request] = self._response(problem, key, tokens[-CONTEXT:], prompt_key)
 
-    def observe(self, request: str, tokens: Sequence[int]) -> None:
+    def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
         """Append newly emitted tokens; the request's siblings may draft from them at once."""
         self.observe_batch([request], [tokens])
 
     @_locked
-    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
         """`observe` for many requests, in order, in one native call. A bad token id: ValueError, nothing stored."""
         if len(requests) != len(tokens):
             raise ValueError(f"{len(requests)} requests but {len(tokens)} token lists")
