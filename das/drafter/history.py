@@ -31,6 +31,7 @@ VISITS = (12, 12, 32)  # occurrences looked at per order; in other texts the pro
 ENOUGH = 12  # with fewer occurrences that still agree than this times the draft's probability so far, look up again
 MAX_MATCH = 32  # tokens; matches are compared up to here
 CONTEXT = 8  # tokens of the prompt kept before a response, so that its first tokens have a context
+COPIES = 2  # texts of a problem that other problems see: the newest, and of a clock the first to finish
 OTHERS = 4  # occurrences in other problems looked at per lookup
 
 
@@ -59,16 +60,18 @@ class _Store:
 
 @dataclass
 class _Request:
-    """A request: problem, its store's key, its sequence's handle, that of its copy for other problems (-1: none),
-    context tokens before its response, its prompt's key."""
+    """A request: problem, its store's key, its sequence's handle, context tokens before its response, its prompt's key.
+
+    copy: the handle of the text that other problems see, -1 for none.
+    """
 
     problem: str
     key: str
     handle: int
-    twin: int
     context: int
     prompt: bytes | None
     length: int = 0
+    copy: int = -1
 
 
 def check_options(window: int, scope: str, min_prob: float, max_candidates: int, others: int) -> None:
@@ -106,8 +109,9 @@ class HistoryDrafter:
                     history; "own": own text only
     min_prob        a draft ends before the estimated probability that all of it is accepted falls below this
     max_candidates  occurrences in the problem looked at per drafted token, at most 256
-    others          tokens of the newest texts of all problems kept as a fallback for each other (a second copy, so it
-                    costs up to this many tokens' memory); 0: none. Scopes "problem+request" and "problem" only
+    others          tokens of finished texts, at most two a problem, that problems see of each other as a fallback
+                    (copies: they cost up to this many tokens' memory); 0: none. Scopes "problem+request" and
+                    "problem" only
     warm            a saved history to start with, or None
 
     Thread-safe: calls take turns under a lock, and the native calls release the GIL. Bad options: ValueError.
@@ -153,8 +157,10 @@ class HistoryDrafter:
         self._close = weakref.finalize(self, self._lib.das_free, self._core)
         self._stores: dict[str, _Store] = {}
         self._history: dict[int, list[_Request]] = {}  # by clock, in the order they ended
-        self._shared: dict[int, int] = {}  # finished texts other problems see: handle -> tokens, oldest first
-        self._history_tokens = self._live_tokens = self._shared_tokens = 0
+        # Finished texts that other problems see: by problem with their clocks, and by handle; oldest first.
+        self._shared: dict[str, list[tuple[int, _Request]]] = {}
+        self._copies: dict[int, _Request] = {}
+        self._history_tokens = self._live_tokens = self._copied_tokens = 0
 
     # ---- requests ----
 
@@ -236,13 +242,9 @@ class HistoryDrafter:
             native.check(self._lib.das_end(self._core, live.handle, 1, self.clock))
             self._history.setdefault(self.clock, []).append(live)
             self._history_tokens += live.length
-            if live.twin >= 0:
-                native.check(self._lib.das_end(self._core, live.twin, 1, self.clock))
-                self._share(live)
+            self._share(live, self.clock)
         else:
             self._forget(live.key, live.handle)
-            if live.twin >= 0:
-                native.check(self._lib.das_end(self._core, live.twin, 0, 0))
 
     # ---- history ----
 
@@ -257,8 +259,8 @@ class HistoryDrafter:
             for past in self._history.pop(old):
                 self._history_tokens -= past.length
                 self._forget(past.key, past.handle)
-                if past.twin in self._shared:
-                    self._unshare(past.twin)
+                if past.copy >= 0:
+                    self._unshare(past)
 
     @_locked
     def save(self, path: Path) -> None:
@@ -302,13 +304,10 @@ class HistoryDrafter:
                 past = self._response(problem, self._key("", problem), a["tokens"][start : start + context], None)
                 past.length = length
                 self._extend(past.handle, a["tokens"][start + context : stop], indexed=True)
-                for handle in (past.handle, past.twin):
-                    if handle >= 0:
-                        native.check(self._lib.das_end(self._core, handle, 1, clock))
+                native.check(self._lib.das_end(self._core, past.handle, 1, clock))
                 self._history.setdefault(clock, []).append(past)
                 self._history_tokens += length
-                if past.twin >= 0:
-                    self._share(past)
+                self._share(past, clock)
             start = stop
 
     @_locked
@@ -354,7 +353,7 @@ class HistoryDrafter:
 
     def _sequence(self, store: _Store, tokens: np.ndarray) -> int:
         """An indexed text that is no response: a prompt."""
-        handle = native.check(self._lib.das_seq_new(self._core, store.handle, 0))
+        handle = native.check(self._lib.das_seq_new(self._core, store.handle))
         store.sequences += 1
         self._extend(handle, tokens, indexed=True)
         return handle
@@ -362,22 +361,39 @@ class HistoryDrafter:
     def _response(self, problem: str, key: str, context: np.ndarray, prompt: bytes | None) -> _Request:
         """An empty response after its context, which is not indexed."""
         store = self._store(key)
-        handle = native.check(self._lib.das_seq_new(self._core, store.handle, int(self.others > 0)))
+        handle = native.check(self._lib.das_seq_new(self._core, store.handle))
         store.sequences += 1
-        twin = self._lib.das_twin(self._core, handle)
         self._extend(handle, context, indexed=False)
-        return _Request(problem, key, handle, twin, len(context), prompt)
+        return _Request(problem, key, handle, len(context), prompt)
 
-    def _share(self, past: _Request) -> None:
-        """Leave a finished text to other problems; the oldest such texts make room."""
-        self._shared[past.twin] = past.length
-        self._shared_tokens += past.length
-        while self._shared_tokens > self.others:
-            self._unshare(next(iter(self._shared)))
+    def _share(self, past: _Request, clock: int) -> None:
+        """Copy a finished text for other problems, if it is among its problem's first of this clock.
 
-    def _unshare(self, twin: int) -> None:
-        self._shared_tokens -= self._shared.pop(twin)
-        native.check(self._lib.das_end(self._core, twin, 0, 0))
+        A problem shares its COPIES newest such texts; the oldest texts of all make room.
+        """
+        mine = self._shared.setdefault(past.key, [])
+        if past.length > self.others or sum(c == clock for c, _ in mine) == COPIES:
+            return
+        past.copy = native.check(self._lib.das_share(self._core, past.handle, past.context))
+        native.check(self._lib.das_end(self._core, past.copy, 1, clock))
+        mine.append((clock, past))
+        self._copies[past.copy] = past
+        self._copied_tokens += past.length
+        if len(mine) > COPIES:
+            self._unshare(mine[0][1])
+        while self._copied_tokens > self.others:
+            self._unshare(next(iter(self._copies.values())))
+
+    def _unshare(self, past: _Request) -> None:
+        native.check(self._lib.das_end(self._core, past.copy, 0, 0))
+        del self._copies[past.copy]
+        self._copied_tokens -= past.length
+        past.copy = -1
+        left = [entry for entry in self._shared[past.key] if entry[1] is not past]
+        if left:
+            self._shared[past.key] = left
+        else:
+            del self._shared[past.key]
 
     def _extend(self, handle: int, tokens: np.ndarray, indexed: bool) -> None:
         self._append(array("i", [handle]), array("q", [0, len(tokens)]), array("i", tokens.tobytes()), indexed)

@@ -41,8 +41,7 @@ typedef struct {
     int32_t store, state;
     int64_t clock;
     uint32_t first, last, len;       /* first and last block */
-    int32_t twin;                    /* the same text in the store shared by all problems; -1: none */
-    int32_t origin;                  /* a twin's own store is the shared one; this is its problem's */
+    int32_t origin;                  /* the store its text is from: another one for copies in the shared store */
     struct Trace *trace;             /* the last draft, to learn from; NULL: none yet */
 } Seq;
 
@@ -153,7 +152,7 @@ static int32_t seq_new(Index *x, int32_t store, int32_t origin) {
         }
         i = x->n_seqs++;
     }
-    x->seqs[i] = (Seq){.store = store, .state = LIVE, .first = NONE, .last = NONE, .twin = -1, .origin = origin};
+    x->seqs[i] = (Seq){.store = store, .state = LIVE, .first = NONE, .last = NONE, .origin = origin};
     return i;
 }
 static void seq_free(Index *x, int32_t i) {

@@ -58,16 +58,7 @@ void das_weights(const Drafter *d, Weights *out) { *out = d->w; }
 
 int das_store_new(Drafter *d) { return store_new(&d->x); }
 
-/* A sequence; with_twin: its tokens are seen by other problems too. */
-int das_seq_new(Drafter *d, int32_t store, int with_twin) {
-    int32_t i = seq_new(&d->x, store, store);
-    if (i < 0 || !with_twin) return i;
-    int32_t twin = seq_new(&d->x, d->shared, store);
-    if (twin < 0) return twin;
-    d->x.seqs[i].twin = twin;
-    return i;
-}
-int das_twin(const Drafter *d, int32_t seq) { return d->x.seqs[seq].twin; }
+int das_seq_new(Drafter *d, int32_t store) { return seq_new(&d->x, store, store); }
 
 /* Learns from what the last draft foresaw and what came, then forgets the draft. */
 static void learn_from(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
@@ -87,9 +78,7 @@ int das_append(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *offset
         const int32_t *new = toks + offsets[i];
         int64_t many = offsets[i + 1] - offsets[i];
         if (q->trace) learn_from(d, q->trace, new, many);
-        int32_t twin = q->twin;
         int rc = append(&d->x, seqs[i], new, many, indexed ? 0 : N_ORDERS);
-        if (!rc && twin >= 0) rc = append(&d->x, twin, new, many, indexed ? 1 : N_ORDERS);
         if (rc) return rc;
     }
     return 0;
@@ -102,6 +91,25 @@ void das_read(const Drafter *d, int32_t seq, int32_t *out) {
     uint32_t i = 0;
     for (uint32_t b = q->first; i < q->len; b = s->blocks[b].next)
         for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++) out[i] = s->cells[b * BLOCK + j].tok;
+}
+
+/* Copies a sequence, without its first `context` tokens, to where other problems see it; returns the copy. */
+int das_share(Drafter *d, int32_t seq, uint32_t context) {
+    const Store *s = &d->x.stores[d->x.seqs[seq].store];
+    int32_t copy = seq_new(&d->x, d->shared, d->x.seqs[seq].store);
+    if (copy < 0) return copy;
+    const Seq *q = &d->x.seqs[seq];
+    uint32_t i = 0;
+    for (uint32_t b = q->first; i < q->len; b = s->blocks[b].next) {
+        int32_t tokens[BLOCK];
+        int64_t n = 0;
+        for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++)
+            if (i >= context) tokens[n++] = s->cells[b * BLOCK + j].tok;
+        int rc = append(&d->x, copy, tokens, n, 1);
+        if (rc) return rc;
+        q = &d->x.seqs[seq];
+    }
+    return copy;
 }
 
 int das_end(Drafter *d, int32_t seq, int keep, int64_t clock) { return seq_end(&d->x, seq, keep, clock); }
@@ -147,7 +155,7 @@ typedef struct { uint32_t pos[MAX_VISITS], next; int32_t n; } Walk;
 
 /* The first positions of each order's chain. The walks go on side by side, because each jumps through memory. */
 static void walk(const Drafter *d, const Store *s, const int32_t *end, int32_t limit, int from, Walk *walks) {
-    uint32_t h[N_ORDERS];
+    uint32_t h[N_ORDERS] = {0};
     int most = 0;
     hashes(end, limit, h);
     for (int o = from; o < N_ORDERS; o++) {
@@ -177,7 +185,7 @@ static void walk(const Drafter *d, const Store *s, const int32_t *end, int32_t l
 }
 
 /* Occurrences of the end of the context in a store, longest order first, newest first within an order, each once.
- * other: the store is the shared one, and the request's own problem does not count. */
+ * other: the store is the shared one, where the request's own problem does not count and order 1 is not indexed. */
 static int gather(const Drafter *d, const Store *s, int32_t seq, const int32_t *end, int64_t len, int other,
                   Candidate *cand, int room) {
     const Config *c = &d->c;
@@ -201,7 +209,7 @@ static int gather(const Drafter *d, const Store *s, int32_t seq, const int32_t *
             int32_t id = s->blocks[pos >> SHIFT].seq;
             const Seq *q = &d->x.seqs[id];
             if (q->state == DEAD || (!other && c->exclude_own && id == seq)) continue;
-            seen++;                                    /* in the shared store it bounds the walk past own texts */
+            seen++;
             if (other && q->origin == problem) continue;
             int32_t m = match_length(s, end, pos, ORDERS[o], limit);
             if (m >= above) continue;                  /* found through a longer order already */

@@ -30,6 +30,10 @@ class _Text:
     key: str = ""
     clock: int | None = None  # None while live
 
+    @property
+    def length(self) -> int:
+        return len(self.tokens) - self.context
+
 
 @dataclass
 class _Found:
@@ -100,8 +104,7 @@ class ReferenceDrafter:
         self.clock = 0
         self._problems: dict[str, _Problem] = {}
         self._requests: dict[str, _Request] = {}
-        self._shared_log: list[tuple[_Text, int]] = []
-        self._shared: list[_Text] = []  # finished, oldest first
+        self._shared: list[_Text] = []  # finished texts that other problems see, oldest first
         self._weights = {name: _copy(values) for name, values in PRIOR.items()}
 
     def begin(self, request: str, problem: str, prompt: Sequence[int]) -> None:
@@ -130,8 +133,6 @@ class ReferenceDrafter:
         for token in tokens:
             here = (live.text, len(live.text.tokens))
             self._problems[live.key].log.append(here)
-            if self.others:
-                self._shared_log.append(here)
             live.text.tokens.append(int(token))
 
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
@@ -150,18 +151,20 @@ class ReferenceDrafter:
         live.text.clock = self.clock
         if not (keep and self.window):
             store.log = [(t, i) for t, i in store.log if t is not live.text]
-            self._shared_log = [(t, i) for t, i in self._shared_log if t is not live.text]
             return
+        mine = [t for t in self._shared if t.key == live.key]
+        if live.text.length > self.others or sum(t.clock == self.clock for t in mine) == constants.COPIES:
+            return
+        if len(mine) == constants.COPIES:
+            self._shared.remove(mine[0])
         self._shared.append(live.text)
-        while sum(len(t.tokens) - t.context for t in self._shared) > self.others:
-            oldest = self._shared.pop(0)
-            self._shared_log = [(t, i) for t, i in self._shared_log if t is not oldest]
+        while sum(t.length for t in self._shared) > self.others:
+            self._shared.pop(0)
 
     def end_step(self, clock: int) -> None:
         self.clock = clock
         for store in self._problems.values():
             store.log = [(t, i) for t, i in store.log if self._inside(t)]
-        self._shared_log = [(t, i) for t, i in self._shared_log if self._inside(t)]
         self._shared = [t for t in self._shared if self._inside(t)]
 
     def _inside(self, text: _Text) -> bool:
@@ -228,8 +231,9 @@ class ReferenceDrafter:
     def _gather_others(self, request: _Request, context: list[int]) -> list[_Found]:
         """The same in the texts of other problems, without order 1; the own problem's texts take visits too."""
         matches = [
-            _Found(text, i, _match(text.tokens[:i], context), OTHER_PROBLEM, True)
-            for text, i in reversed(self._shared_log)
+            _Found(text, i, min(i - text.context, _match(text.tokens[:i], context)), OTHER_PROBLEM, True)
+            for text in reversed(self._shared)
+            for i in reversed(range(text.context, len(text.tokens)))
         ]
         found: list[_Found] = []
         above = constants.MAX_MATCH + 1

@@ -228,7 +228,6 @@ def test_other_problems_are_a_fallback(options: dict, seen: bool) -> None:
     drafter = HistoryDrafter(**options)
     drafter.begin("other", "q", [])
     drafter.observe("other", TEXT)
-    assert drafts_text(drafter) == seen
     drafter.end("other")
     assert drafts_text(drafter) == seen
     drafter.end_step(drafter.window + 1)
