@@ -31,7 +31,7 @@ VISITS = (12, 12, 32)  # occurrences looked at per order; in other texts the pro
 ENOUGH = 12  # with fewer occurrences that still agree than this times the draft's probability so far, look up again
 MAX_MATCH = 32  # tokens; matches are compared up to here
 CONTEXT = 8  # tokens of the prompt kept before a response, so that its first tokens have a context
-COPIES = 2  # texts of a problem that other problems see: the newest, and of a clock the first to finish
+COPIES = 8  # texts of a problem that other problems see: the newest, and of a clock the first to finish
 OTHERS = 4  # occurrences in other problems looked at per lookup
 
 
@@ -109,7 +109,7 @@ class HistoryDrafter:
                     history; "own": own text only
     min_prob        a draft ends before the estimated probability that all of it is accepted falls below this
     max_candidates  occurrences in the problem looked at per drafted token, at most 256
-    others          tokens of finished texts, at most two a problem, that problems see of each other as a fallback
+    others          tokens of finished texts, at most eight a problem, that problems see of each other as a fallback
                     (copies: they cost up to this many tokens' memory); 0: none. Scopes "problem+request" and
                     "problem" only
     warm            a saved history to start with, or None

@@ -7,6 +7,7 @@
 #include "mix.h"
 
 #define MAX_VISITS 32
+#define BATCH 16                     /* requests drafted side by side */
 
 /* Mirrored field by field in native.py. */
 typedef struct {
@@ -24,7 +25,7 @@ typedef struct Trace {
     int32_t drafted[TRACE];
     Mixed mixed[TRACE];
     int32_t stride;
-    Candidate cand[];                /* [TRACE][stride] */
+    Candidate cand[];                /* [TRACE + 1][stride]: the last is for all later tokens */
 } Trace;
 
 typedef struct {
@@ -126,7 +127,7 @@ void das_clock(Drafter *d, int64_t clock) { d->clock = clock; }
 
 int64_t das_bytes(const Drafter *d) {
     uint64_t total = sizeof *d + index_bytes(&d->x), trace = sizeof(Trace);
-    trace += sizeof(Candidate) * TRACE * (uint64_t)(d->c.max_candidates + d->c.others);
+    trace += sizeof(Candidate) * (TRACE + 1) * (uint64_t)(d->c.max_candidates + d->c.others);
     for (int32_t i = 0; i < d->x.n_seqs; i++)
         if (d->x.seqs[i].state != FREE && d->x.seqs[i].trace) total += trace;
     return (int64_t)total;
@@ -153,50 +154,63 @@ static int32_t match_length(const Store *s, const int32_t *end, uint32_t pos, in
 
 typedef struct { uint32_t pos[MAX_VISITS], next; int32_t n; } Walk;
 
-/* The first positions of each order's chain. The walks go on side by side, because each jumps through memory. */
-static void walk(const Drafter *d, const Store *s, const int32_t *end, int32_t limit, int from, Walk *walks) {
-    uint32_t h[N_ORDERS] = {0};
-    int most = 0;
-    hashes(end, limit, h);
-    for (int o = from; o < N_ORDERS; o++) {
-        walks[o].n = 0;
-        walks[o].next = NONE;
-        if (ORDERS[o] <= limit && s->tables[o].size)
-            __builtin_prefetch(&s->tables[o].slots[slot_of(h[o], s->tables[o].size)]);
+/* A lookup of a context's end in a store. Its stages are run for many requests in turn, each fetching what the next
+ * stage reads: chains jump through memory, and the jumps of a whole batch overlap. */
+typedef struct {
+    const Store *s;
+    const int32_t *end;              /* of the context */
+    int32_t limit;                   /* longest match */
+    int other;                       /* 1: the shared store, where order 1 is not indexed */
+    uint32_t hash[N_ORDERS];
+    Walk walks[N_ORDERS];
+} Lookup;
+
+static void lookup_start(Lookup *l) {
+    hashes(l->end, l->limit, l->hash);
+    for (int o = 0; o < N_ORDERS; o++) {
+        const Table *t = &l->s->tables[o];
+        l->walks[o].n = 0;
+        l->walks[o].next = NONE;
+        if (o >= l->other && ORDERS[o] <= l->limit && t->size)
+            __builtin_prefetch(&t->slots[slot_of(l->hash[o], t->size)]);
     }
-    for (int o = from; o < N_ORDERS && ORDERS[o] <= limit && s->tables[o].size; o++) {
-        walks[o].next = *find(s, o, h[o], end);
-        if (walks[o].next == NONE) break;              /* then no longer n-gram occurs either */
-        __builtin_prefetch(&s->cells[walks[o].next]);
-        most = d->c.visits[o] > most ? d->c.visits[o] : most;
-    }
-    for (int i = 0; i < most; i++)
-        for (int o = from; o < N_ORDERS; o++) {
-            Walk *w = &walks[o];
-            if (w->next == NONE || i >= d->c.visits[o]) continue;
-            w->pos[i] = w->next;
-            w->n = i + 1;
-            w->next = s->cells[w->next].next[o];
-            if (w->next != NONE) {
-                __builtin_prefetch(&s->cells[w->next]);
-                __builtin_prefetch(&s->blocks[w->next >> SHIFT]);
-            }
-        }
 }
 
-/* Occurrences of the end of the context in a store, longest order first, newest first within an order, each once.
- * other: the store is the shared one, where the request's own problem does not count and order 1 is not indexed. */
-static int gather(const Drafter *d, const Store *s, int32_t seq, const int32_t *end, int64_t len, int other,
-                  Candidate *cand, int room) {
+static void lookup_heads(Lookup *l) {
+    for (int o = l->other; o < N_ORDERS && ORDERS[o] <= l->limit && l->s->tables[o].size; o++) {
+        uint32_t head = l->walks[o].next = *find(l->s, o, l->hash[o], l->end);
+        if (head == NONE) break;                       /* then no longer n-gram occurs either */
+        __builtin_prefetch(&l->s->cells[head]);
+        __builtin_prefetch(&l->s->blocks[head >> SHIFT]);
+    }
+}
+
+/* Takes step i along every chain; whether any goes on. */
+static int lookup_step(const Drafter *d, Lookup *l, int i) {
+    int on = 0;
+    for (int o = l->other; o < N_ORDERS; o++) {
+        Walk *w = &l->walks[o];
+        if (w->next == NONE || i >= d->c.visits[o]) continue;
+        w->pos[i] = w->next;
+        w->n = i + 1;
+        w->next = l->s->cells[w->next].next[o];
+        if (w->next == NONE) continue;
+        on = 1;
+        __builtin_prefetch(&l->s->cells[w->next]);
+        __builtin_prefetch(&l->s->blocks[w->next >> SHIFT]);
+    }
+    return on;
+}
+
+/* Occurrences, longest order first, newest first within an order, each once. In the shared store the request's own
+ * problem does not count. */
+static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *cand, int room) {
     const Config *c = &d->c;
-    int32_t limit = (int32_t)(len < c->max_match ? len : c->max_match), above = c->max_match + 1;
-    int32_t problem = d->x.seqs[seq].store;
-    Walk walks[N_ORDERS];
+    const Store *s = l->s;
+    int32_t above = c->max_match + 1, problem = d->x.seqs[seq].store;
     int n = 0;
-    if (!room) return 0;
-    walk(d, s, end, limit, other, walks);
-    for (int o = N_ORDERS - 1; o >= other && n < room; o--) {
-        Walk *w = &walks[o];
+    for (int o = N_ORDERS - 1; o >= l->other && n < room; o--) {
+        Walk *w = &l->walks[o];
         int32_t seen = 0;
         for (int i = 0; seen < c->visits[o] && n < room; i++) {
             uint32_t pos;
@@ -208,15 +222,15 @@ static int gather(const Drafter *d, const Store *s, int32_t seq, const int32_t *
             }
             int32_t id = s->blocks[pos >> SHIFT].seq;
             const Seq *q = &d->x.seqs[id];
-            if (q->state == DEAD || (!other && c->exclude_own && id == seq)) continue;
+            if (q->state == DEAD || (!l->other && c->exclude_own && id == seq)) continue;
             seen++;
-            if (other && q->origin == problem) continue;
-            int32_t m = match_length(s, end, pos, ORDERS[o], limit);
+            if (l->other && q->origin == problem) continue;
+            int32_t m = match_length(s, l->end, pos, ORDERS[o], l->limit);
             if (m >= above) continue;                  /* found through a longer order already */
             int64_t age = q->state == LIVE ? 0 : d->clock - q->clock;
             if (age > SOURCES - 3) age = SOURCES - 3;
-            cand[n++] = (Candidate){.pos = pos, .tok = s->cells[pos].tok, .match = m, .other = (uint8_t)other,
-                                    .source = (uint8_t)(other ? OTHER_PROBLEM : id == seq ? 0 : 1 + age)};
+            cand[n++] = (Candidate){.pos = pos, .tok = s->cells[pos].tok, .match = m, .other = (uint8_t)l->other,
+                                    .source = (uint8_t)(l->other ? OTHER_PROBLEM : id == seq ? 0 : 1 + age)};
         }
         above = ORDERS[o];
     }
@@ -240,60 +254,119 @@ static int follow(const Drafter *d, const Store *own, const Store *shared, const
     return kept;
 }
 
+/* A request's draft in the making. */
+typedef struct {
+    int32_t seq, *ctx;               /* ctx: recent tokens, then drafted ones */
+    Trace *t;
+    Candidate *cand;                 /* k of them */
+    int64_t len, limit;
+    double reach;                    /* probability that all drafted so far is accepted */
+    int k, looks, done;
+    Lookup own, others;
+} Work;
+
+/* Room for a request's trace and for `tokens` of context in each slot of a batch. */
 static int reserve(Drafter *d, Seq *q, int64_t tokens) {
     int32_t stride = d->c.max_candidates + d->c.others;
     if (!q->trace) {
-        q->trace = malloc(sizeof(Trace) + sizeof(Candidate) * TRACE * (size_t)stride);
+        q->trace = malloc(sizeof(Trace) + sizeof(Candidate) * (TRACE + 1) * (size_t)stride);
         if (!q->trace) return NO_MEMORY;
         q->trace->stride = stride;
     }
     q->trace->n = 0;
-    if (tokens <= d->cap_ctx) return 0;
-    int32_t *ctx = realloc(d->ctx, sizeof(int32_t) * (size_t)tokens);
+    if (tokens * BATCH <= d->cap_ctx) return 0;
+    int32_t *ctx = realloc(d->ctx, sizeof(int32_t) * BATCH * (size_t)tokens);
     if (!ctx) return NO_MEMORY;
-    d->ctx = ctx; d->cap_ctx = tokens;
+    d->ctx = ctx; d->cap_ctx = tokens * BATCH;
     return 0;
 }
 
-/* Drafts for n sequences. tokens, probs: [n][stride]; counts: [n]. */
+/* Drafts token j of a request from its candidates, or ends its draft. */
+static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, double *prob) {
+    Mixed spare, *m = j < TRACE ? &w->t->mixed[j] : &spare;
+    if (!w->k) { w->done = 1; return; }
+    mix(&d->w, w->cand, w->k, m);
+    int b = likeliest(m);
+    int32_t tok = m->best[b];
+    if (j < TRACE) {
+        w->t->drafted[j] = tok;
+        w->t->n = (int32_t)j + 1;
+    }
+    w->reach *= m->p[b];
+    if (w->reach < d->c.min_prob) { w->done = 1; return; }
+    *token = w->ctx[w->len++] = tok;
+    *prob = m->p[b];
+    Candidate *on = j < TRACE ? w->cand + w->t->stride : w->cand;   /* what is traced stays */
+    w->k = follow(d, w->own.s, w->others.s, w->cand, w->k, tok, on);
+    w->cand = on;
+}
+
+/* Drafts for at most BATCH sequences, token by token side by side. */
+static int draft_batch(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limits, int64_t stride,
+                       int32_t *tokens, double *probs, int64_t *counts) {
+    Work work[BATCH];
+    int64_t room = d->c.max_match + stride + 1;
+    for (int32_t r = 0; r < n; r++) {
+        int rc = reserve(d, &d->x.seqs[seqs[r]], room);
+        if (rc) return rc;
+    }
+    for (int32_t r = 0; r < n; r++) {
+        const Seq *q = &d->x.seqs[seqs[r]];
+        Work *w = &work[r];
+        w->seq = seqs[r]; w->ctx = d->ctx + r * room; w->t = q->trace; w->cand = q->trace->cand;
+        w->own.s = &d->x.stores[q->store]; w->own.other = 0;
+        w->others.s = &d->x.stores[d->shared]; w->others.other = 1;
+        w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
+        w->limit = limits[r]; w->reach = 1.0; w->k = 0; w->done = 0;
+        counts[r] = 0;
+    }
+    for (int64_t j = 0, live = n; live; j++) {
+        for (int32_t r = 0; r < n; r++) {
+            Work *w = &work[r];
+            w->done |= j >= w->limit;
+            w->looks = !w->done && w->k < d->c.enough * w->reach;
+            if (!w->looks) continue;
+            w->own.end = w->others.end = w->ctx + w->len;
+            w->own.limit = w->others.limit = (int32_t)(w->len < d->c.max_match ? w->len : d->c.max_match);
+            lookup_start(&w->own);
+            if (d->c.others) lookup_start(&w->others);
+        }
+        for (int32_t r = 0; r < n; r++) {
+            if (!work[r].looks) continue;
+            lookup_heads(&work[r].own);
+            if (d->c.others) lookup_heads(&work[r].others);
+        }
+        for (int i = 0, on = 1; on && i < MAX_VISITS; i++) {
+            on = 0;
+            for (int32_t r = 0; r < n; r++) {
+                if (!work[r].looks) continue;
+                on |= lookup_step(d, &work[r].own, i);
+                if (d->c.others) on |= lookup_step(d, &work[r].others, i);
+            }
+        }
+        live = 0;
+        for (int32_t r = 0; r < n; r++) {
+            Work *w = &work[r];
+            if (w->done) continue;
+            if (w->looks) {
+                w->k = lookup_collect(d, &w->own, w->seq, w->cand, d->c.max_candidates);
+                if (d->c.others) w->k += lookup_collect(d, &w->others, w->seq, w->cand + w->k, d->c.others);
+            }
+            draft_token(d, w, j, &tokens[r * stride + j], &probs[r * stride + j]);
+            counts[r] += !w->done;
+            live += !w->done;
+        }
+    }
+    return 0;
+}
+
+/* Drafts for n sequences. tokens, probs: [n][stride]; counts: [n]; no limit exceeds stride. */
 int das_propose(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limits, int64_t stride, int32_t *tokens,
                 double *probs, int64_t *counts) {
-    Candidate late[MAX_CAND];
-    Mixed spare;
-    for (int32_t r = 0; r < n; r++) {
-        Seq *q = &d->x.seqs[seqs[r]];
-        int rc = reserve(d, q, d->c.max_match + limits[r] + 1);
+    for (int32_t r = 0; r < n; r += BATCH) {
+        int rc = draft_batch(d, n - r < BATCH ? n - r : BATCH, seqs + r, limits + r, stride, tokens + r * stride,
+                             probs + r * stride, counts + r);
         if (rc) return rc;
-        const Store *s = &d->x.stores[q->store], *shared = &d->x.stores[d->shared];
-        Trace *t = q->trace;
-        Candidate *cand = t->cand;
-        int64_t len = tail(s, q, d->c.max_match, d->ctx), j = 0;
-        double reach = 1.0;
-        int k = 0;
-        for (; j < limits[r]; j++) {
-            if (k < d->c.enough * reach) {
-                k = gather(d, s, seqs[r], d->ctx + len, len, 0, cand, d->c.max_candidates);
-                k += gather(d, shared, seqs[r], d->ctx + len, len, 1, cand + k, d->c.others);
-            }
-            if (!k) break;
-            Mixed *m = j < TRACE ? &t->mixed[j] : &spare;
-            mix(&d->w, cand, k, m);
-            int b = likeliest(m);
-            int32_t tok = m->best[b];
-            if (j < TRACE) {
-                t->drafted[j] = tok;
-                t->n = (int32_t)j + 1;
-            }
-            reach *= m->p[b];
-            if (reach < d->c.min_prob) break;
-            tokens[r * stride + j] = tok;
-            probs[r * stride + j] = m->p[b];
-            d->ctx[len++] = tok;
-            Candidate *on = j + 1 < TRACE ? cand + t->stride : late;
-            k = follow(d, s, shared, cand, k, tok, on);
-            cand = on;
-        }
-        counts[r] = j;
     }
     return 0;
 }
