@@ -14,6 +14,7 @@
 #define BLOCK 32u
 #define SHIFT 5
 #define NONE UINT32_MAX
+#define NO_TOKEN (-1)
 #define N_ORDERS 3
 #define LONGEST 4
 #define NO_MEMORY (-1)
@@ -64,8 +65,11 @@ static uint32_t end_pos(const Seq *q) { return q->last * BLOCK + ((q->len - 1) &
 static uint32_t step_back(const Store *s, uint32_t pos) {
     return pos & (BLOCK - 1) ? pos - 1 : s->blocks[pos >> SHIFT].prev * BLOCK + BLOCK - 1;
 }
+/* The next position, NONE after a sequence's last block; past its end in that block the token is NO_TOKEN. */
 static uint32_t step_on(const Store *s, uint32_t pos) {
-    return (pos + 1) & (BLOCK - 1) ? pos + 1 : s->blocks[pos >> SHIFT].next * BLOCK;
+    if ((pos + 1) & (BLOCK - 1)) return pos + 1;
+    uint32_t next = s->blocks[pos >> SHIFT].next;
+    return next == NONE ? NONE : next * BLOCK;
 }
 
 /* Whether the n tokens before pos are the n tokens that end before `end`. pos must have that many before it. */
@@ -179,6 +183,7 @@ static uint32_t block_new(Index *x, Store *s, int32_t seq) {
     }
     Seq *q = &x->seqs[seq];
     s->blocks[b] = (Block){.seq = seq, .prev = q->last, .next = NONE};
+    for (uint32_t i = 0; i < BLOCK; i++) s->cells[b * BLOCK + i].tok = NO_TOKEN;
     if (q->last == NONE) q->first = b; else s->blocks[q->last].next = b;
     q->last = b;
     return b;

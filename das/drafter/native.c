@@ -135,19 +135,23 @@ int64_t das_bytes(const Drafter *d) {
 
 /* ---- drafting ---- */
 
-/* How many tokens before pos equal the end of the context, at most limit, when the last `known` are known to. */
-static int32_t match_length(const Store *s, const int32_t *end, uint32_t pos, int32_t known, int32_t limit) {
+/* How many tokens before pos equal the end of the context, at most limit. */
+static int32_t match_length(const Store *s, const int32_t *end, uint32_t pos, int32_t limit) {
     int32_t m = 0;
-    if ((pos & (BLOCK - 1)) >= (uint32_t)known) { m = known; pos -= (uint32_t)known; }
     while (m < limit) {
-        if (!(pos & (BLOCK - 1))) {
+        int32_t run = (int32_t)(pos & (BLOCK - 1));
+        if (!run) {
             uint32_t before = s->blocks[pos >> SHIFT].prev;
             if (before == NONE) break;
             pos = before * BLOCK + BLOCK;
+            run = BLOCK;
         }
-        pos--;
-        if (m >= known && s->cells[pos].tok != end[-1 - m]) break;
-        m++;
+        if (run > limit - m) run = limit - m;
+        const Cell *cell = &s->cells[pos];
+        for (int32_t i = 1; i <= run; i++)
+            if (cell[-i].tok != end[-m - i]) return m + i - 1;
+        m += run;
+        pos -= (uint32_t)run;
     }
     return m;
 }
@@ -225,7 +229,7 @@ static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *c
             if (q->state == DEAD || (!l->other && c->exclude_own && id == seq)) continue;
             seen++;
             if (l->other && q->origin == problem) continue;
-            int32_t m = match_length(s, l->end, pos, ORDERS[o], l->limit);
+            int32_t m = match_length(s, l->end, pos, l->limit);
             if (m >= above) continue;                  /* found through a longer order already */
             int64_t age = q->state == LIVE ? 0 : d->clock - q->clock;
             if (age > SOURCES - 3) age = SOURCES - 3;
@@ -245,10 +249,8 @@ static int follow(const Drafter *d, const Store *own, const Store *shared, const
         Candidate k = cand[i];
         if (k.tok != tok) continue;
         const Store *s = k.other ? shared : own;
-        if (k.pos == end_pos(&d->x.seqs[s->blocks[k.pos >> SHIFT].seq])) continue;
-        k.pos = step_on(s, k.pos);
+        if ((k.pos = step_on(s, k.pos)) == NONE || (k.tok = s->cells[k.pos].tok) == NO_TOKEN) continue;
         k.match += k.match < d->c.max_match;
-        k.tok = s->cells[k.pos].tok;
         out[kept++] = k;
     }
     return kept;
