@@ -27,8 +27,8 @@ SCOPES = ("problem+request", "problem", "global+request", "siblings", "own")
 
 # Chosen by replay of parts of recorded traces (docs/log.md, 2026-11-21).
 ORDERS = (1, 2, 4)  # n-gram sizes indexed (index.h); order 8 besides gains 0.7 % tokens per pass for 9 bytes a token
-VISITS = (12, 12, 32)  # occurrences looked at per order; in other texts the problem's own count too
-ENOUGH = 12  # with fewer occurrences that still agree than this times the draft's probability so far, look up again
+VISITS = (24, 32, 32)  # occurrences looked at per order; in other texts the problem's own count too
+ENOUGH = 2  # with fewer occurrences that still agree than this times the draft's probability so far, look up again
 MAX_MATCH = 32  # tokens; matches are compared up to here
 CONTEXT = 8  # tokens of the prompt kept before a response, so that its first tokens have a context
 COPIES = 8  # texts of a problem that other problems see: the newest, and of a clock the first to finish
@@ -122,8 +122,8 @@ class HistoryDrafter:
         *,
         window: int = 16,
         scope: str = "problem+request",
-        min_prob: float = 0.01,
-        max_candidates: int = 32,
+        min_prob: float = 0.005,
+        max_candidates: int = 64,
         others: int = 65536,
         warm: str | Path | None = None,
     ) -> None:

@@ -91,8 +91,8 @@ class ReferenceDrafter:
         *,
         window: int = 16,
         scope: str = "problem+request",
-        min_prob: float = 0.01,
-        max_candidates: int = 32,
+        min_prob: float = 0.005,
+        max_candidates: int = 64,
         others: int = 65536,
     ) -> None:
         check_options(window, scope, min_prob, max_candidates, others)
