@@ -193,12 +193,16 @@ class HistoryDrafter:
         flat, offsets = array("i"), array("q", [0])
         for new in tokens:
             if isinstance(new, np.ndarray):
-                flat.frombytes(token_array(new).tobytes())
-            else:
-                try:
+                # NumPy's checks cost microseconds: a few tokens are cheaper as a list, which `extend` checks.
+                few = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"
+                new = new.tolist() if few else token_array(new)
+            try:
+                if isinstance(new, np.ndarray):
+                    flat.frombytes(new.tobytes())
+                else:
                     flat.extend(new)
-                except OverflowError:
-                    raise ValueError(f"token ids must be in 0..{MAX_TOKEN}") from None
+            except OverflowError:
+                raise ValueError(f"token ids must be in 0..{MAX_TOKEN}") from None
             offsets.append(len(flat))
         self._append(array("i", [r.handle for r in live]), offsets, flat, indexed=True)
         for r, start, stop in zip(live, offsets, offsets[1:], strict=False):
