@@ -19,7 +19,7 @@ def bench_figure(result: dict[str, Any], path: Path) -> None:
             for which in [w for w in NAMES if w in row]:
                 y = row[which]["by_epoch"]
                 epochs.plot(range(len(y)), y, color=colour(NAMES[which]), linestyle=style, label=f"{trace} {which}")
-            points = row["das"]["reliability"]
+            points = [p for p in row["das"]["reliability"] if p[2] >= 100]
             calibration.plot([p[0] for p in points], [p[1] for p in points], linestyle=style, marker=".", label=trace)
         epochs.set(xlabel="group (epoch)", ylabel="tokens per pass", title="Drafts from history")
         epochs.legend(fontsize=6)
@@ -33,6 +33,6 @@ def bench_figure(result: dict[str, Any], path: Path) -> None:
         for key, label in units.items():
             cost.plot(tokens, [row[key] for row in sizes], marker=".", label=label)
         cost.set(xscale="log", yscale="log", xlabel="tokens indexed", title="Cost against history, das")
-        cost.legend(fontsize=7)
+        cost.legend(fontsize=7, loc="center", bbox_to_anchor=(0.5, 0.25))
         figure.savefig(path)
         plt.close(figure)

@@ -13,8 +13,9 @@
 #define RANKS 11
 #define VARIETIES 8
 #define BEST 4                       /* tokens the mixture looks at */
-#define N_COUNTS 4
-#define FEATURES 14
+#define N_COUNTS 7
+#define N_OWN 4
+#define FEATURES (6 + 2 * (N_COUNTS + N_OWN))
 #define OTHER_PROBLEM (SOURCES - 1)
 #define MAX_CAND 512
 #define TRACE 8                      /* drafted positions that are learned from */
@@ -29,7 +30,8 @@ typedef struct {
 } Weights;
 
 static const double VOTE_RATE = 0.005, MIX_RATE = 0.002;
-static const int COUNTED[N_COUNTS] = {1, 2, 5, 12};   /* match lengths at which occurrences are counted */
+/* Match lengths at which occurrences are counted: all of the problem, and those in the own text. */
+static const int COUNTED[N_COUNTS + N_OWN] = {1, 2, 3, 4, 6, 9, 14, 1, 2, 3, 5};
 
 typedef struct { uint32_t pos; int32_t tok, match; uint8_t source, rank, bucket, other; } Candidate;
 /* One drafted position: what was known about it. */
@@ -57,7 +59,7 @@ static double weight_of(const Weights *w, const Candidate *k) {
 /* Ranks n > 0 candidates and mixes them. */
 static void mix(const Weights *w, Candidate *cand, int n, Mixed *m) {
     int32_t tok[MAX_CAND], longest[MAX_CAND], seen[BUCKETS] = {0}, others = 0, own = -1;
-    int32_t count[MAX_CAND][N_COUNTS], total[N_COUNTS] = {0};
+    int32_t count[MAX_CAND][N_COUNTS + N_OWN], total[N_COUNTS + N_OWN] = {0};
     uint8_t newest[MAX_CAND];
     double share[MAX_CAND], all = 0.0;
     int distinct = 0;
@@ -87,6 +89,8 @@ static void mix(const Weights *w, Candidate *cand, int n, Mixed *m) {
         if (k->source == 0 && own < 0) own = j;
         if (!k->other)
             for (int l = 0; l < N_COUNTS && k->match >= COUNTED[l]; l++) { count[j][l]++; total[l]++; }
+        if (k->source == 0)
+            for (int l = N_COUNTS; l < N_COUNTS + N_OWN && k->match >= COUNTED[l]; l++) { count[j][l]++; total[l]++; }
     }
     m->variety = distinct < VARIETIES ? distinct : VARIETIES - 1;
     double none = w->none[m->top][m->variety];
@@ -102,15 +106,15 @@ static void mix(const Weights *w, Candidate *cand, int n, Mixed *m) {
         double *f = m->f[b];
         m->best[b] = tok[j];
         f[0] = log(share[j] / all);
-        for (int l = 0; l < N_COUNTS; l++) {
-            f[1 + l] = count[j][l] ? log1p_of[count[j][l]] : -0.5 * log1p_of[total[l]];
-            f[1 + N_COUNTS + l] = total[l] && count[j][l] == total[l];
+        f[1] = newest[j];
+        f[2] = own == j;
+        f[3] = log1p_of[longest[j]] - 1.5;
+        f[4] = b == 0;
+        f[5] = BUCKET_OF[longest[j]] == m->top;
+        for (int l = 0; l < N_COUNTS + N_OWN; l++) {
+            f[6 + 2 * l] = count[j][l] ? log1p_of[count[j][l]] : -0.5 * log1p_of[total[l]];
+            f[7 + 2 * l] = total[l] && count[j][l] == total[l];
         }
-        f[9] = newest[j];
-        f[10] = own == j;
-        f[11] = log1p_of[longest[j]] - 1.5;
-        f[12] = b == 0;
-        f[13] = BUCKET_OF[longest[j]] == m->top;
         share[j] = -1.0;
         score[b] = 0.0;
         for (int i = 0; i < FEATURES; i++) score[b] += v[i] * f[i];

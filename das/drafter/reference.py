@@ -17,7 +17,7 @@ from das.drafter.prior import PRIOR
 
 VOTE_RATE, MIX_RATE = 0.005, 0.002
 BEST, RANKS, VARIETIES, TRACE = 4, 11, 8, 8
-COUNTED = (1, 2, 5, 12)
+COUNTED, COUNTED_OWN = (1, 2, 3, 4, 6, 9, 14), (1, 2, 3, 5)
 OTHER_PROBLEM = 18
 
 
@@ -279,15 +279,15 @@ class ReferenceDrafter:
         features: list[list[float]] = []
         for token in tokens:
             longest = max(f.match for f in found if f.token == token)
-            here, agree = [], []
-            for level in COUNTED:
-                total = sum(f.match >= level for f in mine)
-                count = sum(f.match >= level for f in mine if f.token == token)
-                here.append(math.log(1.0 + count) if count else -0.5 * math.log(1.0 + total))
-                agree.append(float(total > 0 and count == total))
-            rest = [float(token in newest), float(token == own), math.log(1.0 + longest) - 1.5]
-            rest += [float(not features), float(_bucket(longest) == top)]
-            features.append([math.log(share[token] / everything), *here, *agree, *rest])
+            row = [math.log(share[token] / everything), float(token in newest), float(token == own)]
+            row += [math.log(1.0 + longest) - 1.5, float(not features), float(_bucket(longest) == top)]
+            for texts, levels in ((mine, COUNTED), ([f for f in mine if f.source == 0], COUNTED_OWN)):
+                for level in levels:
+                    total = sum(f.match >= level for f in texts)
+                    count = sum(f.match >= level for f in texts if f.token == token)
+                    row.append(math.log(1.0 + count) if count else -0.5 * math.log(1.0 + total))
+                    row.append(float(total > 0 and count == total))
+            features.append(row)
         none_score = v[0] * none_log + v[-1]
         scores = []
         for f_ in features:
