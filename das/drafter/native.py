@@ -52,7 +52,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 def prior_weights() -> np.ndarray:
     """`Weights` of mix.h before anything was learned: its fields one after the other, float64 [sum of sizes]."""
-    return np.concatenate([np.ravel(np.asarray(PRIOR[name], np.float64)) for name in SIZES])
+    return np.array([value for name in SIZES for value in PRIOR[name]], np.float64)
 
 
 def check(code: int) -> int:

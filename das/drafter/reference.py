@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from das.drafter import history as constants
 from das.drafter.history import Draft, check_options
-from das.drafter.prior import PRIOR
+from das.drafter.prior import PRIOR, SIZES
 
 VOTE_RATE, MIX_RATE = 0.005, 0.002
 BEST, RANKS, VARIETIES, TRACE = 4, 11, 8, 8
@@ -105,7 +106,7 @@ class ReferenceDrafter:
         self._problems: dict[str, _Problem] = {}
         self._requests: dict[str, _Request] = {}
         self._shared: list[_Text] = []  # finished texts that other problems see, oldest first
-        self._weights = {name: _copy(values) for name, values in PRIOR.items()}
+        self._weights = {name: _shaped(values, SIZES[name]) for name, values in PRIOR.items()}
 
     def begin(self, request: str, problem: str, prompt: Sequence[int]) -> None:
         if request in self._requests:
@@ -331,8 +332,12 @@ class ReferenceDrafter:
         w["none"][m.top][m.variety] *= 1.0 + ((0.0 if right > 0.0 else VOTE_RATE) - none * scale)
 
 
-def _copy(values: list) -> list:
-    return [_copy(v) if isinstance(v, list) else float(v) for v in values]
+def _shaped(values: Sequence[float], size: tuple[int, ...]) -> Any:
+    """A flat list as nested ones."""
+    if len(size) == 1:
+        return [float(v) for v in values]
+    part = len(values) // size[0]
+    return [_shaped(values[i * part : (i + 1) * part], size[1:]) for i in range(size[0])]
 
 
 def _bucket(match: int) -> int:
