@@ -375,12 +375,13 @@ class HistoryDrafter:
 
         A problem shares its COPIES newest such texts; the oldest texts of all make room.
         """
-        mine = self._shared.setdefault(past.key, [])
+        mine = self._shared.get(past.key, [])
         if past.length > self.others or sum(c == clock for c, _ in mine) == COPIES:
             return
         past.copy = native.check(self._lib.das_share(self._core, past.handle, past.context))
         native.check(self._lib.das_end(self._core, past.copy, 1, clock))
         mine.append((clock, past))
+        self._shared[past.key] = mine
         self._copies[past.copy] = past
         self._copied_tokens += past.length
         if len(mine) > COPIES:
