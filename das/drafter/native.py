@@ -1,6 +1,6 @@
 """The native core's types, through ctypes.
 
-`native.c` with `index.h` and `mix.h` has no dependency beyond libc. ctypes releases the GIL during calls, so a drafter
+`native.c` with its headers has no dependency beyond libc. ctypes releases the GIL during calls, so a drafter
 may work in one thread while others compute; calls on one drafter are made one at a time, under its lock.
 """
 
