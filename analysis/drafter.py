@@ -26,13 +26,13 @@ def bench_figure(result: dict[str, Any], path: Path) -> None:
         calibration.plot([0, 1], [0, 1], color="#888888", linewidth=0.8)
         calibration.set(xlabel="estimated probability", ylabel="accepted", title="Reliability, das")
         calibration.legend(fontsize=6)
-        sizes = result["sizes"]
-        tokens = [row["tokens"] for row in sizes]
-        units = {"query_us_per_request": "query, us a request", "bytes_per_token": "bytes a token"}
-        units |= {"update_us_per_token": "update, us a token", "build_us_per_token": "build, us a token"}
-        for key, label in units.items():
-            cost.plot(tokens, [row[key] for row in sizes], marker=".", label=label)
-        cost.set(xscale="log", yscale="log", xlabel="tokens indexed", title="Cost against history, das")
-        cost.legend(fontsize=7, loc="center", bbox_to_anchor=(0.5, 0.25))
+        if result["sizes"]:
+            tokens = [row["tokens"] for row in result["sizes"]]
+            units = {"query_us_per_request": "query, us a request", "bytes_per_token": "bytes a token"}
+            units |= {"update_us_per_token": "update, us a token", "build_us_per_token": "build, us a token"}
+            for key, label in units.items():
+                cost.plot(tokens, [row[key] for row in result["sizes"]], marker=".", label=label)
+            cost.set(xscale="log", yscale="log", xlabel="tokens indexed", title="Cost against history, das")
+            cost.legend(fontsize=7, loc="center", bbox_to_anchor=(0.5, 0.25))
         figure.savefig(path)
         plt.close(figure)
