@@ -54,7 +54,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: str) -> dict[str, Any]:
     """One trace: replays interleaved problem by problem, and the cost of building and evicting."""
-    makers: dict[str, Callable[[], Das | Arctic]] = {"das": lambda: Das(min_prob=task.min_prob)}
+    makers: dict[str, Callable[[], Das | Arctic]] = {"das": lambda: Das(min_prob=task.min_prob, window=task.window)}
     if has_arctic():
         makers["arctic"] = lambda: Arctic(task.depth)
     runs: dict[str, list[dict[str, Any]]] = {which: [] for which in makers}
@@ -85,7 +85,7 @@ def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) 
     """
     above = row["das"]
     for min_prob in task.min_probs:
-        drafter, t = Das(min_prob=min_prob), Tally()
+        drafter, t = Das(min_prob=min_prob, window=task.window), Tally()
         for problem, responses in problems:
             replay(problem, responses, drafter, task.group, task.tokens, t)
         below = t.summary()
