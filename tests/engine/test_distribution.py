@@ -84,7 +84,7 @@ DRAFTS: dict[str, Draft] = {  # the full drafts; each request verifies a random 
 def transitions(arguments: dict[str, Any], draft: Draft | None, draws: int, stock: Any = None) -> tuple[Any, int]:
     """Counts [previous, next] of what is emitted, pass after pass, and how many drafted tokens were accepted."""
     runner = plain_runner([SamplingParams(seed=i, **arguments) for i in range(REQUESTS)], VOCAB)
-    keyed = KeyedSampler(0, "processed_logprobs", VOCAB)
+    keyed = KeyedSampler(0, "processed_logprobs")
     rng = np.random.default_rng(3)
     counts = np.zeros((VOCAB, VOCAB), np.int64)
     last = np.zeros(REQUESTS, np.int64)
