@@ -23,7 +23,7 @@ from vllm.v1.sample.ops.penalties import apply_all_penalties
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from das.engine.noise import keyed_argmax, keyed_verify
+from das.engine.noise import REJECTED, keyed_argmax, keyed_verify
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -112,29 +112,38 @@ class KeyedSampler:
     def _logprobs(
         self, metadata: SamplingMetadata, values: torch.Tensor, emitted: torch.Tensor, layout: "_Layout | None"
     ) -> LogprobsTensors:
-        """Log-probs of the emitted tokens, a cell each: [requests * (longest draft + 1)], as parse_output wants them.
-
-        Cells without a token repeat the last row of their request; vLLM drops them.
-        """
+        """Log-probs of the emitted tokens, a cell each, [requests * (longest draft + 1)], as parse_output wants them."""
         if metadata.logprob_token_ids:
             raise UnsupportedSampling(
                 "logprob_token_ids cannot be combined with keyed sampling: ask for logprobs=N instead"
             )
-        if not self.logprobs_mode.endswith("logits"):
-            values = values.log_softmax(dim=-1)
         wanted = metadata.max_num_logprobs
         assert wanted is not None
+        tokens = emitted.reshape(-1, 1)
         if layout is not None:
-            values = values[torch.from_numpy(layout.cells().reshape(-1)).to(values.device)]
+            cells = layout.cells().reshape(-1)
+            used = np.arange(len(cells)) if wanted == -1 else (tokens[:, 0] != REJECTED).cpu().numpy().nonzero()[0]
+            values = values[torch.from_numpy(cells[used]).to(values.device)]
+        if not self.logprobs_mode.endswith("logits"):
+            values = values.log_softmax(dim=-1)
         if wanted == -1:
             return LogprobsTensors(torch.empty(0), values, torch.empty(0))
-        tokens = emitted.reshape(-1, 1).to(torch.int64).clamp_(min=0)
-        chosen = values.gather(-1, tokens)
-        ranks = (values >= chosen).sum(dim=-1)
+        if layout is not None:
+            where = torch.from_numpy(used).to(tokens.device)
+            tokens = tokens[where]
+        listed_tokens = tokens.to(torch.int64)
+        listed = values.gather(-1, listed_tokens)
+        ranks = (values >= listed).sum(dim=-1)
         if wanted > 0:
             top, top_tokens = values.topk(wanted, dim=-1)
-            chosen, tokens = torch.cat((chosen, top), dim=1), torch.cat((tokens, top_tokens), dim=1)
-        return LogprobsTensors(tokens.to(torch.int32), chosen, ranks)
+            listed, listed_tokens = torch.cat((listed, top), dim=1), torch.cat((listed_tokens, top_tokens), dim=1)
+        listed_tokens = listed_tokens.to(torch.int32)
+        if layout is not None:  # what nobody emitted stays 0: vLLM drops it
+            listed_tokens, listed, ranks = (
+                spread.new_zeros((len(cells), *spread.shape[1:])).index_copy_(0, where, spread)
+                for spread in (listed_tokens, listed, ranks)
+            )
+        return LogprobsTensors(listed_tokens, listed, ranks)
 
 
 class _Layout:
