@@ -112,7 +112,7 @@ class KeyedSampler:
     def _logprobs(
         self, metadata: SamplingMetadata, values: torch.Tensor, emitted: torch.Tensor, layout: "_Layout | None"
     ) -> LogprobsTensors:
-        """Log-probs of the emitted tokens, a cell each, [requests * (longest draft + 1)], as parse_output wants them."""
+        """Log-probs of the emitted tokens, a cell each: [requests * (longest draft + 1)], vLLM's own layout."""
         if metadata.logprob_token_ids:
             raise UnsupportedSampling(
                 "logprob_token_ids cannot be combined with keyed sampling: ask for logprobs=N instead"
