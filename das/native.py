@@ -48,12 +48,13 @@ def cache_dir(source: Path) -> Path:
 
 
 def build(source: Path) -> Path:
-    """Compile `source` (one C11 file) unless this source, these flags and this CPU were compiled before.
+    """Compile `source` (a C11 file and the headers beside it) unless they, these flags and this CPU were before.
 
     Returns the library. Raises NativeBuildError, in one line, when gcc is missing or refuses the file. Safe against
     concurrent builds: the library appears under its final name in one rename.
     """
-    key = hashlib.sha256(b"\0".join([source.read_bytes(), " ".join(FLAGS).encode(), cpu_model().encode()]))
+    files = [source, *sorted(source.parent.glob("*.h"))]
+    key = hashlib.sha256(b"\0".join([*(f.read_bytes() for f in files), " ".join(FLAGS).encode(), cpu_model().encode()]))
     folder = cache_dir(source)
     library = folder / f"{source.stem}-{key.hexdigest()[:16]}.so"
     if library.exists():

@@ -27,7 +27,8 @@ from experiments.rollout import batches
 from experiments.run_folder import RunFolder
 
 LISTED = 20  # logits that are compared at each position: the largest ones and the emitted token's
-VOCAB, DRAFT = 64, 4  # level 1
+VOCAB, DRAFT = 64, 4  # level 1: tokens, drafted tokens a request
+SURELY = 1e-4  # level 1: a smaller p-value is no chance
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
@@ -40,9 +41,11 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     run_folder = RunFolder(Path(folder), config)
     arms = {"none": arm_config("none", overrides), config.arm.name: config}
     result: dict[str, Any] = {"distribution": in_own_process(Path(folder) / "distribution.log", distribution, config)}
-    progress.note("level 1 distribution  chi-square p = {p_value:.3f} over {draws} draws, {device}".format(
-        **result["distribution"]
-    ))  # fmt: skip
+    first = result["distribution"]
+    progress.note(
+        f"level 1 distribution  {'agrees' if first['p_value'] > SURELY else 'DIFFERS'}: chi-square p = "
+        f"{first['p_value']:.3g} over {first['draws']} draws, {first['device']}"
+    )
     recorded = [in_own_process(Path(folder) / f"{name}.log", rollouts, arm, policy) for name, arm in arms.items()]
     result["sample"] = sample_agreement(recorded[0]["responses"], recorded[1]["responses"])
     result["sample"]["accepted"] = recorded[1]["accepted"]
@@ -82,7 +85,8 @@ def _with_error(log: Path, function: Any, *arguments: Any) -> tuple[Any, str]:
 
 
 def distribution(config: DictConfig) -> dict[str, Any]:
-    """Level 1: at least task.draws tokens emitted for fixed logits under drafts from the same distribution."""
+    """Level 1: at least task.draws tokens emitted for fixed logits; drafts by turns from the same distribution, always
+    the likeliest token, always the least likely."""
     setup.prepare(config)
     import torch
     from scipy.stats import chisquare
@@ -94,16 +98,19 @@ def distribution(config: DictConfig) -> dict[str, Any]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     requests = 1000
     runner = plain_runner([SamplingParams(seed=i, temperature=1.0) for i in range(requests)], VOCAB, device)
-    sampler = KeyedSampler(0, "processed_logprobs", VOCAB)
+    sampler = KeyedSampler(0, "processed_logprobs")
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(0)) * 2
     probabilities = logits.double().softmax(0).numpy()
     rng = np.random.default_rng(0)
     counts = np.zeros(VOCAB, np.int64)
     while counts.sum() < config.task.draws:
-        drafts = rng.choice(VOCAB, p=probabilities, size=(requests, DRAFT)).tolist()
+        drafts = rng.choice(VOCAB, p=probabilities, size=(requests, DRAFT))
+        drafts[1::3], drafts[2::3] = probabilities.argmax(), probabilities.argmin()
         rows = logits.to(device).repeat(requests * (DRAFT + 1), 1)
         runner_batch: Any = runner
-        emitted = sampler.sample(runner_batch, rows, draft_metadata(drafts, device)).sampled_token_ids.cpu().numpy()
+        emitted = (
+            sampler.sample(runner_batch, rows, draft_metadata(drafts.tolist(), device)).sampled_token_ids.cpu().numpy()
+        )
         kept = emitted >= 0
         counts += np.bincount(emitted[kept], minlength=VOCAB)
         runner.input_batch.num_tokens_no_spec[:requests] += kept.sum(1).astype(np.int32)
@@ -158,16 +165,17 @@ def sample_agreement(plain: Sequence[dict[str, Any]], drafted: Sequence[dict[str
         common = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
         same = a["tokens"] == b["tokens"]
         sequences += same
-        tokens += len(a["tokens"])
+        tokens += max(len(a["tokens"]), len(b["tokens"]))
         agreeing += common
         # The logits after a common beginning come from equal texts: they may only differ by the kernels' rounding.
+        difference = 0.0
         for i in range(min(common + 1, len(a["logits"]), len(b["logits"]))):
             difference = largest_difference(a["logits"][i], b["logits"][i])
             compared += 1
             exact += difference == 0.0
             anywhere = max(anywhere, difference)
-            if i == common and not same:
-                at_divergence.append(difference)
+        if not same:  # at the first token that differs, or at the end of the shorter response
+            at_divergence.append(difference)
     return {
         "tokens": tokens,
         "tokens_agreeing": agreeing,

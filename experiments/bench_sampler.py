@@ -77,7 +77,7 @@ def sampler_ratios(vocab: int, batch: int, draft: int, repeats: int) -> tuple[di
     rows = batch * (draft + 1)
     few = plain_runner([SamplingParams(seed=i) for i in range(batch)], vocab)
     many = plain_runner([SamplingParams(seed=i) for i in range(rows)], vocab)
-    keyed, keyed_many = (KeyedSampler(0, "processed_logprobs", vocab) for _ in range(2))
+    keyed, keyed_many = (KeyedSampler(0, "processed_logprobs") for _ in range(2))
     stock = Sampler("processed_logprobs")
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(rows, vocab, generator=generator)

@@ -41,7 +41,7 @@ def engine_settings(config: DictConfig, policy: str) -> EngineSettings:
         try:
             make_budget(budget)
             HistoryDrafter(**drafter)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OSError) as error:
             raise UserError(str(error)) from error
     return EngineSettings(
         model=policy,

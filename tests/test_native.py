@@ -15,7 +15,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the source in a folder of its own, so that builds start from nothing."""
     source = tmp_path / "package" / "native.c"
     source.parent.mkdir()
-    source.write_bytes(SOURCE.read_bytes())
+    for file in (SOURCE, *SOURCE.parent.glob("*.h")):
+        (source.parent / file.name).write_bytes(file.read_bytes())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return source
 

@@ -1,41 +1,44 @@
-"""The history drafter: drafts what followed, most often, the longest earlier occurrence of the current context.
+"""The history drafter: drafts what followed the newest and longest earlier occurrences of the current context.
 
-Each problem has one index over three sources: the window of its past trajectories, its live siblings (shared token by
-token while they decode) and the request's own text. A lookup gathers the occurrences of the context's last tokens,
-longest matches first and newest first among equals. Their next tokens are counted at a ladder of match lengths and
-blended from short to long, p <- (count + a p) / (total + a), where a grows with the variety of next tokens: where long
-matches are few or disagree, the shorter ones decide. The likeliest token is drafted, and the walk goes on with the
-occurrences that agree.
+Occurrences are looked up in three sources of a problem, the window of its past trajectories, its live siblings (shared
+token by token while they decode) and the request's own text, and in the newest texts of other problems. Each votes for
+its next token with a weight learned for its match length, source and recency; a learned mixture turns the votes into a
+probability of acceptance per token (mix.h). The likeliest token is drafted, and the walk goes on with the occurrences
+that agree. All weights follow the tokens that really come, draft after draft.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from das.drafter import native
 from das.trajectory import MAX_TOKEN, load_arrays, pack_strings, save_arrays, token_array, unpack_strings
 
-SCOPES = ("problem+request", "problem", "siblings", "own")
+SCOPES = ("problem+request", "problem", "global+request", "siblings", "own")
 
-# Constants chosen on parts of three recorded traces (DeepScaleR, one hard maths problem, Llama-3B RL; groups of 8 in
-# lock step, at most 16 tokens a draft, min_prob 0.1) by tokens per pass, tokens drafted per pass and calibration.
-# n-gram sizes indexed. Order 1, with level 1, pays: 2.41 tokens per pass at 4.7 drafted without, 2.53 at 5.6 with it
-# (measured under an earlier blending rule).
-ORDERS = (1, 2, 4, 8)
-ENOUGH = 12  # occurrences that make a lookup of shorter n-grams unnecessary; 8 to 32 differ by < 0.01 tokens per pass
+# Chosen by replay of parts of recorded traces (docs/log.md, 2026-11-21).
+ORDERS = (1, 2, 4)  # n-gram sizes indexed (index.h); order 8 besides gains 0.7 % tokens per pass for 9 bytes a token
+VISITS = (24, 32, 32)  # occurrences looked at per order; in other texts the problem's own count too
+ENOUGH = 2  # with fewer occurrences that still agree than this times the draft's probability so far, look up again
 MAX_MATCH = 32  # tokens; matches are compared up to here
-LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24)  # match lengths at which next tokens are counted
-# The shorter matches' estimate is worth this many occurrences per distinct next token (Witten and Bell's escape
-# count, tripled to make up for choosing the likeliest). 2 drafts more and overrates it, 4 is better calibrated still.
-VARIETY = 3.0
-# Weight of an occurrence by the age of its sequence in clock ticks; 0: live, or finished in this tick.
-AGE_WEIGHTS = (64, *(round(48 * 0.95**age) for age in range(16)))
+CONTEXT = 8  # tokens of the prompt kept before a response, so that its first tokens have a context
+COPIES = 8  # texts of a problem that other problems see: the newest, and of a clock the first to finish
+OTHERS = 4  # occurrences in other problems looked at per lookup
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_KIND = "drafter history 2"
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,21 @@ class _Store:
 
 @dataclass
 class _Request:
-    """A live request: problem, its sequence's handle, context tokens before its response, its prompt's key."""
+    """A request: problem, its store's key, its sequence's handle, context tokens before its response, its prompt's key.
+
+    copy: the handle of the text that other problems see, -1 for none.
+    """
 
     problem: str
+    key: str
     handle: int
     context: int
     prompt: bytes | None
     length: int = 0
+    copy: int = -1
 
 
-def check_options(window: int, scope: str, min_prob: float, max_candidates: int) -> None:
+def check_options(window: int, scope: str, min_prob: float, max_candidates: int, others: int) -> None:
     """ValueError, in one line, for an option outside its range."""
     if window < 0:
         raise ValueError(f"window must be >= 0, got {window}")
@@ -74,21 +82,39 @@ def check_options(window: int, scope: str, min_prob: float, max_candidates: int)
         raise ValueError(f"scope must be one of {', '.join(SCOPES)}; got {scope!r}")
     if not 0.0 <= min_prob <= 1.0:
         raise ValueError(f"min_prob must be in 0..1, got {min_prob}")
-    if not 1 <= max_candidates <= 65536:
-        raise ValueError(f"max_candidates must be in 1..65536, got {max_candidates}")
+    if not 1 <= max_candidates <= 256:
+        raise ValueError(f"max_candidates must be in 1..256, got {max_candidates}")
+    if others < 0:
+        raise ValueError(f"others must be >= 0, got {others}")
+
+
+def _locked(method: Callable[Concatenate[HistoryDrafter, P], R]) -> Callable[Concatenate[HistoryDrafter, P], R]:
+    """Let one thread at a time into the drafter."""
+
+    @wraps(method)
+    def wrapper(self: HistoryDrafter, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return wrapper
 
 
 class HistoryDrafter:
-    """Drafts from past trajectories of the problem, its live siblings and the request's own text.
+    """Drafts from past trajectories of the problem, its live siblings, the request's own text and other problems.
 
     window          clock ticks (steps or epochs) of history, the current one included; 0: finished requests are
                     forgotten at once
     scope           "problem+request": history, live siblings, own text with its prompt; "problem": without own text;
-                    "siblings": live siblings and own text, no history; "own": own text only
+                    "global+request": as the first, with all problems as one; "siblings": live siblings and own text, no
+                    history; "own": own text only
     min_prob        a draft ends before the estimated probability that all of it is accepted falls below this
-    max_candidates  earlier occurrences looked at per drafted token
+    max_candidates  occurrences in the problem looked at per drafted token, at most 256
+    others          tokens of finished texts, at most eight a problem, that problems see of each other as a fallback
+                    (copies: they cost up to this many tokens' memory); 0: none. Scopes "problem+request" and
+                    "problem" only
+    warm            a saved history to start with, or None
 
-    Not thread-safe; the native calls release the GIL. Bad options: ValueError.
+    Thread-safe: calls take turns under a lock, and the native calls release the GIL. Bad options: ValueError.
     """
 
     def __init__(
@@ -96,53 +122,70 @@ class HistoryDrafter:
         *,
         window: int = 16,
         scope: str = "problem+request",
-        min_prob: float = 0.1,
-        max_candidates: int = 32,
+        min_prob: float = 0.005,
+        max_candidates: int = 64,
+        others: int = 65536,
+        warm: str | Path | None = None,
     ) -> None:
-        check_options(window, scope, min_prob, max_candidates)
-        self.window = window if scope in ("problem+request", "problem") else 0
+        check_options(window, scope, min_prob, max_candidates, others)
+        self.window = 0 if scope in ("siblings", "own") else window
         self.scope = scope
+        self.others = others if scope in ("problem+request", "problem") else 0
         self.clock = 0
+        self._lock = threading.RLock()
         self._lib = native.lib()
-        self._config = _config(scope, min_prob, max_candidates)
-        self._stores: dict[str, _Store] = {}
+        self._config = native.Config(
+            max_match=MAX_MATCH,
+            max_candidates=max_candidates,
+            enough=min(ENOUGH, max_candidates),
+            exclude_own=scope == "problem",
+            others=OTHERS if self.others else 0,
+            min_prob=min_prob,
+        )
+        self._config.visits[:] = VISITS
         self._requests: dict[str, _Request] = {}
-        self._history: dict[int, list[_Request]] = {}  # by clock, in the order they ended
-        self._history_tokens = self._live_tokens = 0
         self._out = _Buffers(1024)
-        self._open()
+        self._open(native.prior_weights())
+        if warm is not None:
+            self.load(Path(warm))
 
-    def _open(self) -> None:
-        self._core = self._lib.das_new(self._config)
+    def _open(self, weights: np.ndarray) -> None:
+        """Start with an empty core."""
+        self._core = self._lib.das_new(self._config, weights.ctypes.data)
         if not self._core:
             raise MemoryError("history drafter: out of memory")
         self._close = weakref.finalize(self, self._lib.das_free, self._core)
+        self._stores: dict[str, _Store] = {}
+        self._history: dict[int, list[_Request]] = {}  # by clock, in the order they ended
+        # Finished texts that other problems see: by problem with their clocks, and by handle; oldest first.
+        self._shared: dict[str, list[tuple[int, _Request]]] = {}
+        self._copies: dict[int, _Request] = {}
+        self._history_tokens = self._live_tokens = self._copied_tokens = 0
 
     # ---- requests ----
 
-    def begin(self, request: str, problem: str, prompt: Sequence[int]) -> None:
+    @_locked
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
         """Start a request of a problem. Equal prompts of a problem's live requests are indexed once."""
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
         tokens = token_array(prompt)
-        # Sequences of different stores never meet: a store per request is what "own text only" means.
-        key = f"request {request}" if self.scope == "own" else f"problem {problem}"
+        key = self._key(request, problem)
         store = self._store(key)
         prompt_key = None
         if self.scope != "problem" and len(tokens):
             prompt_key = tokens.tobytes()
             if prompt_key not in store.prompts:
-                store.prompts[prompt_key] = [self._sequence(store, tokens, indexed=True), 0]
+                store.prompts[prompt_key] = [self._sequence(store, tokens), 0]
             store.prompts[prompt_key][1] += 1
-        context = tokens[-MAX_MATCH:]
-        handle = self._sequence(store, context, indexed=False)
-        self._requests[request] = _Request(key, handle, len(context), prompt_key)
+        self._requests[request] = self._response(problem, key, tokens[-CONTEXT:], prompt_key)
 
-    def observe(self, request: str, tokens: Sequence[int]) -> None:
+    def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
         """Append newly emitted tokens; the request's siblings may draft from them at once."""
         self.observe_batch([request], [tokens])
 
-    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+    @_locked
+    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
         """`observe` for many requests, in order, in one native call. A bad token id: ValueError, nothing stored."""
         if len(requests) != len(tokens):
             raise ValueError(f"{len(requests)} requests but {len(tokens)} token lists")
@@ -150,18 +193,23 @@ class HistoryDrafter:
         flat, offsets = array("i"), array("q", [0])
         for new in tokens:
             if isinstance(new, np.ndarray):
-                flat.frombytes(token_array(new).tobytes())
-            else:
-                try:
+                # NumPy's checks cost microseconds: a few tokens are cheaper as a list, which `extend` checks.
+                few = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"
+                new = new.tolist() if few else token_array(new)
+            try:
+                if isinstance(new, np.ndarray):
+                    flat.frombytes(new.tobytes())
+                else:
                     flat.extend(new)
-                except OverflowError:
-                    raise ValueError(f"token ids must be in 0..{MAX_TOKEN}") from None
+            except OverflowError:
+                raise ValueError(f"token ids must be in 0..{MAX_TOKEN}") from None
             offsets.append(len(flat))
         self._append(array("i", [r.handle for r in live]), offsets, flat, indexed=True)
         for r, start, stop in zip(live, offsets, offsets[1:], strict=False):
             r.length += stop - start
         self._live_tokens += len(flat)
 
+    @_locked
     def propose(self, requests: Sequence[str], limits: Sequence[int]) -> list[Draft]:
         """A draft of at most limits[i] tokens for each request, in one native call."""
         if len(requests) != len(limits):
@@ -181,27 +229,30 @@ class HistoryDrafter:
         spans = [(i * stride, i * stride + count) for i, count in enumerate(out.counts[:n].tolist())]
         return [Draft(out.tokens[start:stop].tolist(), out.probs[start:stop].tolist()) for start, stop in spans]
 
+    @_locked
     def end(self, request: str, keep: bool = True) -> None:
         """Finish a request: its response joins the history of the current clock, or is dropped (keep=False)."""
         (live,) = self._find([request])
         del self._requests[request]
         self._live_tokens -= live.length
-        store = self._stores[live.problem]
+        store = self._stores[live.key]
         if live.prompt is not None:
             entry = store.prompts[live.prompt]
             entry[1] -= 1
             if not entry[1]:
                 del store.prompts[live.prompt]
-                self._forget(live.problem, entry[0])
+                self._forget(live.key, entry[0])
         if keep and self.window:
             native.check(self._lib.das_end(self._core, live.handle, 1, self.clock))
             self._history.setdefault(self.clock, []).append(live)
             self._history_tokens += live.length
+            self._share(live, self.clock)
         else:
-            self._forget(live.problem, live.handle)
+            self._forget(live.key, live.handle)
 
     # ---- history ----
 
+    @_locked
     def end_step(self, clock: int) -> None:
         """Move the clock to a step or epoch number and evict history of clocks <= clock - window."""
         if clock < self.clock:
@@ -211,35 +262,42 @@ class HistoryDrafter:
         for old in [c for c in self._history if c <= clock - self.window]:
             for past in self._history.pop(old):
                 self._history_tokens -= past.length
-                self._forget(past.problem, past.handle)
+                self._forget(past.key, past.handle)
+                if past.copy >= 0:
+                    self._unshare(past)
 
+    @_locked
     def save(self, path: Path) -> None:
-        """Write the history and the clock as .npz, atomically. Live requests are not saved."""
+        """Write history, clock and learned weights as .npz, atomically. Live requests are not saved."""
         past = [(clock, r) for clock in sorted(self._history) for r in self._history[clock]]
         tokens = [np.empty(r.context + r.length, np.int32) for _, r in past]
         for out, (_, r) in zip(tokens, past, strict=False):
-            self._lib.das_read(self._core, r.handle, 0, out.ctypes.data)
+            self._lib.das_read(self._core, r.handle, out.ctypes.data)
         save_arrays(
             path,
             {
-                "kind": np.array("drafter history"),
+                "kind": np.array(_KIND),
+                "weights": self.weights(),
                 "clock": np.array(self.clock, np.int64),
                 "tokens": np.concatenate(tokens) if tokens else np.empty(0, np.int32),
                 "lengths": np.array([r.length for _, r in past], np.int64),
                 "contexts": np.array([r.context for _, r in past], np.int64),
                 "clocks": np.array([clock for clock, _ in past], np.int64),
-                "problems": pack_strings([r.problem.removeprefix("problem ") for _, r in past]),
+                "problems": pack_strings([r.problem for _, r in past]),
             },
         )
 
+    @_locked
     def load(self, path: Path) -> None:
-        """Replace history and clock by saved ones, as far as the window reaches. ValueError while requests live."""
+        """Replace history, clock and weights by saved ones, as far as the window reaches. ValueError while requests
+        live."""
         if self._requests:
             raise ValueError(f"cannot load while {len(self._requests)} requests are live")
-        a = load_arrays(path, "drafter history")
+        a = load_arrays(path, _KIND)
+        if a["weights"].shape != native.prior_weights().shape:
+            raise ValueError(f"{path}: weights of another version of the drafter")
         self._close()
-        self._open()
-        self._stores, self._history, self._history_tokens = {}, {}, 0
+        self._open(np.ascontiguousarray(a["weights"], np.float64))
         self.clock = int(a["clock"])
         self._lib.das_clock(self._core, self.clock)
         start = 0
@@ -247,14 +305,21 @@ class HistoryDrafter:
         for problem, clock, context, length in zip(unpack_strings(a["problems"]), *numbers, strict=True):
             stop = start + context + length
             if clock > self.clock - self.window:
-                key = f"problem {problem}"
-                store = self._store(key)
-                handle = self._sequence(store, a["tokens"][start : start + context], indexed=False)
-                self._extend(handle, a["tokens"][start + context : stop], indexed=True)
-                native.check(self._lib.das_end(self._core, handle, 1, clock))
-                self._history.setdefault(clock, []).append(_Request(key, handle, context, None, length))
+                past = self._response(problem, self._key("", problem), a["tokens"][start : start + context], None)
+                past.length = length
+                self._extend(past.handle, a["tokens"][start + context : stop], indexed=True)
+                native.check(self._lib.das_end(self._core, past.handle, 1, clock))
+                self._history.setdefault(clock, []).append(past)
                 self._history_tokens += length
+                self._share(past, clock)
             start = stop
+
+    @_locked
+    def weights(self) -> np.ndarray:
+        """The learned weights, float64, in the order of `das.drafter.prior.SIZES`."""
+        out = np.empty_like(native.prior_weights())
+        self._lib.das_weights(self._core, out.ctypes.data)
+        return out
 
     @property
     def history_tokens(self) -> int:
@@ -284,11 +349,56 @@ class HistoryDrafter:
             self._stores[key] = _Store(native.check(self._lib.das_store_new(self._core)), 0, {})
         return self._stores[key]
 
-    def _sequence(self, store: _Store, tokens: np.ndarray, indexed: bool) -> int:
+    def _key(self, request: str, problem: str) -> str:
+        """Sequences of different stores never meet: a store per request is what "own text only" means."""
+        if self.scope == "own":
+            return f"request {request}"
+        return "all" if self.scope == "global+request" else f"problem {problem}"
+
+    def _sequence(self, store: _Store, tokens: np.ndarray) -> int:
+        """An indexed text that is no response: a prompt."""
         handle = native.check(self._lib.das_seq_new(self._core, store.handle))
         store.sequences += 1
-        self._extend(handle, tokens, indexed)
+        self._extend(handle, tokens, indexed=True)
         return handle
+
+    def _response(self, problem: str, key: str, context: np.ndarray, prompt: bytes | None) -> _Request:
+        """An empty response after its context, which is not indexed."""
+        store = self._store(key)
+        handle = native.check(self._lib.das_seq_new(self._core, store.handle))
+        store.sequences += 1
+        self._extend(handle, context, indexed=False)
+        return _Request(problem, key, handle, len(context), prompt)
+
+    def _share(self, past: _Request, clock: int) -> None:
+        """Copy a finished text for other problems, if it is among its problem's first of this clock.
+
+        A problem shares its COPIES newest such texts; the oldest texts of all make room.
+        """
+        mine = self._shared.get(past.key, [])
+        if past.length > self.others or sum(c == clock for c, _ in mine) == COPIES:
+            return
+        past.copy = native.check(self._lib.das_share(self._core, past.handle, past.context))
+        native.check(self._lib.das_end(self._core, past.copy, 1, clock))
+        mine.append((clock, past))
+        self._shared[past.key] = mine
+        self._copies[past.copy] = past
+        self._copied_tokens += past.length
+        if len(mine) > COPIES:
+            self._unshare(mine[0][1])
+        while self._copied_tokens > self.others:
+            self._unshare(next(iter(self._copies.values())))
+
+    def _unshare(self, past: _Request) -> None:
+        native.check(self._lib.das_end(self._core, past.copy, 0, 0))
+        del self._copies[past.copy]
+        self._copied_tokens -= past.length
+        past.copy = -1
+        left = [entry for entry in self._shared[past.key] if entry[1] is not past]
+        if left:
+            self._shared[past.key] = left
+        else:
+            del self._shared[past.key]
 
     def _extend(self, handle: int, tokens: np.ndarray, indexed: bool) -> None:
         self._append(array("i", [handle]), array("q", [0, len(tokens)]), array("i", tokens.tobytes()), indexed)
@@ -322,22 +432,3 @@ class _Buffers:
         self.tokens, self.probs = np.empty(size, np.int32), np.empty(size, np.float64)
         self.counts = np.empty(size, np.int64)
         self.addresses = tuple(a.ctypes.data for a in (self.tokens, self.probs, self.counts))
-
-
-def _config(scope: str, min_prob: float, max_candidates: int) -> native.Config:
-    """The constants of this module and a drafter's options, as the native core takes them."""
-    config = native.Config(
-        n_orders=len(ORDERS),
-        n_levels=len(LEVELS),
-        n_ages=len(AGE_WEIGHTS),
-        max_match=MAX_MATCH,
-        max_candidates=max_candidates,
-        enough=min(ENOUGH, max_candidates),
-        exclude_own=scope == "problem",
-        min_prob=min_prob,
-        variety=VARIETY,
-    )
-    config.orders[: len(ORDERS)] = ORDERS
-    config.levels[: len(LEVELS)] = LEVELS
-    config.weights[: len(AGE_WEIGHTS)] = AGE_WEIGHTS
-    return config

@@ -1,7 +1,7 @@
 """The native core's types, through ctypes.
 
-`native.c` has no dependency beyond libc. ctypes releases the GIL during calls, so a drafter may work in one thread
-while others compute; one drafter must not be called from two threads at once.
+`native.c` with its headers has no dependency beyond libc. ctypes releases the GIL during calls, so a drafter
+may work in one thread while others compute; calls on one drafter are made one at a time, under its lock.
 """
 
 from __future__ import annotations
@@ -10,46 +10,49 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
+from das.drafter.prior import PRIOR, SIZES
 from das.native import load_native
 
 SOURCE = Path(__file__).with_name("native.c")
-
-MAX_ORDERS, MAX_LEVELS, MAX_AGES = 4, 16, 64
 
 
 class Config(ctypes.Structure):
     """`Config` of native.c, field by field."""
 
     _fields_ = [
-        ("orders", ctypes.c_int32 * MAX_ORDERS),
-        ("levels", ctypes.c_int32 * MAX_LEVELS),
-        ("variety", ctypes.c_double),
-        ("weights", ctypes.c_int32 * MAX_AGES),
-        ("n_orders", ctypes.c_int32),
-        ("n_levels", ctypes.c_int32),
-        ("n_ages", ctypes.c_int32),
         ("max_match", ctypes.c_int32),
         ("max_candidates", ctypes.c_int32),
         ("enough", ctypes.c_int32),
         ("exclude_own", ctypes.c_int32),
+        ("others", ctypes.c_int32),
+        ("visits", ctypes.c_int32 * 3),
         ("min_prob", ctypes.c_double),
     ]
 
 
 _PTR, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
-    "das_new": (_PTR, [ctypes.POINTER(Config)]),
+    "das_new": (_PTR, [ctypes.POINTER(Config), _PTR]),
     "das_free": (None, [_PTR]),
+    "das_weights": (None, [_PTR, _PTR]),
     "das_store_new": (_I32, [_PTR]),
     "das_store_end": (_I32, [_PTR, _I32]),
     "das_seq_new": (_I32, [_PTR, _I32]),
+    "das_share": (_I32, [_PTR, _I32, ctypes.c_uint32]),
     "das_append": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I32]),
-    "das_read": (None, [_PTR, _I32, _I64, _PTR]),
+    "das_read": (None, [_PTR, _I32, _PTR]),
     "das_end": (_I32, [_PTR, _I32, _I32, _I64]),
     "das_clock": (None, [_PTR, _I64]),
     "das_propose": (_I32, [_PTR, _I32, _PTR, _PTR, _I64, _PTR, _PTR, _PTR]),
     "das_bytes": (_I64, [_PTR]),
 }
+
+
+def prior_weights() -> np.ndarray:
+    """`Weights` of mix.h before anything was learned: its fields one after the other, float64 [sum of sizes]."""
+    return np.array([value for name in SIZES for value in PRIOR[name]], np.float64)
 
 
 def check(code: int) -> int:

@@ -1,16 +1,25 @@
 """The history drafter by brute force: no index, no native code; every answer scans every token of the problem.
 
 It is the oracle of the tests and shares only constants and option checks with `HistoryDrafter`, whose docstrings
-describe the methods. Tokens are equal to the native core's; probabilities too, since both add in the same order.
+describe the methods. Answers are equal to the native core's to the last bit: both compute the same doubles in the same
+order, weights learned on the way included.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from das.drafter import history as constants
 from das.drafter.history import Draft, check_options
+from das.drafter.prior import PRIOR, SIZES
+
+VOTE_RATE, MIX_RATE = 0.005, 0.002
+BEST, RANKS, VARIETIES, TRACE = 4, 11, 8, 8
+COUNTED, COUNTED_OWN = (1, 2, 3, 4, 6, 9, 14), (1, 2, 3, 5)
+OTHER_PROBLEM = 18
 
 
 @dataclass(eq=False)
@@ -19,14 +28,52 @@ class _Text:
 
     tokens: list[int]
     context: int
+    key: str = ""
     clock: int | None = None  # None while live
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens) - self.context
+
+
+@dataclass
+class _Found:
+    """An occurrence: the next token is text.tokens[index]. other: found in another problem's text."""
+
+    text: _Text
+    index: int
+    match: int
+    source: int
+    other: bool
+    bucket: int = 0
+    rank: int = 0
+
+    @property
+    def token(self) -> int:
+        return self.text.tokens[self.index]
+
+
+@dataclass
+class _Mixed:
+    """One drafted position as it was mixed: what `learn` needs."""
+
+    found: list[tuple[int, int, int, int, int]]  # token, other, bucket, source, rank
+    top: int
+    variety: int
+    tokens: list[int]
+    features: list[list[float]]
+    none_log: float
+    probs: list[float]
+    none: float
+    drafted: int = -1
 
 
 @dataclass(eq=False)
 class _Request:
-    problem: str
+    key: str
     text: _Text
     prompt: tuple[int, ...]
+    trace: list[_Mixed] = field(default_factory=list)
 
 
 @dataclass
@@ -45,22 +92,26 @@ class ReferenceDrafter:
         *,
         window: int = 16,
         scope: str = "problem+request",
-        min_prob: float = 0.1,
-        max_candidates: int = 32,
+        min_prob: float = 0.005,
+        max_candidates: int = 64,
+        others: int = 65536,
     ) -> None:
-        check_options(window, scope, min_prob, max_candidates)
-        self.window = window if scope in ("problem+request", "problem") else 0
+        check_options(window, scope, min_prob, max_candidates, others)
+        self.window = 0 if scope in ("siblings", "own") else window
         self.scope = scope
         self.min_prob = min_prob
         self.max_candidates = max_candidates
+        self.others = others if scope in ("problem+request", "problem") else 0
         self.clock = 0
         self._problems: dict[str, _Problem] = {}
         self._requests: dict[str, _Request] = {}
+        self._shared: list[_Text] = []  # finished texts that other problems see, oldest first
+        self._weights = {name: _shaped(values, SIZES[name]) for name, values in PRIOR.items()}
 
     def begin(self, request: str, problem: str, prompt: Sequence[int]) -> None:
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
-        key = f"request {request}" if self.scope == "own" else f"problem {problem}"
+        key = {"own": f"request {request}", "global+request": "all"}.get(self.scope, f"problem {problem}")
         store = self._problems.setdefault(key, _Problem())
         whole = tuple(int(t) for t in prompt)
         if self.scope != "problem" and whole:
@@ -70,13 +121,19 @@ class ReferenceDrafter:
                 store.log += [(text, i) for i in range(len(whole))]
             text, users = store.prompts[whole]
             store.prompts[whole] = (text, users + 1)
-        context = list(whole[-constants.MAX_MATCH :])
-        self._requests[request] = _Request(key, _Text(context, len(context)), whole)
+        context = list(whole[-constants.CONTEXT :])
+        self._requests[request] = _Request(key, _Text(context, len(context), key), whole)
 
     def observe(self, request: str, tokens: Sequence[int]) -> None:
         live = self._requests[request]
+        for mixed, token in zip(live.trace, tokens, strict=False):
+            self._learn(mixed, int(token))
+            if mixed.drafted != int(token):
+                break
+        live.trace = []
         for token in tokens:
-            self._problems[live.problem].log.append((live.text, len(live.text.tokens)))
+            here = (live.text, len(live.text.tokens))
+            self._problems[live.key].log.append(here)
             live.text.tokens.append(int(token))
 
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
@@ -85,7 +142,7 @@ class ReferenceDrafter:
 
     def end(self, request: str, keep: bool = True) -> None:
         live = self._requests.pop(request)
-        store = self._problems[live.problem]
+        store = self._problems[live.key]
         if live.prompt in store.prompts:
             text, users = store.prompts[live.prompt]
             store.prompts[live.prompt] = (text, users - 1)
@@ -95,11 +152,24 @@ class ReferenceDrafter:
         live.text.clock = self.clock
         if not (keep and self.window):
             store.log = [(t, i) for t, i in store.log if t is not live.text]
+            return
+        mine = [t for t in self._shared if t.key == live.key]
+        if live.text.length > self.others or sum(t.clock == self.clock for t in mine) == constants.COPIES:
+            return
+        if len(mine) == constants.COPIES:
+            self._shared.remove(mine[0])
+        self._shared.append(live.text)
+        while sum(t.length for t in self._shared) > self.others:
+            self._shared.pop(0)
 
     def end_step(self, clock: int) -> None:
         self.clock = clock
         for store in self._problems.values():
-            store.log = [(t, i) for t, i in store.log if t.clock is None or t.clock > clock - self.window]
+            store.log = [(t, i) for t, i in store.log if self._inside(t)]
+        self._shared = [t for t in self._shared if self._inside(t)]
+
+    def _inside(self, text: _Text) -> bool:
+        return text.clock is None or text.clock > self.clock - self.window
 
     @property
     def history_tokens(self) -> int:
@@ -112,67 +182,171 @@ class ReferenceDrafter:
     def propose(self, requests: Sequence[str], limits: Sequence[int]) -> list[Draft]:
         return [self._draft(self._requests[r], limit) for r, limit in zip(requests, limits, strict=True)]
 
+    # ---- drafting ----
+
     def _draft(self, request: _Request, limit: int) -> Draft:
         draft = Draft([], [])
+        request.trace = []
         context = request.text.tokens[-constants.MAX_MATCH :]
-        found: list[tuple[_Text, int, int]] = []  # (text, index of the next token, match length)
+        found: list[_Found] = []
         reach = 1.0
         while len(draft.tokens) < limit:
-            if len(found) < min(constants.ENOUGH, self.max_candidates):
-                found = self._gather(request, context)
+            if len(found) < min(constants.ENOUGH, self.max_candidates) * reach:
+                found = self._gather(request, context) + self._gather_others(request, context)
             if not found:
                 break
-            token, prob = self._choose(found)
+            mixed = self._mix(found)
+            best = max(range(len(mixed.probs)), key=lambda b: (mixed.probs[b], -b))
+            token, prob = mixed.tokens[best], mixed.probs[best]
+            if len(request.trace) < TRACE:
+                mixed.drafted = token
+                request.trace.append(mixed)
             reach *= prob
             if reach < self.min_prob:
                 break
             draft.tokens.append(token)
             draft.probs.append(prob)
-            context.append(token)
+            context = [*context, token]
             found = [
-                (text, i + 1, min(m + 1, constants.MAX_MATCH))
-                for text, i, m in found
-                if text.tokens[i] == token and i + 1 < len(text.tokens)
+                _Found(f.text, f.index + 1, min(f.match + 1, constants.MAX_MATCH), f.source, f.other)
+                for f in found
+                if f.token == token and f.index + 1 < len(f.text.tokens)
             ]
         return draft
 
-    def _gather(self, request: _Request, context: list[int]) -> list[tuple[_Text, int, int]]:
+    def _gather(self, request: _Request, context: list[int]) -> list[_Found]:
         """Occurrences of the context's end: longest order first, newest first within an order, each once."""
         matches = [
-            (text, i, _match(text.tokens[:i], context))
-            for text, i in reversed(self._problems[request.problem].log)
+            _Found(text, i, _match(text.tokens[:i], context), self._source(request, text), False)
+            for text, i in reversed(self._problems[request.key].log)
             if not (self.scope == "problem" and text is request.text)
         ]
-        found: list[tuple[_Text, int, int]] = []
+        found: list[_Found] = []
         above = constants.MAX_MATCH + 1
-        for order in reversed(constants.ORDERS):
-            if len(found) >= min(constants.ENOUGH, self.max_candidates):
-                break
-            newest = [match for match in matches if match[2] >= order][: self.max_candidates]
-            found = (found + [match for match in newest if match[2] < above])[: self.max_candidates]
+        for order, visits in reversed(list(zip(constants.ORDERS, constants.VISITS, strict=True))):
+            newest = [f for f in matches if f.match >= order][:visits]
+            found = (found + [f for f in newest if f.match < above])[: self.max_candidates]
             above = order
         return found
 
-    def _choose(self, found: list[tuple[_Text, int, int]]) -> tuple[int, float]:
-        """The likeliest next token and its probability; ties go to the one found first."""
-        weighted = [(text.tokens[i], match, self._weight(text)) for text, i, match in found]
-        best, best_prob = -1, -1.0
-        for token in dict.fromkeys(token for token, _, _ in weighted):
-            prob = 0.0
-            for level in constants.LEVELS:
-                here = [(t, w) for t, match, w in weighted if match >= level]
-                total, count = sum(w for _, w in here), sum(w for t, w in here if t == token)
-                distinct = len({t for t, _ in here})
-                prior = constants.VARIETY * distinct * constants.AGE_WEIGHTS[0]
-                if here:
-                    prob = (count + prior * prob) * (1.0 / (total + prior))
-            if prob > best_prob:
-                best, best_prob = token, prob
-        return best, best_prob
+    def _gather_others(self, request: _Request, context: list[int]) -> list[_Found]:
+        """The same in the texts of other problems, without order 1; the own problem's texts take visits too."""
+        matches = [
+            _Found(text, i, min(i - text.context, _match(text.tokens[:i], context)), OTHER_PROBLEM, True)
+            for text in reversed(self._shared)
+            for i in reversed(range(text.context, len(text.tokens)))
+        ]
+        found: list[_Found] = []
+        above = constants.MAX_MATCH + 1
+        for order, visits in list(zip(constants.ORDERS, constants.VISITS, strict=True))[:0:-1]:
+            newest = [f for f in matches if f.match >= order][:visits]
+            found += [f for f in newest if f.match < above and f.text.key != request.key]
+            above = order
+        return found[: constants.OTHERS]
 
-    def _weight(self, text: _Text) -> int:
-        age = 0 if text.clock is None else self.clock - text.clock
-        return constants.AGE_WEIGHTS[min(age, len(constants.AGE_WEIGHTS) - 1)]
+    def _source(self, request: _Request, text: _Text) -> int:
+        if text is request.text:
+            return 0
+        return 1 + min(0 if text.clock is None else self.clock - text.clock, OTHER_PROBLEM - 2)
+
+    def _weight(self, other: int, bucket: int, source: int, rank: int) -> float:
+        w = self._weights
+        return w["match"][other][bucket] * w["source"][source] * w["rank"][rank]
+
+    def _mix(self, found: list[_Found]) -> _Mixed:
+        newer: dict[int, int] = {}
+        newest: set[int] = set()
+        everything = 0.0
+        share: dict[int, float] = {}
+        for f in found:
+            f.bucket = _bucket(f.match)
+            group = -1 if f.other else f.bucket
+            f.rank = _rank(newer.get(group, 0))
+            if not newer.get(group):
+                newest.add(f.token)
+            newer[group] = newer.get(group, 0) + 1
+            weight = self._weight(f.other, f.bucket, f.source, f.rank)
+            everything += weight
+            share[f.token] = share.get(f.token, 0.0) + weight
+        mine = [f for f in found if not f.other]
+        top = max((f.bucket for f in mine), default=0)
+        variety = min(len(share), VARIETIES - 1)
+        none = self._weights["none"][top][variety]
+        everything += none
+        v = self._weights["mix"][top]
+        none_log = math.log(none / everything)
+        own = next((f.token for f in mine if f.source == 0), None)
+        tokens = sorted(share, key=lambda t: -share[t])[:BEST]
+        features: list[list[float]] = []
+        for token in tokens:
+            longest = max(f.match for f in found if f.token == token)
+            row = [math.log(share[token] / everything), float(token in newest), float(token == own)]
+            row += [math.log(1.0 + longest) - 1.5, float(not features), float(_bucket(longest) == top)]
+            for texts, levels in ((mine, COUNTED), ([f for f in mine if f.source == 0], COUNTED_OWN)):
+                for level in levels:
+                    total = sum(f.match >= level for f in texts)
+                    count = sum(f.match >= level for f in texts if f.token == token)
+                    row.append(math.log(1.0 + count) if count else -0.5 * math.log(1.0 + total))
+                    row.append(float(total > 0 and count == total))
+            features.append(row)
+        none_score = v[0] * none_log + v[-1]
+        scores = []
+        for f_ in features:
+            score = 0.0
+            for weight, feature in zip(v, f_, strict=False):
+                score += weight * feature
+            scores.append(score)
+        highest = max([none_score, *scores])
+        none_exp = math.exp(none_score - highest)
+        exps = [math.exp(score - highest) for score in scores]
+        total_exp = none_exp
+        for e in exps:
+            total_exp += e
+        keep = [(f.token, int(f.other), f.bucket, f.source, f.rank) for f in found]
+        probs = [e / total_exp for e in exps]
+        return _Mixed(keep, top, variety, tokens, features, none_log, probs, none_exp / total_exp)
+
+    def _learn(self, m: _Mixed, token: int) -> None:
+        w, v = self._weights, self._weights["mix"][m.top]
+        for best, features, prob in zip(m.tokens, m.features, m.probs, strict=True):
+            g = MIX_RATE * ((best == token) - prob)
+            for i, feature in enumerate(features):
+                v[i] += g * feature
+        g = MIX_RATE * ((token not in m.tokens) - m.none)
+        v[0] += g * m.none_log
+        v[-1] += g
+        weights = [self._weight(*where) for _, *where in m.found]
+        none = everything = w["none"][m.top][m.variety]
+        right = 0.0
+        for weight, (next_token, *_) in zip(weights, m.found, strict=True):
+            everything += weight
+            if next_token == token:
+                right += weight
+        scale = VOTE_RATE / everything
+        bonus = VOTE_RATE / right if right > 0.0 else 0.0
+        for weight, (next_token, other, bucket, source, rank) in zip(weights, m.found, strict=True):
+            step = 1.0 + weight * ((bonus if next_token == token else 0.0) - scale)
+            w["match"][other][bucket] *= step
+            w["source"][source] *= step
+            w["rank"][rank] *= step
+        w["none"][m.top][m.variety] *= 1.0 + ((0.0 if right > 0.0 else VOTE_RATE) - none * scale)
+
+
+def _shaped(values: Sequence[float], size: tuple[int, ...]) -> Any:
+    """A flat list as nested ones."""
+    if len(size) == 1:
+        return [float(v) for v in values]
+    part = len(values) // size[0]
+    return [_shaped(values[i * part : (i + 1) * part], size[1:]) for i in range(size[0])]
+
+
+def _bucket(match: int) -> int:
+    """Match lengths 0 to 8 one by one, then 10, 12, 16, 20, 24 and 31 as upper ends, then 32."""
+    return match if match <= 8 else 9 + sum(match > end for end in (10, 12, 16, 20, 24, 31))
+
+
+def _rank(newer: int) -> int:
+    return newer if newer < 6 else 5 + sum(newer >= start for start in (6, 8, 12, 16, 24))
 
 
 def _match(before: list[int], context: list[int]) -> int:

@@ -57,6 +57,7 @@ def prepare_environment(kv_cache_gib: int = 1, threads: int = 1, batch_invariant
         "OMP_NUM_THREADS": str(threads),
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second runner (GPU default) samples where no hook of ours reaches
         "TOKENIZERS_PARALLELISM": "false",
     }
     if batch_invariant:
@@ -111,6 +112,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "seed": settings.seed,
+        "async_scheduling": False,  # vLLM turns it off for drafts; arms must differ in the drafts alone
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects
         "speculative_config": speculative,
         "worker_extension_cls": "das.engine.worker.DasWorker",

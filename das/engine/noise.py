@@ -169,10 +169,12 @@ def accept(tokens: torch.Tensor, drafted: np.ndarray, drafts: torch.Tensor) -> t
     first_row = np.cumsum(drafted + 1) - (drafted + 1)
     rows = torch.from_numpy(first_row[:, None] + np.minimum(place, drafted[:, None]))  # [requests, width]
     sampled = tokens[rows.to(tokens.device)].to(torch.int32)
-    padded = torch.full(sampled.shape, REJECTED, dtype=torch.int32, device=tokens.device)
-    padded[torch.from_numpy(place < drafted[:, None]).to(tokens.device)] = drafts.to(torch.int32)
+    padded = torch.full((sampled.numel(),), REJECTED, dtype=torch.int32, device=tokens.device)
+    padded[torch.from_numpy((place < drafted[:, None]).reshape(-1).nonzero()[0]).to(tokens.device)] = drafts.to(
+        torch.int32
+    )
     # A token is emitted if all before it were the drafted ones.
-    matched = (sampled == padded).cumprod(dim=1)
+    matched = (sampled == padded.view(sampled.shape)).cumprod(dim=1)
     sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
     return sampled
 

@@ -2,6 +2,8 @@
 
 - GPUModelRunner._sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
 - GPUModelRunner.propose_draft_token_ids: the custom proposer class gets no request ids; drafting is timed for all arms.
+- VllmConfig.use_v2_model_runner: vLLM's second model runner, the default on GPUs for engines without drafts, has a
+  sampler of its own, so an undrafted arm would silently draw other noise.
 - SamplingParams._validate_spec_decode and build_logitsprocs: vLLM's verifier cannot do min_p and logit_bias with
   drafts, so it refuses them and does not even load their processors. The keyed verifier has both.
 - dispatch_cpu_unquantized_gemm (CPU): weights are packed and dropped, so new ones crash or go stale; and a single row
@@ -21,6 +23,7 @@ import torch
 
 from das.engine.cpu_invariance import INPUTS, double_single_rows, split_queries
 from das.engine.meter import RolloutMeter
+from das.engine.noise import REJECTED
 from das.engine.versions import UnsupportedVersion, require_supported
 
 _applied = False
@@ -35,11 +38,14 @@ def apply() -> None:
     if _applied:
         return
     require_supported()
+    from vllm.config import VllmConfig
     from vllm.platforms import current_platform
     from vllm.sampling_params import SamplingParams
     from vllm.v1.worker import gpu_model_runner
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+    if hasattr(VllmConfig, "use_v2_model_runner"):  # vLLM 0.26 has none
+        VllmConfig.use_v2_model_runner = _first_model_runner(VllmConfig.use_v2_model_runner)
     _patch(GPUModelRunner, "_sample", _keyed_sample)
     _patch(GPUModelRunner, "propose_draft_token_ids", _propose_with_requests)
     _patch(SamplingParams, "_validate_spec_decode", _accept_sampling_params)
@@ -71,6 +77,13 @@ def das_settings(vllm_config: Any) -> dict[str, Any] | None:
     return (vllm_config.additional_config or {}).get("das")
 
 
+def _first_model_runner(original: property) -> property:
+    def use_v2_model_runner(vllm_config: Any) -> bool:
+        return das_settings(vllm_config) is None and bool(original.__get__(vllm_config))
+
+    return property(use_v2_model_runner)
+
+
 def meter(runner: Any) -> RolloutMeter:
     """The runner's meter of the current rollout."""
     if not hasattr(runner, "das_meter"):
@@ -89,7 +102,7 @@ def _keyed_sample(original: Callable[..., Any], runner: Any, logits: Any, spec_d
             from das.engine.sampler import KeyedSampler
 
             config = runner.model_config
-            runner.das_sampler = KeyedSampler(config.seed or 0, config.logprobs_mode, config.get_vocab_size())
+            runner.das_sampler = KeyedSampler(config.seed or 0, config.logprobs_mode)
         # The per-request generators stay unused: dropping them spares CPU runs a set_offset that torch's CPU lacks.
         batch.generators.clear()
         batch.update_async_output_token_ids()
@@ -97,11 +110,14 @@ def _keyed_sample(original: Callable[..., Any], runner: Any, logits: Any, spec_d
     else:
         output = original(runner, logits, spec_decode_metadata)
     count = batch.num_reqs
-    emitted = (output.sampled_token_ids != -1).sum(dim=1).cpu().numpy()
-    emitted[runner.discard_request_mask.np[:count]] = 0
     drafted = np.zeros(count, np.int64)
     if spec_decode_metadata is not None:
         drafted = np.asarray(spec_decode_metadata.num_draft_tokens, np.int64)
+    if output.sampled_token_ids.shape[1] == 1:
+        emitted = np.ones(count, np.int64)
+    else:
+        emitted = (output.sampled_token_ids != REJECTED).sum(dim=1).cpu().numpy()
+    emitted[runner.discard_request_mask.np[:count]] = 0
     meter(runner).record_pass(batch.req_ids, drafted, emitted)
     return output
 

@@ -61,7 +61,7 @@ class DasProposer:
             fresh.append(live)
             tokens.append(new)
         drafts: list[list[int]] = [[] for _ in names]
-        if not rows:
+        if not rows:  # prompts, or requests that never draft
             return drafts
         self.drafter.observe_batch([live.name for live in fresh], tokens)
         room = [

@@ -23,7 +23,7 @@ from vllm.v1.sample.ops.penalties import apply_all_penalties
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from das.engine.noise import keyed_argmax, keyed_verify
+from das.engine.noise import REJECTED, keyed_argmax, keyed_verify
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -53,10 +53,9 @@ def request_seed(seed: int | None, request_id: str, engine_seed: int) -> int:
 class KeyedSampler:
     """Stands in for vLLM's sampler and rejection sampler in one model runner."""
 
-    def __init__(self, engine_seed: int, logprobs_mode: str, vocab: int):
+    def __init__(self, engine_seed: int, logprobs_mode: str):
         self.engine_seed = engine_seed
         self.logprobs_mode = logprobs_mode
-        self.vocab = vocab
         self._seeds: dict[str, int] = {}  # by request
         self._seeded: list[str] = []  # the requests, in batch order, that _batch_seeds is for
         self._batch_seeds = np.empty(0, np.int64)
@@ -113,29 +112,38 @@ class KeyedSampler:
     def _logprobs(
         self, metadata: SamplingMetadata, values: torch.Tensor, emitted: torch.Tensor, layout: "_Layout | None"
     ) -> LogprobsTensors:
-        """Log-probs of the emitted tokens, a cell each: [requests * (longest draft + 1)], as parse_output wants them.
-
-        Cells without a token repeat the last row of their request; vLLM drops them.
-        """
+        """Log-probs of the emitted tokens, a cell each: [requests * (longest draft + 1)], vLLM's own layout."""
         if metadata.logprob_token_ids:
             raise UnsupportedSampling(
                 "logprob_token_ids cannot be combined with keyed sampling: ask for logprobs=N instead"
             )
-        if not self.logprobs_mode.endswith("logits"):
-            values = values.log_softmax(dim=-1)
         wanted = metadata.max_num_logprobs
         assert wanted is not None
+        tokens = emitted.reshape(-1, 1)
         if layout is not None:
-            values = values[torch.from_numpy(layout.cells().reshape(-1)).to(values.device)]
+            cells = layout.cells().reshape(-1)
+            used = np.arange(len(cells)) if wanted == -1 else (tokens[:, 0] != REJECTED).cpu().numpy().nonzero()[0]
+            values = values[torch.from_numpy(cells[used]).to(values.device)]
+        if not self.logprobs_mode.endswith("logits"):
+            values = values.log_softmax(dim=-1)
         if wanted == -1:
             return LogprobsTensors(torch.empty(0), values, torch.empty(0))
-        tokens = emitted.reshape(-1, 1).to(torch.int64).clamp_(min=0)
-        chosen = values.gather(-1, tokens)
-        ranks = (values >= chosen).sum(dim=-1)
+        if layout is not None:
+            where = torch.from_numpy(used).to(tokens.device)
+            tokens = tokens[where]
+        listed_tokens = tokens.to(torch.int64)
+        listed = values.gather(-1, listed_tokens)
+        ranks = (values >= listed).sum(dim=-1)
         if wanted > 0:
             top, top_tokens = values.topk(wanted, dim=-1)
-            chosen, tokens = torch.cat((chosen, top), dim=1), torch.cat((tokens, top_tokens), dim=1)
-        return LogprobsTensors(tokens.to(torch.int32), chosen, ranks)
+            listed, listed_tokens = torch.cat((listed, top), dim=1), torch.cat((listed_tokens, top_tokens), dim=1)
+        listed_tokens = listed_tokens.to(torch.int32)
+        if layout is not None:  # what nobody emitted stays 0: vLLM drops it
+            listed_tokens, listed, ranks = (
+                spread.new_zeros((len(cells), *spread.shape[1:])).index_copy_(0, where, spread)
+                for spread in (listed_tokens, listed, ranks)
+            )
+        return LogprobsTensors(listed_tokens, listed, ranks)
 
 
 class _Layout:
@@ -208,7 +216,7 @@ class _Rows:
         if holder is not None and holder.has_tracked_requests():
             raise UnsupportedSampling("a thinking token budget cannot be combined with keyed sampling: leave it unset")
         if metadata.allowed_token_ids_mask is not None:
-            mask = metadata.allowed_token_ids_mask[: self.owner[-1] + 1]
+            mask = metadata.allowed_token_ids_mask[: self.requests]
             logits.masked_fill_(self._expand(mask), float("-inf"))
         if metadata.bad_words_token_ids:
             words = {
@@ -260,6 +268,9 @@ class _Rows:
         top_k, top_p = self.metadata.top_k, self.metadata.top_p
         if top_k is None and top_p is None:
             return logits
+        if top_p is not None:
+            # A request without top-p (1.0) must not lose the tokens that underflow only because another has one.
+            top_p = torch.where(top_p >= 1.0, 2.0, top_p)
         # Always the sorting form: vLLM's faster forms depend on the batch size, and their ties with it.
         return apply_top_k_top_p_pytorch(
             logits,
@@ -274,17 +285,36 @@ class _Rows:
             )
 
     def _logit_bias(self, logits: torch.Tensor, processor: LogitBiasLogitsProcessor) -> None:
-        for row, request in self._rows_of(processor.biases):
-            bias = processor.biases[request]
-            columns = torch.tensor(list(bias), device=logits.device)
-            logits[row, columns] += torch.tensor(list(bias.values()), dtype=torch.float32, device=logits.device)
+        cells = [
+            (row, token, bias)
+            for row, request in self._rows_of(processor.biases)
+            for token, bias in processor.biases[request].items()
+        ]
+        if cells:
+            rows, tokens, biases = zip(*cells, strict=True)
+            where = torch.tensor([rows, tokens], device=logits.device)
+            logits[where[0], where[1]] += torch.tensor(biases, dtype=torch.float32, device=logits.device)
 
     def _min_tokens(self, logits: torch.Tensor, processor: MinTokensLogitsProcessor) -> None:
+        rows: list[int] = []
+        tokens: list[int] = []
+        grammatical: set[int] = set()  # rows under a grammar, which may leave a stop token as the only choice
         for row, request in self._rows_of(processor.min_toks):
-            minimum, output, stop_tokens = processor.min_toks[request][:3]
+            minimum, output, stop_tokens, *grammar = processor.min_toks[request]
             before = 0 if self.layout is None else int(self.layout.offset[row])
             if stop_tokens and len(output) + before < minimum:
-                logits[row, torch.tensor(sorted(stop_tokens), device=logits.device)] = float("-inf")
+                rows += [row] * len(stop_tokens)
+                tokens += sorted(stop_tokens)
+                if any(grammar):
+                    grammatical.add(row)
+        if not rows:
+            return
+        where = torch.tensor([rows, tokens], device=logits.device)
+        unmasked = {row: logits[row].clone() for row in grammatical}
+        logits[where[0], where[1]] = float("-inf")
+        for row, before_masking in unmasked.items():
+            if torch.isneginf(logits[row]).all():
+                logits[row] = before_masking
 
     def _rows_of(self, requests: dict[int, Any]) -> list[tuple[int, int]]:
         """(row, request) for the rows whose request is in `requests`."""

@@ -54,7 +54,7 @@ FEATURES = (
     # With every fourth token a stop, most of these end right after min_tokens, in the middle of a draft.
     st.integers(1, 40).map(lambda least: {"min_tokens": least, "stop_token_ids": list(range(30, 100))}),
     maybe("min_tokens", st.integers(1, 40)),
-    maybe("logit_bias", st.dictionaries(TOKEN, st.sampled_from([-100.0, -3.0, 2.5, 6.0]), min_size=1, max_size=4)),
+    maybe("logit_bias", st.dictionaries(TOKEN, st.sampled_from([-100.0, -100.0, -3.0, 6.0]), min_size=1, max_size=4)),
     maybe("allowed_token_ids", st.lists(TOKEN, min_size=3, max_size=120, unique=True)),
     maybe("bad_words", st.lists(st.sampled_from(["add", "1", "is", "so", "0 1"]), min_size=1, max_size=3)),
     maybe("repetition_penalty", st.sampled_from([0.8, 1.3])),
@@ -83,7 +83,7 @@ def cases(draw: st.DrawFn) -> Case:
         arguments |= draw(STOPS)
     if draw(st.integers(0, 9)) == 0:  # a grammar, apart from what could leave it no token
         arguments = {name: arguments[name] for name in ("temperature", "seed", "max_tokens")}
-        arguments |= {"regex": "[0-9]{3,40}x", "logprobs": 1}
+        arguments |= {"regex": "[0-9]{3,40}x", "logprobs": 1, "min_tokens": draw(st.sampled_from([0, 0, 5, 45]))}
     if arguments["temperature"] == 0.0:
         arguments.pop("n", None)  # vLLM refuses n > 1 when greedy
     if "min_tokens" in arguments:

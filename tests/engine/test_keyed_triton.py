@@ -57,10 +57,11 @@ pointers = {"logits": "*fp32", "keys0": "*i32", "keys1": "*i32", "greedy": "*i8"
 whole = {"SPLIT": kernels.SPLIT, "BLOCK": kernels.BLOCK}
 order = kernels.split_argmax.arg_names
 signature = {name: pointers.get(name, "constexpr" if name in whole else "i32") for name in order}
+joined = {"best": "*fp32", "at": "*i32", "tokens": "*i64", "splits": "i32", "WIDTH": "constexpr"}
 for kernel, signature, constants in (
     (kernels.split_argmax, signature, whole),
-    (kernels.join_splits, {"best": "*fp32", "at": "*i32", "tokens": "*i64", "splits": "i32", "WIDTH": "constexpr"},
-     {"WIDTH": 16}),
+    (kernels.join_splits, joined, {"WIDTH": 16}),
+    (kernels.join_splits, {**joined, "splits": "constexpr"}, {"WIDTH": 1, "splits": 1}),  # vocabularies up to SPLIT
 ):
     source = ASTSource(kernel, signature, constexprs=constants)
     made = compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})

@@ -1,0 +1,289 @@
+/* The n-gram index: token sequences that grow while they are decoded, grouped in stores that never meet.
+ *
+ * A store keeps its tokens in blocks of 32 positions; a sequence owns a doubly linked list of blocks, so a position is
+ * one uint32 and siblings that grow in turns do not move. For each order n, a hash table holds the newest position whose
+ * n tokens before it are a given n-gram, and next[] chains to the older ones, newest first. Slots hold positions only:
+ * n-grams are compared in the text, so a chain never mixes two of them.
+ *
+ * Evicted sequences are only marked; a sweep unlinks them once they outweigh the rest, which keeps the cost of eviction
+ * proportional to the cost of insertion. Functions return >= 0, or NO_MEMORY / BAD_TOKEN / TOO_LONG. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK 32u
+#define SHIFT 5
+#define NONE UINT32_MAX
+#define NO_TOKEN (-1)
+#define N_ORDERS 3
+#define LONGEST 4
+#define NO_MEMORY (-1)
+#define BAD_TOKEN (-2)
+#define TOO_LONG (-3)
+
+static const int ORDERS[N_ORDERS] = {1, 2, LONGEST};
+
+enum { FREE, LIVE, HISTORY, DEAD };
+
+typedef struct { uint32_t *slots; uint32_t size, used; } Table;
+typedef struct { int32_t seq; uint32_t prev, next; } Block;
+typedef struct { int32_t tok; uint32_t next[N_ORDERS]; } Cell;   /* a position: its token, older equal contexts */
+typedef struct {
+    Cell *cells;                     /* [position] */
+    Block *blocks;                   /* [position / BLOCK] */
+    uint32_t n_blocks, cap_blocks, free_block;
+    Table tables[N_ORDERS];
+    uint64_t dead, alive;            /* tokens */
+    int used;
+} Store;
+
+struct Trace;
+typedef struct {
+    int32_t store, state;
+    int64_t clock;
+    uint32_t first, last, len;       /* first and last block */
+    int32_t origin;                  /* the store its text is from: another one for copies in the shared store */
+    struct Trace *trace;             /* the last draft, to learn from; NULL: none yet */
+} Seq;
+
+typedef struct {
+    Store *stores; int32_t n_stores;
+    Seq *seqs; int32_t n_seqs, cap_seqs, free_seq;     /* free list threaded through Seq.store */
+} Index;
+
+static uint32_t hash_step(uint32_t h, int32_t tok) {
+    uint64_t x = (uint64_t)(h ^ (uint32_t)tok) * 0x9E3779B97F4A7C15ull + (uint64_t)(uint32_t)tok * 0xD6E8FEB9u;
+    return (uint32_t)(x >> 32) ^ (uint32_t)x;
+}
+/* The slot a hash starts at; sizes need not be powers of two. */
+static uint32_t slot_of(uint32_t hash, uint32_t size) {
+    return (uint32_t)(((uint64_t)(hash * 0x85EBCA6Bu) * size) >> 32);
+}
+
+static uint32_t end_pos(const Seq *q) { return q->last * BLOCK + ((q->len - 1) & (BLOCK - 1)); }
+
+static uint32_t step_back(const Store *s, uint32_t pos) {
+    return pos & (BLOCK - 1) ? pos - 1 : s->blocks[pos >> SHIFT].prev * BLOCK + BLOCK - 1;
+}
+/* The next position, NONE after a sequence's last block; past its end in that block the token is NO_TOKEN. */
+static uint32_t step_on(const Store *s, uint32_t pos) {
+    if ((pos + 1) & (BLOCK - 1)) return pos + 1;
+    uint32_t next = s->blocks[pos >> SHIFT].next;
+    return next == NONE ? NONE : next * BLOCK;
+}
+
+/* Whether the n tokens before pos are the n tokens that end before `end`. pos must have that many before it. */
+static int same_context(const Store *s, uint32_t pos, const int32_t *end, int n) {
+    for (int i = 1; i <= n; i++) {
+        pos = step_back(s, pos);
+        if (s->cells[pos].tok != end[-i]) return 0;
+    }
+    return 1;
+}
+
+/* Hashes of the last 1, 2 and 4 of the `have` tokens before `end`, by order. */
+static void hashes(const int32_t *end, int64_t have, uint32_t *out) {
+    uint32_t h = 0;
+    for (int i = 1, o = 0; i <= LONGEST && i <= have; i++) {
+        h = hash_step(h, end[-i]);
+        if (i == ORDERS[o]) out[o++] = h;
+    }
+}
+
+/* The slot of the n-gram that ends before `end`: its newest position, or NONE where it would go. */
+static uint32_t *find(const Store *s, int o, uint32_t hash, const int32_t *end) {
+    const Table *t = &s->tables[o];
+    uint32_t i = slot_of(hash, t->size);
+    while (t->slots[i] != NONE && !same_context(s, t->slots[i], end, ORDERS[o])) i = i + 1 < t->size ? i + 1 : 0;
+    return &t->slots[i];
+}
+
+/* Refills an order's table with the given heads in a new size. */
+static int table_rebuild(Store *s, int o, uint64_t size) {
+    Table *t = &s->tables[o], fresh = {.size = (uint32_t)size, .used = t->used};
+    if (size >= NONE) return TOO_LONG;
+    if (!(fresh.slots = malloc(sizeof(uint32_t) * size))) return NO_MEMORY;
+    memset(fresh.slots, 0xFF, sizeof(uint32_t) * size);
+    for (uint32_t i = 0; i < t->size; i++) {
+        if (t->slots[i] == NONE) continue;
+        int32_t context[LONGEST];
+        uint32_t pos = t->slots[i], h[N_ORDERS];
+        for (int j = 1; j <= ORDERS[o]; j++) context[LONGEST - j] = s->cells[pos = step_back(s, pos)].tok;
+        hashes(context + LONGEST, ORDERS[o], h);
+        uint32_t k = slot_of(h[o], fresh.size);
+        while (fresh.slots[k] != NONE) k = k + 1 < fresh.size ? k + 1 : 0;
+        fresh.slots[k] = t->slots[i];
+    }
+    free(t->slots);
+    *t = fresh;
+    return 0;
+}
+static int table_reserve(Store *s, int o) {            /* room for one more at a load of at most 3/4 */
+    const Table *t = &s->tables[o];
+    if (((uint64_t)t->used + 1) * 4 <= (uint64_t)t->size * 3) return 0;
+    return table_rebuild(s, o, t->size ? (uint64_t)t->size + t->size / 4 + 1 : 16);
+}
+
+static void store_clear(Store *s) {
+    for (int o = 0; o < N_ORDERS; o++) free(s->tables[o].slots);
+    free(s->cells); free(s->blocks);
+    *s = (Store){.free_block = NONE, .used = s->used};
+}
+
+static int32_t store_new(Index *x) {
+    for (int32_t i = 0; i < x->n_stores; i++)
+        if (!x->stores[i].used) { x->stores[i].used = 1; return i; }
+    int32_t n = x->n_stores ? 2 * x->n_stores : 4, first = x->n_stores;
+    Store *s = realloc(x->stores, sizeof(Store) * (size_t)n);
+    if (!s) return NO_MEMORY;
+    x->stores = s;
+    memset(s + first, 0, sizeof(Store) * (size_t)(n - first));
+    for (int32_t i = first; i < n; i++) s[i].free_block = NONE;
+    x->n_stores = n;
+    s[first].used = 1;
+    return first;
+}
+
+static int32_t seq_new(Index *x, int32_t store, int32_t origin) {
+    int32_t i = x->free_seq;
+    if (i >= 0) x->free_seq = x->seqs[i].store;
+    else {
+        if (x->n_seqs == x->cap_seqs) {
+            int32_t cap = x->cap_seqs + x->cap_seqs / 4 + 16;
+            Seq *q = realloc(x->seqs, sizeof(Seq) * (size_t)cap);
+            if (!q) return NO_MEMORY;
+            x->seqs = q; x->cap_seqs = cap;
+        }
+        i = x->n_seqs++;
+    }
+    x->seqs[i] = (Seq){.store = store, .state = LIVE, .first = NONE, .last = NONE, .origin = origin};
+    return i;
+}
+static void seq_free(Index *x, int32_t i) {
+    free(x->seqs[i].trace);
+    x->seqs[i] = (Seq){.store = x->free_seq, .state = FREE};
+    x->free_seq = i;
+}
+
+static uint32_t block_new(Index *x, Store *s, int32_t seq) {
+    uint32_t b = s->free_block;
+    if (b != NONE) s->free_block = s->blocks[b].next;
+    else {
+        if (s->n_blocks == s->cap_blocks) {
+            uint32_t cap = s->cap_blocks + s->cap_blocks / 8 + 2;
+            if (cap >= (NONE >> SHIFT)) return NONE;
+            void *p;
+            if (!(p = realloc(s->cells, (size_t)cap * BLOCK * sizeof(Cell)))) return NONE;
+            s->cells = p;
+            if (!(p = realloc(s->blocks, cap * sizeof(Block)))) return NONE;
+            s->blocks = p;
+            s->cap_blocks = cap;
+        }
+        b = s->n_blocks++;
+    }
+    Seq *q = &x->seqs[seq];
+    s->blocks[b] = (Block){.seq = seq, .prev = q->last, .next = NONE};
+    for (uint32_t i = 0; i < BLOCK; i++) s->cells[b * BLOCK + i].tok = NO_TOKEN;
+    if (q->last == NONE) q->first = b; else s->blocks[q->last].next = b;
+    q->last = b;
+    return b;
+}
+
+/* Copies the last tokens of a sequence, at most want; returns how many. */
+static int64_t tail(const Store *s, const Seq *q, int64_t want, int32_t *out) {
+    int64_t n = want < q->len ? want : q->len;
+    uint32_t pos = n ? end_pos(q) : 0;
+    for (int64_t i = n - 1; i >= 0; i--) {
+        out[i] = s->cells[pos].tok;
+        if (i) pos = step_back(s, pos);
+    }
+    return n;
+}
+
+/* Appends n tokens. from: the first order that is indexed, N_ORDERS for none. */
+static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int from) {
+    Seq *q = &x->seqs[seq];
+    Store *s = &x->stores[q->store];
+    if (q->len + n > INT32_MAX) return TOO_LONG;
+    int32_t ctx[2 * LONGEST];                          /* the last tokens, moved back when full */
+    int64_t have = tail(s, q, LONGEST, ctx);
+    for (int64_t i = 0; i < n; i++) {
+        if (q->len % BLOCK == 0 && block_new(x, s, seq) == NONE) return NO_MEMORY;
+        uint32_t pos = q->last * BLOCK + q->len % BLOCK, h[N_ORDERS];
+        Cell *cell = &s->cells[pos];
+        *cell = (Cell){.tok = toks[i], .next = {NONE, NONE, NONE}};
+        hashes(ctx + have, have, h);
+        for (int o = from; o < N_ORDERS && ORDERS[o] <= have; o++) {
+            int rc = table_reserve(s, o);
+            if (rc) return rc;
+            uint32_t *slot = find(s, o, h[o], ctx + have);
+            s->tables[o].used += *slot == NONE;
+            cell->next[o] = *slot;
+            *slot = pos;
+        }
+        if (have == 2 * LONGEST) {
+            memcpy(ctx, ctx + LONGEST, sizeof(int32_t) * LONGEST);
+            have = LONGEST;
+        }
+        ctx[have++] = toks[i];
+        q->len++;
+        s->alive++;
+    }
+    return 0;
+}
+
+/* Unlinks every dead position, keeping the order of the rest, and frees its blocks and sequences. */
+static int sweep(Index *x, Store *s) {
+    for (int o = 0; o < N_ORDERS; o++) {
+        Table *t = &s->tables[o];
+        uint32_t used = 0;
+        for (uint32_t i = 0; i < t->size; i++) {
+            uint32_t *link = &t->slots[i];
+            while (*link != NONE) {
+                uint32_t *next = &s->cells[*link].next[o];
+                if (x->seqs[s->blocks[*link >> SHIFT].seq].state == DEAD) *link = *next;
+                else link = next;
+            }
+            used += t->slots[i] != NONE;
+        }
+        t->used = used;
+        int rc = t->size ? table_rebuild(s, o, 16 + (uint64_t)used * 3 / 2) : 0;
+        if (rc) return rc;
+    }
+    for (uint32_t b = 0; b < s->n_blocks; b++) {
+        int32_t id = s->blocks[b].seq;
+        if (id < 0 || x->seqs[id].state != DEAD || x->seqs[id].first != b) continue;
+        for (uint32_t y = b, after; y != NONE; y = after) {
+            after = s->blocks[y].next;
+            s->blocks[y] = (Block){.seq = -1, .prev = NONE, .next = s->free_block};
+            s->free_block = y;
+        }
+        seq_free(x, id);
+    }
+    s->dead = 0;
+    if (!s->alive) store_clear(s);
+    return 0;
+}
+
+/* keep: the sequence becomes history of the given clock; otherwise its tokens are forgotten. */
+static int seq_end(Index *x, int32_t seq, int keep, int64_t clock) {
+    Seq *q = &x->seqs[seq];
+    Store *s = &x->stores[q->store];
+    free(q->trace);
+    q->trace = NULL;
+    if (keep) { q->state = HISTORY; q->clock = clock; return 0; }
+    if (!q->len) { seq_free(x, seq); return 0; }
+    q->state = DEAD;
+    s->alive -= q->len; s->dead += q->len;
+    return s->dead > s->alive + 1024 || !s->alive ? sweep(x, s) : 0;
+}
+
+static uint64_t index_bytes(const Index *x) {
+    uint64_t total = sizeof(Seq) * (uint64_t)x->cap_seqs + sizeof(Store) * (uint64_t)x->n_stores;
+    for (int32_t i = 0; i < x->n_stores; i++) {
+        const Store *s = &x->stores[i];
+        total += (uint64_t)s->cap_blocks * (sizeof(Block) + BLOCK * sizeof(Cell));
+        for (int o = 0; o < N_ORDERS; o++) total += sizeof(uint32_t) * (uint64_t)s->tables[o].size;
+    }
+    return total;
+}

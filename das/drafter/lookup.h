@@ -1,0 +1,139 @@
+/* Occurrences of a context's end: the drafter's state, and lookups in its index (index.h) that fill candidates (mix.h). */
+#include "index.h"
+#include "mix.h"
+
+#define MAX_VISITS 32
+
+/* Mirrored field by field in native.py. */
+typedef struct {
+    int32_t max_match;               /* matches are compared up to this many tokens, at most 32 */
+    int32_t max_candidates;          /* occurrences in the problem looked at per drafted token */
+    int32_t enough;                  /* with fewer occurrences that still agree than this * reach, look up again */
+    int32_t exclude_own;             /* 1: a request's own text is no candidate */
+    int32_t others;                  /* occurrences in other problems looked at per lookup; 0: none */
+    int32_t visits[N_ORDERS];        /* occurrences looked at per order, at most MAX_VISITS */
+    double min_prob;                 /* a draft ends before its cumulative probability falls below this */
+} Config;
+
+typedef struct Trace {
+    int32_t n;
+    int32_t drafted[TRACE];
+    Mixed mixed[TRACE];
+    int32_t stride;
+    Candidate cand[];                /* [TRACE + 1][stride]: the last is for all later tokens */
+} Trace;
+
+typedef struct {
+    Config c;
+    int64_t clock;
+    Index x;
+    Weights w;
+    int32_t shared;                  /* the store of all problems' newest texts */
+    int32_t *ctx; int64_t cap_ctx;   /* scratch: recent tokens */
+} Drafter;
+
+/* How many tokens before pos equal the end of the context, at most limit. */
+static int32_t match_length(const Store *s, const int32_t *end, uint32_t pos, int32_t limit) {
+    int32_t m = 0;
+    while (m < limit) {
+        int32_t run = (int32_t)(pos & (BLOCK - 1));
+        if (!run) {
+            uint32_t before = s->blocks[pos >> SHIFT].prev;
+            if (before == NONE) break;
+            pos = before * BLOCK + BLOCK;
+            run = BLOCK;
+        }
+        if (run > limit - m) run = limit - m;
+        const Cell *cell = &s->cells[pos];
+        for (int32_t i = 1; i <= run; i++)
+            if (cell[-i].tok != end[-m - i]) return m + i - 1;
+        m += run;
+        pos -= (uint32_t)run;
+    }
+    return m;
+}
+
+typedef struct { uint32_t pos[MAX_VISITS], next; int32_t n; } Walk;
+
+/* A lookup of a context's end in a store. Its stages are run for many requests in turn, each fetching what the next
+ * stage reads: chains jump through memory, and the jumps of a whole batch overlap. */
+typedef struct {
+    const Store *s;
+    const int32_t *end;              /* of the context */
+    int32_t limit;                   /* longest match */
+    int other;                       /* 1: the shared store, where order 1 is not indexed */
+    uint32_t hash[N_ORDERS];
+    Walk walks[N_ORDERS];
+} Lookup;
+
+static void lookup_start(Lookup *l) {
+    hashes(l->end, l->limit, l->hash);
+    for (int o = 0; o < N_ORDERS; o++) {
+        const Table *t = &l->s->tables[o];
+        l->walks[o].n = 0;
+        l->walks[o].next = NONE;
+        if (o >= l->other && ORDERS[o] <= l->limit && t->size)
+            __builtin_prefetch(&t->slots[slot_of(l->hash[o], t->size)]);
+    }
+}
+
+static void lookup_heads(Lookup *l) {
+    for (int o = l->other; o < N_ORDERS && ORDERS[o] <= l->limit && l->s->tables[o].size; o++) {
+        uint32_t head = l->walks[o].next = *find(l->s, o, l->hash[o], l->end);
+        if (head == NONE) break;                       /* then no longer n-gram occurs either */
+        __builtin_prefetch(&l->s->cells[head]);
+        __builtin_prefetch(&l->s->blocks[head >> SHIFT]);
+    }
+}
+
+/* Takes step i along every chain; whether any goes on. */
+static int lookup_step(const Drafter *d, Lookup *l, int i) {
+    int on = 0;
+    for (int o = l->other; o < N_ORDERS; o++) {
+        Walk *w = &l->walks[o];
+        if (w->next == NONE || i >= d->c.visits[o]) continue;
+        w->pos[i] = w->next;
+        w->n = i + 1;
+        w->next = l->s->cells[w->next].next[o];
+        if (w->next == NONE) continue;
+        on = 1;
+        __builtin_prefetch(&l->s->cells[w->next]);
+        __builtin_prefetch(&l->s->blocks[w->next >> SHIFT]);
+    }
+    return on;
+}
+
+/* Occurrences, longest order first, newest first within an order, each once. In the shared store the request's own
+ * problem does not count. */
+static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *cand, int room) {
+    const Config *c = &d->c;
+    const Store *s = l->s;
+    int32_t above = c->max_match + 1, problem = d->x.seqs[seq].store;
+    int n = 0;
+    for (int o = N_ORDERS - 1; o >= l->other && n < room; o--) {
+        Walk *w = &l->walks[o];
+        int32_t seen = 0;
+        for (int i = 0; seen < c->visits[o] && n < room; i++) {
+            uint32_t pos;
+            if (i < w->n) pos = w->pos[i];
+            else {                                     /* the walk met texts that do not count, and was too short */
+                if (w->next == NONE) break;
+                pos = w->next;
+                w->next = s->cells[pos].next[o];
+            }
+            int32_t id = s->blocks[pos >> SHIFT].seq;
+            const Seq *q = &d->x.seqs[id];
+            if (q->state == DEAD || (!l->other && c->exclude_own && id == seq)) continue;
+            seen++;
+            if (l->other && q->origin == problem) continue;
+            int32_t m = match_length(s, l->end, pos, l->limit);
+            if (m >= above) continue;                  /* found through a longer order already */
+            int64_t age = q->state == LIVE ? 0 : d->clock - q->clock;
+            if (age > SOURCES - 3) age = SOURCES - 3;
+            cand[n++] = (Candidate){.pos = pos, .tok = s->cells[pos].tok, .match = m, .other = (uint8_t)l->other,
+                                    .source = (uint8_t)(l->other ? OTHER_PROBLEM : id == seq ? 0 : 1 + age)};
+        }
+        above = ORDERS[o];
+    }
+    return n;
+}

@@ -1,0 +1,164 @@
+/* How occurrences become a probability: two small models, learned online from the tokens that were emitted.
+ *
+ * Votes: an occurrence has the weight match * source * rank, three learned factors, and a learned weight stands for "none
+ * of them". A token's share is the sum of its occurrences' weights over the sum of all.
+ * Mixture: the shares of the BEST most voted tokens and what was counted about them are the features of a softmax over
+ * these tokens and "another one", with weights by the longest match. Its probabilities are the draft's.
+ * Both follow the gradient of the log-probability of the token that came. Compile with -ffp-contract=off and without
+ * -ffast-math: das/drafter/reference.py computes the same doubles in the same order. */
+#include <math.h>
+
+#define BUCKETS 16                   /* of match lengths */
+#define SOURCES 19                   /* own text, live or this tick, by age, other problems */
+#define RANKS 11
+#define VARIETIES 8
+#define BEST 4                       /* tokens the mixture looks at */
+#define N_COUNTS 7
+#define N_OWN 4
+#define FEATURES (6 + 2 * (N_COUNTS + N_OWN))
+#define OTHER_PROBLEM (SOURCES - 1)
+#define MAX_CAND 512
+#define TRACE 8                      /* drafted positions that are learned from */
+
+/* Mirrored in native.py. All positive factors but mix, which is additive. */
+typedef struct {
+    double match[2][BUCKETS];        /* by bucket; [1]: in other problems */
+    double source[SOURCES];
+    double rank[RANKS];              /* how many newer occurrences have a match of the same bucket */
+    double none[BUCKETS][VARIETIES]; /* by the longest match's bucket and the number of distinct tokens */
+    double mix[BUCKETS][FEATURES + 1];
+} Weights;
+
+static const double VOTE_RATE = 0.005, MIX_RATE = 0.002;
+/* Match lengths at which occurrences are counted: all of the problem, and those in the own text. */
+static const int COUNTED[N_COUNTS + N_OWN] = {1, 2, 3, 4, 6, 9, 14, 1, 2, 3, 5};
+
+typedef struct { uint32_t pos; int32_t tok, match; uint8_t source, rank, bucket, other; } Candidate;
+/* One drafted position: what was known about it. */
+typedef struct {
+    int32_t n, n_best, top, variety;
+    int32_t best[BEST];
+    double f[BEST][FEATURES], f_none;   /* f_none: the log of the share of "none of them" */
+    double p[BEST], p_none;
+} Mixed;
+
+
+static const uint8_t BUCKET_OF[33] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  9,  10, 10, 11, 11, 11, 11,
+                                      12, 12, 12, 12, 13, 13, 13, 13, 14, 14, 14, 14, 14, 14, 14, 15};
+static const uint8_t RANK_OF[24] = {0, 1, 2, 3, 4, 5, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8, 9, 9, 9, 9, 9, 9, 9, 9};
+
+static double log1p_of[MAX_CAND + 1];                 /* log(1 + count), filled once */
+static void fill_logs(void) {
+    for (int i = 0; i <= MAX_CAND; i++) log1p_of[i] = log(1.0 + i);
+}
+
+static double weight_of(const Weights *w, const Candidate *k) {
+    return w->match[k->other][k->bucket] * w->source[k->source] * w->rank[k->rank];
+}
+
+/* Ranks n > 0 candidates and mixes them. */
+static void mix(const Weights *w, Candidate *cand, int n, Mixed *m) {
+    int32_t tok[MAX_CAND], longest[MAX_CAND], seen[BUCKETS] = {0}, others = 0, own = -1;
+    int32_t count[MAX_CAND][N_COUNTS + N_OWN], total[N_COUNTS + N_OWN] = {0};
+    uint8_t newest[MAX_CAND];
+    double share[MAX_CAND], all = 0.0;
+    int distinct = 0;
+    m->n = n;
+    m->top = 0;
+    for (int i = 0; i < n; i++) {
+        Candidate *k = &cand[i];
+        k->bucket = BUCKET_OF[k->match];
+        int newer = k->other ? others++ : seen[k->bucket]++;
+        k->rank = newer < 24 ? RANK_OF[newer] : RANKS - 1;
+        if (!k->other && k->bucket > m->top) m->top = k->bucket;
+        double weight = weight_of(w, k);
+        all += weight;
+        int j = 0;
+        while (j < distinct && tok[j] != k->tok) j++;
+        if (j == distinct) {
+            tok[j] = k->tok;
+            share[j] = 0.0;
+            longest[j] = 0;
+            newest[j] = 0;
+            memset(count[j], 0, sizeof count[j]);
+            distinct++;
+        }
+        share[j] += weight;
+        if (k->match > longest[j]) longest[j] = k->match;
+        newest[j] |= newer == 0;
+        if (k->source == 0 && own < 0) own = j;
+        if (!k->other)
+            for (int l = 0; l < N_COUNTS && k->match >= COUNTED[l]; l++) { count[j][l]++; total[l]++; }
+        if (k->source == 0)
+            for (int l = N_COUNTS; l < N_COUNTS + N_OWN && k->match >= COUNTED[l]; l++) { count[j][l]++; total[l]++; }
+    }
+    m->variety = distinct < VARIETIES ? distinct : VARIETIES - 1;
+    double none = w->none[m->top][m->variety];
+    all += none;
+    m->n_best = distinct < BEST ? distinct : BEST;
+    const double *v = w->mix[m->top];
+    m->f_none = log(none / all);
+    double score[BEST], highest, sum;
+    highest = m->p_none = v[0] * m->f_none + v[FEATURES];
+    for (int b = 0; b < m->n_best; b++) {
+        int j = 0;
+        for (int i = 1; i < distinct; i++) if (share[i] > share[j]) j = i;
+        double *f = m->f[b];
+        m->best[b] = tok[j];
+        f[0] = log(share[j] / all);
+        f[1] = newest[j];
+        f[2] = own == j;
+        f[3] = log1p_of[longest[j]] - 1.5;
+        f[4] = b == 0;
+        f[5] = BUCKET_OF[longest[j]] == m->top;
+        for (int l = 0; l < N_COUNTS + N_OWN; l++) {
+            f[6 + 2 * l] = count[j][l] ? log1p_of[count[j][l]] : -0.5 * log1p_of[total[l]];
+            f[7 + 2 * l] = total[l] && count[j][l] == total[l];
+        }
+        share[j] = -1.0;
+        score[b] = 0.0;
+        for (int i = 0; i < FEATURES; i++) score[b] += v[i] * f[i];
+        if (score[b] > highest) highest = score[b];
+    }
+    m->p_none = sum = exp(m->p_none - highest);
+    for (int b = 0; b < m->n_best; b++) sum += m->p[b] = exp(score[b] - highest);
+    for (int b = 0; b < m->n_best; b++) m->p[b] /= sum;
+    m->p_none /= sum;
+}
+
+/* The likeliest of the mixed tokens; ties go to the most voted. */
+static int likeliest(const Mixed *m) {
+    int best = 0;
+    for (int b = 1; b < m->n_best; b++) if (m->p[b] > m->p[best]) best = b;
+    return best;
+}
+
+/* One step up the gradient of log P(tok), for a position that was mixed from these candidates. */
+static void learn(Weights *w, const Candidate *cand, const Mixed *m, int32_t tok) {
+    double *v = w->mix[m->top], *null = &w->none[m->top][m->variety], none = *null, all = none, right = 0.0;
+    double weight[MAX_CAND];
+    int hit = 0;
+    for (int b = 0; b < m->n_best; b++) {
+        int is = m->best[b] == tok;
+        double g = MIX_RATE * (is - m->p[b]);
+        hit |= is;
+        for (int i = 0; i < FEATURES; i++) v[i] += g * m->f[b][i];
+    }
+    double g = MIX_RATE * (!hit - m->p_none);
+    v[0] += g * m->f_none;
+    v[FEATURES] += g;
+    for (int i = 0; i < m->n; i++) {
+        weight[i] = weight_of(w, &cand[i]);
+        all += weight[i];
+        if (cand[i].tok == tok) right += weight[i];
+    }
+    double scale = VOTE_RATE / all, bonus = right > 0.0 ? VOTE_RATE / right : 0.0;
+    for (int i = 0; i < m->n; i++) {
+        const Candidate *k = &cand[i];
+        double step = 1.0 + weight[i] * ((k->tok == tok ? bonus : 0.0) - scale);
+        w->match[k->other][k->bucket] *= step;
+        w->source[k->source] *= step;
+        w->rank[k->rank] *= step;
+    }
+    *null *= 1.0 + ((right > 0.0 ? 0.0 : VOTE_RATE) - none * scale);
+}

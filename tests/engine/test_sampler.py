@@ -1,0 +1,55 @@
+"""The sampler against vLLM's own on corners that generated batches rarely reach, and the runner it must be in."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from vllm import SamplingParams
+from vllm.config import VllmConfig
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.sample.sampler import Sampler
+
+from das.engine import patches
+from das.engine.plain_batch import plain_runner
+from das.engine.sampler import KeyedSampler
+
+
+def test_a_grammar_that_leaves_only_a_stop_token_wins_over_min_tokens() -> None:
+    # Seen to fail (token 0) without the rows that are put back.
+    params = SamplingParams(
+        temperature=0.0, min_tokens=5, stop_token_ids=[7], structured_outputs=StructuredOutputsParams(regex="a")
+    )
+    logits = torch.full((1, 20), -math.inf)
+    logits[0, 7] = 1.0
+    runner: Any = plain_runner([params], 20)
+    stock = Sampler("processed_logprobs")(logits.clone(), runner.input_batch.sampling_metadata)
+    keyed = KeyedSampler(0, "processed_logprobs").sample(runner, logits.clone(), None)
+    assert stock.sampled_token_ids.tolist() == keyed.sampled_token_ids.tolist() == [[7]]
+
+
+def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:
+    # Seen to fail (-inf beside the neighbour) with top_p of 1 given to vLLM's mask.
+    logits = torch.tensor([[0.0, 0.0, -30.0, -40.0]])
+    own = SamplingParams(seed=1, temperature=0.2, logprobs=3)
+    alone: Any = plain_runner([own], 4)
+    beside: Any = plain_runner([own, SamplingParams(seed=2, temperature=0.2, top_p=0.9, logprobs=3)], 4)
+    sampler = KeyedSampler(0, "processed_logprobs")
+    single = sampler.sample(alone, logits.clone(), None).logprobs_tensors
+    double = KeyedSampler(0, "processed_logprobs").sample(beside, logits.repeat(2, 1), None).logprobs_tensors
+    assert single is not None
+    assert double is not None
+    assert torch.equal(single.logprobs[0], double.logprobs[0])
+    assert single.logprobs[0].min() > -math.inf
+
+
+def test_keyed_engines_never_take_the_runner_that_the_hooks_do_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    # On GPUs vLLM 0.32 would take its second model runner for engines without drafts.
+    patches.apply()
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    ask = VllmConfig.use_v2_model_runner.fget
+    other = SimpleNamespace(hisparse_config=None)
+    assert ask is not None
+    assert ask(SimpleNamespace(additional_config={"das": {}}, attention_config=other)) is False
+    assert ask(SimpleNamespace(additional_config={}, attention_config=other)) is True

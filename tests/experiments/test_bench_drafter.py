@@ -1,0 +1,77 @@
+"""task=bench_drafter on generated data, and its replay against a drafter that knows the future."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+
+from das.drafter import Draft
+from experiments import bench_drafter
+from experiments.drafter_replay import PROMPT, Tally, read_trace, replay
+from experiments.errors import UserError
+
+CONFIGS = str(Path(__file__).resolve().parents[2] / "configs")
+
+
+class Oracle:
+    """Drafts the recorded text, but is wrong at every tenth token."""
+
+    def __init__(self, text: np.ndarray) -> None:
+        self.text = np.concatenate([PROMPT, text])
+
+    def begin(self, request: str, problem: str) -> None: ...
+    def observe(self, requests: list[str], tokens: list[np.ndarray]) -> None: ...
+    def end(self, request: str) -> None: ...
+    def end_epoch(self) -> None: ...
+
+    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> list[Draft]:
+        drafts = []
+        for context in contexts:
+            at = len(context)
+            tokens = [int(t) if i % 10 else -1 for i, t in enumerate(self.text[at : at + limit], at)]
+            drafts.append(Draft(tokens, [0.9] * len(tokens)))
+        return drafts
+
+
+def test_replay_counts_passes_drafted_and_accepted() -> None:
+    text = np.arange(100, dtype=np.int32)
+    tally = Tally()
+    replay("p", [text, text], Oracle(text), 2, 16, tally)
+    summary = tally.summary()
+    # A pass for the first token, then one at every tenth position ends at the wrong token and emits the right one.
+    assert summary["tokens"] == 200
+    assert summary["tokens_per_pass"] == pytest.approx(200 / (2 * 11))
+    assert tally.accepted == 2 * 90  # the last pass of a response emits no token of its own
+    assert summary["accept_rate"] == pytest.approx(tally.accepted / tally.drafted)
+
+
+def test_result_has_its_keys(tmp_path: Path) -> None:
+    small = "problems=2 group=2 sizes=[20000] array_sizes=[2000] batches=[1,4] min_probs=[0.2]"
+    with initialize_config_dir(CONFIGS, version_base=None):
+        config = compose("config", overrides=["task=bench_drafter", *(f"task.{option}" for option in small.split())])
+    bench_drafter.run(config, [], str(tmp_path))
+    result = json.loads((tmp_path / "result.json").read_text())
+    keys = {"tokens_per_pass", "by_epoch", "drafted_per_pass", "accept_rate", "query_us_per_request"}
+    keys |= {"update_us_per_token", "build_us_per_token", "evict_us_per_trajectory", "bytes_per_token"}
+    row = result["traces"]["generated"]
+    assert keys <= row["das"].keys()
+    assert row["das"]["tokens_per_pass"] > 1.5
+    assert len(row["das"]["by_epoch"]) == 4
+    if result["arctic"]:
+        assert keys <= row["arctic"].keys()
+        assert row["ratio"]["tokens_per_pass"] > 1
+    assert set(result["batches"]) == {"1", "4"}
+    assert result["sizes"][0]["tokens"] == 20000
+    assert (tmp_path / "drafter.png").exists()
+
+
+def test_bad_trace_is_one_line(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "x.jsonl.gz", "wt") as file:
+        file.write('{"run": 1}\n')
+    for path in (tmp_path / "x.jsonl.gz", tmp_path / "missing.jsonl.gz"):
+        with pytest.raises(UserError, match="trace") as error:
+            read_trace(path, 5)
+        assert "\n" not in str(error.value)
