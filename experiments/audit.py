@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from analysis import arms as arm_analysis
 from experiments import setup
@@ -23,7 +23,7 @@ from experiments.arm import quiet_into
 from experiments.compare import arm_config, run_arms
 from experiments.errors import RunFailed, UserError
 from experiments.progress import Progress
-from experiments.rollout import batches
+from experiments.rollout import rolled
 from experiments.run_folder import RunFolder
 
 LISTED = 20  # logits that are compared at each position: the largest ones and the emitted token's
@@ -53,9 +53,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         raise RunFailed(f"arm {config.arm.name}: not one drafted token was accepted, the audit would prove nothing")
     progress.note(describe(result["sample"]))
     if config.task.train_steps:
-        short = OmegaConf.create({"trainer": {"max_steps": config.task.train_steps}, "wandb": "off"})
-        trained = {name: OmegaConf.merge(arm, short) for name, arm in arms.items()}
-        run_arms(trained, policy, Path(folder), progress, run_folder)  # type: ignore[arg-type]
+        short = [*overrides, f"trainer.max_steps={config.task.train_steps}", "wandb=off"]
+        run_arms({name: arm_config(name, short) for name in arms}, policy, Path(folder), progress, run_folder)
         compared = arm_analysis.compare(Path(folder), list(arms))
         result["training"] = compared["identical"][config.arm.name]
         progress.note(f"level 3 training      {arm_analysis.verdict(compared)}")
@@ -121,27 +120,11 @@ def distribution(config: DictConfig) -> dict[str, Any]:
 def rollouts(config: DictConfig, policy: str) -> dict[str, Any]:
     """Level 2: an arm's responses, each with its token ids and, a position, {token: raw logit} of the largest ones."""
     setup.prepare(config)
-    from vllm import SamplingParams
-
     from das.engine.build import build_engine
-    from das.engine.rollout import request_seed, roll_out
 
-    params = SamplingParams(
-        temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=LISTED
-    )
     llm = build_engine(setup.engine_settings(config, policy), logprobs_mode="raw_logits", max_logprobs=LISTED)
     responses, accepted = [], 0
-    for step, (batch, clock) in zip(range(config.task.steps), batches(config, policy), strict=False):
-        outputs, rollout = roll_out(
-            llm,
-            llm.generate,
-            [prompt for _, prompt in batch],
-            params,
-            [problem for problem, _ in batch],
-            [request_seed(config.seed, step, i) for i in range(len(batch))],
-            step,
-            clock,
-        )
+    for outputs, rollout in rolled(config, policy, llm, logprobs=LISTED):
         accepted += rollout.tokens - rollout.report["passes"]
         responses += [
             {

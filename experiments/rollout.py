@@ -53,37 +53,37 @@ def batches(config: DictConfig, policy: str) -> Iterator[tuple[list[tuple[str, A
         yield requests, (step + 1) // unit_steps
 
 
+def rolled(config: DictConfig, policy: str, llm: Any, logprobs: int) -> Iterator[tuple[list[Any], Any]]:
+    """Roll out `task.steps` batches: vLLM's outputs and the measured Rollout of each."""
+    from vllm import SamplingParams
+
+    from das.engine.rollout import request_seed, roll_out
+
+    params = SamplingParams(
+        temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=logprobs
+    )
+    for step, (batch, clock) in zip(range(config.task.steps), batches(config, policy), strict=False):
+        problems, prompts = zip(*batch, strict=True)
+        seeds = [request_seed(config.seed, step, i) for i in range(len(batch))]
+        yield roll_out(llm, llm.generate, prompts, params, problems, seeds, step, clock)
+
+
 def roll_steps(config: DictConfig, policy: str, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
     """Build the engine, roll out `task.steps` batches; one row of metrics each."""
     setup.prepare(config)
-    from vllm import SamplingParams
-
     from das.engine.build import build_engine
-    from das.engine.rollout import request_seed, roll_out, rollout_row
+    from das.engine.rollout import rollout_row
 
     llm = build_engine(setup.engine_settings(config, policy))
-    params = SamplingParams(
-        temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=0
-    )
     problems_per_step = config.trainer.per_device_train_batch_size // config.trainer.num_generations
     steps_per_epoch = max(1, config.data.problems // problems_per_step)
     metrics = []
     progress.start()
-    for step, (batch, clock) in zip(range(config.task.steps), batches(config, policy), strict=False):
-        _, rollout = roll_out(
-            llm,
-            llm.generate,
-            [prompt for _, prompt in batch],
-            params,
-            [problem for problem, _ in batch],
-            [request_seed(config.seed, step, i) for i in range(len(batch))],
-            step,
-            clock,
-        )
+    for step, (_, rollout) in enumerate(rolled(config, policy, llm, logprobs=0)):
         row = {"arm": config.arm.name, "step": step + 1, "epoch": step // steps_per_epoch, **rollout_row(rollout)}
         metrics.append(row)
         run_folder.add_metrics(row)
-        run_folder.add_rollout(step + 1, rollout_rows(rollout, [None] * len(batch)))
+        run_folder.add_rollout(step + 1, rollout_rows(rollout, [None] * len(rollout.responses)))
         run_folder.add_timeline(step + 1, {k: v for k, v in rollout.report.items() if k.startswith("step_")})
         progress.step(row)
     return metrics
