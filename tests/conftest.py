@@ -97,7 +97,7 @@ def roll(llm: Any, prompts: Sequence[list[int]], params: Sequence[Any], problems
 
     for own, problem in zip(params, problems, strict=True):
         own.extra_args = {PROBLEM_KEY: problem}
-    llm.collective_rpc("das_begin_rollout")
+    llm.collective_rpc("das_begin_rollout", args=(len(prompts),))
     outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], list(params), use_tqdm=False)
     report = llm.collective_rpc("das_end_rollout", args=(clock,))[0]
     tokens = [list(output.outputs[0].token_ids) for output in outputs]

@@ -3,24 +3,33 @@
 from collections.abc import Mapping
 from typing import Any
 
+from das.budget.classes import Classes
+from das.budget.fixed import BatchTable, Fixed, NoDrafts
 from das.budget.marginal import Marginal
-from das.budget.policies import BudgetPolicy, Classes, Fixed, LiveRequest
+from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 
-__all__ = ["BudgetPolicy", "Classes", "Fixed", "LiveRequest", "Marginal", "make_budget"]
+__all__ = ["BudgetPolicy", "LiveRequest", "TargetPass", "make_budget"]
+
+POLICIES: dict[str, type[BudgetPolicy]] = {
+    "none": NoDrafts,
+    "fixed": Fixed,
+    "unlimited": Fixed,
+    "batch_table": BatchTable,
+    "classes": Classes,
+    "marginal": Marginal,
+}
 
 
 def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
-    """Build the policy named by settings["name"] (config group `budget`) from the other settings.
+    """Build the policy named by settings["name"] (config group `budget`) from the other settings; `over` is a policy
+    too, which the named one switches on and off.
 
-    Raises ValueError, in one line, for an unknown name or an impossible value.
+    Raises ValueError, in one line, for an unknown name, an unknown setting or an impossible value.
     """
-    parameters = {key: value for key, value in settings.items() if key != "name"}
-    match settings["name"]:
-        case "fixed" | "unlimited":
-            return Fixed(**parameters)
-        case "classes":
-            return Classes(**parameters)
-        case "marginal":
-            return Marginal(**parameters)
-        case other:
-            raise ValueError(f"unknown budget {other!r}: choose fixed, unlimited, classes or marginal")
+    parameters: dict[str, Any] = {key: value for key, value in settings.items() if key != "name"}
+    policy = POLICIES.get(settings["name"])
+    if policy is None:
+        raise ValueError(f"unknown budget {settings['name']!r}: choose one of {', '.join(POLICIES)}")
+    if "over" in parameters:
+        parameters["over"] = make_budget(parameters["over"])
+    return policy(**parameters)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from das.budget.latency_forms import Affine, Array, Form, Passes, fit_affine
+from das.budget.latency_forms import Array, Drafting, Form, Passes, fit_drafting
+from das.budget.policies import TargetPass
 
 
 class OnlineFit:
@@ -53,46 +54,43 @@ class OnlineFit:
 
 
 class LatencyModel:
-    """The affine form (paper Eq 1), usable from the first pass on. Times in seconds.
+    """The form `Drafting`, usable from the first pass on. Times in seconds.
 
-    t_pass = c_base + c_tok * tokens        tokens = live requests + drafted tokens in the pass
-
-    ratio: c_base / c_tok assumed until enough passes were seen, in tokens; it stays while passes of one size only, or a
-    line with a coefficient of 0, tell nothing about it.
+    ratio: what a pass carries for the price of starting it, in tokens: base / token, assumed until enough passes were
+    seen; it stays while they tell nothing about it (passes of one size, a coefficient of 0).
     """
 
     def __init__(self, ratio: float):
         if ratio <= 0:
             raise ValueError(f"latency ratio must be positive, got {ratio}")
         self._assumed = ratio
-        self._online = OnlineFit(fit_affine)
+        self._online = OnlineFit(fit_drafting)
         self._seconds = self._tokens = self._seen = 0.0
 
-    def observe(self, tokens: int, seconds: float) -> None:
+    def observe(self, done: TargetPass) -> None:
         """Learn from one pass."""
-        self._online.observe(0, tokens, 0, seconds)
-        self._seconds, self._tokens, self._seen = self._seconds + seconds, self._tokens + tokens, self._seen + 1
+        self._online.observe(done.live, done.tokens, done.context, done.seconds)
+        self._seconds, self._tokens, self._seen = (
+            self._seconds + done.seconds,
+            self._tokens + done.tokens,
+            self._seen + 1,
+        )
 
     @property
     def error(self) -> float:
         """See OnlineFit."""
         return self._online.error
 
-    def coefficients(self) -> tuple[float, float]:
-        """(c_base, c_tok) in seconds; the assumed ratio, scaled to the passes seen, while the fit is not usable."""
-        line = self._online.fitted
-        if isinstance(line, Affine) and line.c_base > 0 and line.c_tok > 0:
-            return line.c_base, line.c_tok
-        c_tok = self._seconds / (self._seen * self._assumed + self._tokens) if self._seen else 1.0
-        return c_tok * self._assumed, c_tok
-
-    def predict(self, tokens: int) -> float:
-        """Seconds of a pass with this many tokens."""
-        c_base, c_tok = self.coefficients()
-        return c_base + c_tok * tokens
-
     @property
-    def ratio(self) -> float:
-        """c_base / c_tok: how many tokens a pass carries for the price of starting it."""
-        c_base, c_tok = self.coefficients()
-        return c_base / c_tok
+    def form(self) -> Drafting:
+        """The fit; the assumed ratio, scaled to the passes seen, while the fit is not usable."""
+        fitted = self._online.fitted
+        if isinstance(fitted, Drafting) and fitted.base > 0 and fitted.token > 0:
+            return fitted
+        token = self._seconds / (self._seen * self._assumed + self._tokens) if self._seen else 1.0
+        return Drafting(token * self._assumed, token, 0.0, token)
+
+    def predict(self, live: int, drafted: int, context: int) -> float:
+        """Seconds of a pass."""
+        form = self.form
+        return form.base + form.row * live + (form.drafting + form.token * drafted if drafted else 0.0)

@@ -1,52 +1,44 @@
 """Marginal budget: keep the drafted tokens that make this pass emit the most tokens per second, and no others."""
 
-import math
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, chain
-from operator import mul, neg
+
+import numpy as np
 
 from das.budget.latency import LatencyModel
-from das.budget.policies import LiveRequest
-from das.drafter import Draft
+from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
+from das.drafter import Drafts
 
 
-class Marginal:
-    """With n live requests and kept tokens of acceptance probability P_i (that they and all before them hold), a pass
-    emits n + sum P_i tokens in c_base + c_tok (n + k) seconds. Tokens are taken in order of P while that rate rises:
-    wide batches draft little, the last long requests draft far.
-
-    tokens: the most a request is given. ratio: c_base / c_tok, in tokens, assumed until the engine's passes tell.
-    """
+class Marginal(BudgetPolicy):
+    """tokens: the most a request is given. ratio: as in LatencyModel."""
 
     def __init__(self, tokens: int, ratio: float):
         if tokens < 1:
-            raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no speculation use arm=none")
+            raise ValueError(
+                f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none or arm=none"
+            )
         self.longest = tokens
         self.latency = LatencyModel(ratio)
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         return [self.longest] * len(live)
 
-    def trim(self, live: Sequence[LiveRequest], drafts: Sequence[Draft]) -> list[int]:
-        reach = [
-            list(accumulate(draft.probs, mul)) for draft in drafts
-        ]  # Python floats: NumPy costs three times as much
-        emitted, tokens = float(len(live)), self.latency.ratio + len(live)
-        floor = math.inf
-        for chance in sorted(chain.from_iterable(reach), reverse=True):
-            if chance * tokens <= emitted:
+    def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
+        form = self.latency.form
+        reach = np.cumprod(drafts.probs, axis=1)
+        reach[np.arange(drafts.probs.shape[1]) >= drafts.counts[:, None]] = 0.0
+        emitted, seconds = float(len(live)), form.base + form.row * len(live)
+        floor = np.inf
+        for chance in np.sort(reach[reach > 0])[::-1].tolist():
+            if chance * seconds <= emitted * form.token:
                 break
             floor = chance
             emitted += chance
-            tokens += 1
-        return [bisect_right(chances, -floor, key=neg) for chances in reach]
+            seconds += form.token
+        return np.count_nonzero(reach >= floor, axis=1).tolist()
 
-    def observe_pass(self, tokens: int, seconds: float) -> None:
-        self.latency.observe(tokens, seconds)
+    def observe_pass(self, done: TargetPass) -> None:
+        self.latency.observe(done)
 
-    def end(self, request: LiveRequest) -> None:
-        pass
-
-    def end_step(self) -> None:
-        pass
+    def predict(self, live: int, drafted: int, context: int) -> float:
+        return self.latency.predict(live, drafted, context)

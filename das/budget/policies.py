@@ -1,11 +1,10 @@
-"""Budget policies that look at requests: fixed, unlimited, and the paper's three length classes."""
+"""What a budget policy is, and what it sees: requests, drafts, target passes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from das.budget.length import LengthClass, LengthModel
-from das.drafter import Draft
+from das.budget.length import LengthClass
+from das.drafter import Drafts
 
 
 @dataclass
@@ -15,10 +14,14 @@ class LiveRequest:
     name: str
     problem: str
     max_tokens: int
+    prompt: int = 0
     limit: int = 2**31  # most tokens of a draft that its sender allows
     apart: bool = False  # neither drafts nor is drafted from: the drafter does not know it
     stop_tokens: frozenset[int] = frozenset()
     generated: int = 0
+    drafted: int = 0  # draft tokens verified so far, and how many of them were accepted
+    accepted: int = 0
+    passes: int = 0  # target passes that emitted for it
     initial: LengthClass | None = field(default=None, compare=False)  # class at start, set by policies that use it
 
     def cut_at_stop(self, tokens: list[int]) -> list[int]:
@@ -29,78 +32,50 @@ class LiveRequest:
         return tokens
 
 
-class BudgetPolicy(Protocol):
-    """Decides how many drafted tokens each request may spend in this decode step."""
+@dataclass(frozen=True)
+class TargetPass:
+    """One decode pass that is over. seconds: from the end of the pass before to its own, drafting included."""
+
+    live: int  # requests in it
+    drafted: int  # draft tokens verified in it
+    accepted: int  # of these
+    context: int  # tokens of prompt and response that its requests had before it
+    seconds: float
+
+    @property
+    def tokens(self) -> int:
+        """Rows of logits."""
+        return self.live + self.drafted
+
+
+class BudgetPolicy:
+    """Decides how many drafted tokens each request may spend in each decode step.
+
+    A policy overrides `limits`, and of the rest what it needs.
+    """
 
     longest: int  # the most any request is ever given
 
+    def begin_step(self, requests: int) -> None:
+        """A rollout of this many requests begins; those without a slot wait."""
+
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
-        """Draft tokens each request may have verified in the next target pass."""
+        """The longest draft worth looking for, for each request. All 0: the drafter is not asked."""
+        raise NotImplementedError
 
-    def trim(self, live: Sequence[LiveRequest], drafts: Sequence[Draft]) -> list[int]:
+    def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         """How many tokens of each draft are verified, knowing their estimated acceptance."""
+        return drafts.counts.tolist()
 
-    def observe_pass(self, tokens: int, seconds: float) -> None:
-        """A target pass with this many tokens took this long, drafting included."""
+    def observe_pass(self, done: TargetPass) -> None:
+        """A target pass is over; requests have their new `generated`, `drafted`, `accepted`."""
+
+    def predict(self, live: int, drafted: int, context: int) -> float:
+        """Seconds the policy expects of such a pass; nan if it has no latency model."""
+        return float("nan")
 
     def end(self, request: LiveRequest) -> None:
         """A request finished with `request.generated` tokens."""
 
     def end_step(self) -> None:
-        """A training step's rollout is over."""
-
-
-class _Whole:
-    """Drafts are verified as they come; passes need no watching."""
-
-    def trim(self, live: Sequence[LiveRequest], drafts: Sequence[Draft]) -> list[int]:
-        return [len(draft.tokens) for draft in drafts]
-
-    def observe_pass(self, tokens: int, seconds: float) -> None:
-        pass
-
-
-class Fixed(_Whole):
-    """The same limit for every request; the drafter may propose less."""
-
-    def __init__(self, tokens: int):
-        if tokens < 1:
-            raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no speculation use arm=none")
-        self.longest = tokens
-
-    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
-        return [self.longest] * len(live)
-
-    def end(self, request: LiveRequest) -> None:
-        pass
-
-    def end_step(self) -> None:
-        pass
-
-
-class Classes(_Whole):
-    """Long, Medium, Short (paper §2.7): a draft limit for each class; thresholds in tokens of response."""
-
-    def __init__(self, short: int, medium: int, long: int, medium_from: int, long_from: int):
-        if min(short, medium, long) < 0:
-            raise ValueError(f"budgets must not be negative, got short={short}, medium={medium}, long={long}")
-        if max(short, medium, long) == 0:
-            raise ValueError("all three class budgets are 0: nothing would be drafted; for no speculation use arm=none")
-        self.by_class = {LengthClass.SHORT: short, LengthClass.MEDIUM: medium, LengthClass.LONG: long}
-        self.longest = max(self.by_class.values())
-        self.lengths = LengthModel(medium=medium_from, long=long_from)
-
-    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
-        limits = []
-        for request in live:
-            if request.initial is None:
-                request.initial = self.lengths.initial(request.problem)
-            limits.append(self.by_class[self.lengths.current(request.generated, request.initial)])
-        return limits
-
-    def end(self, request: LiveRequest) -> None:
-        if request.initial is not None:
-            self.lengths.observe(request.problem, request.initial, request.generated)
-
-    def end_step(self) -> None:
-        self.lengths.refit()
+        """The rollout is over."""

@@ -1,5 +1,5 @@
 """Drafters propose tokens, each with its estimated probability of being accepted."""
 
-from das.drafter.history import Draft, HistoryDrafter
+from das.drafter.history import Draft, Drafts, HistoryDrafter
 
-__all__ = ["Draft", "HistoryDrafter"]
+__all__ = ["Draft", "Drafts", "HistoryDrafter"]

@@ -49,6 +49,22 @@ class Draft:
     probs: list[float]
 
 
+@dataclass(frozen=True)
+class Drafts:
+    """Drafts of a batch, a row a request; row r holds counts[r] tokens, what follows them is undefined."""
+
+    tokens: np.ndarray  # int32 [R, K]
+    probs: np.ndarray  # float64 [R, K], as in Draft; rows are contiguous
+    counts: np.ndarray  # int64 [R]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, row: int) -> Draft:
+        count = int(self.counts[row])
+        return Draft(self.tokens[row, :count].tolist(), self.probs[row, :count].tolist())
+
+
 @dataclass
 class _Store:
     """A problem's index: its handle, how many sequences it holds, and its live prompts (handle, live requests)."""
@@ -209,9 +225,14 @@ class HistoryDrafter:
             r.length += stop - start
         self._live_tokens += len(flat)
 
-    @_locked
     def propose(self, requests: Sequence[str], limits: Sequence[int]) -> list[Draft]:
         """A draft of at most limits[i] tokens for each request, in one native call."""
+        drafts = self.propose_batch(requests, limits)
+        return [drafts[row] for row in range(len(drafts))]
+
+    @_locked
+    def propose_batch(self, requests: Sequence[str], limits: Sequence[int]) -> Drafts:
+        """As `propose`, as arrays; they are overwritten by the next call."""
         if len(requests) != len(limits):
             raise ValueError(f"{len(requests)} requests but {len(limits)} limits")
         if any(limit < 0 for limit in limits):
@@ -226,8 +247,8 @@ class HistoryDrafter:
                 self._core, n, handles.buffer_info()[0], caps.buffer_info()[0], stride, *out.addresses
             )
         )
-        spans = [(i * stride, i * stride + count) for i, count in enumerate(out.counts[:n].tolist())]
-        return [Draft(out.tokens[start:stop].tolist(), out.probs[start:stop].tolist()) for start, stop in spans]
+        used = n * stride
+        return Drafts(out.tokens[:used].reshape(n, stride), out.probs[:used].reshape(n, stride), out.counts[:n])
 
     @_locked
     def end(self, request: str, keep: bool = True) -> None:

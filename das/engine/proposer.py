@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from das.budget import BudgetPolicy, LiveRequest, make_budget
+from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.drafter import HistoryDrafter
 
 # Keys of SamplingParams.extra_args: the request's problem id, and the most tokens a draft of it may have (0: none).
@@ -24,7 +24,8 @@ class DasProposer:
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.live: dict[str, LiveRequest] = {}
         self._runner: Any = None
-        self._pass_tokens = self._pass_batch = 0
+        self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
+        self._pass_batch = 0
         self._pass_ended = 0.0
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -45,8 +46,8 @@ class DasProposer:
         requests = self._runner.requests
         self._end(request for request in self.live if request not in requests)
         names: list[str] = self._runner.input_batch.req_ids
-        self._watch_pass(len(names))
         rows, fresh, tokens = [], [], []
+        drafted = accepted = context = 0
         for row, (name, new) in enumerate(zip(names, sampled_token_ids, strict=True)):
             if not new:
                 continue
@@ -55,11 +56,21 @@ class DasProposer:
                 live = self._begin(name, requests[name])
             if live.apart:
                 continue
+            pending = self._pending.get(name, 0)
+            right = min(len(new) - 1, pending)
+            context += live.prompt + live.generated
+            drafted += pending
+            accepted += right
+            live.drafted += pending
+            live.accepted += right
+            live.passes += 1
             new = live.cut_at_stop(new)
             live.generated += len(new)
             rows.append(row)
             fresh.append(live)
             tokens.append(new)
+        self._watch_pass(len(names), len(fresh), drafted, accepted, context)
+        self._pending = {}
         drafts: list[list[int]] = [[] for _ in names]
         if not rows:  # prompts, or requests that never draft
             return drafts
@@ -75,23 +86,29 @@ class DasProposer:
         ]
         limits = [max(0, min(free, asked)) for free, asked in zip(room, self.budget.limits(fresh), strict=True)]
         if any(limits):
-            proposed = self.drafter.propose([live.name for live in fresh], limits)
-            for row, draft, kept in zip(rows, proposed, self.budget.trim(fresh, proposed), strict=True):
-                drafts[row] = draft.tokens[:kept]
-        self._pass_tokens = len(fresh) + sum(map(len, drafts))
+            proposed = self.drafter.propose_batch([live.name for live in fresh], limits)
+            kept = self.budget.trim(fresh, proposed)
+            for i, count in enumerate(kept):
+                if count:
+                    drafts[rows[i]] = proposed.tokens[i, :count].tolist()
+                    self._pending[fresh[i].name] = count
         return drafts
 
-    def _watch_pass(self, batch: int) -> None:
+    def _watch_pass(self, batch: int, live: int, drafted: int, accepted: int, context: int) -> None:
         """Tell the budget what the pass that just ended cost. Passes with prompts in them are not decode passes."""
         now = time.perf_counter()
-        if self._pass_tokens and batch <= self._pass_batch:
-            self.budget.observe_pass(self._pass_tokens, now - self._pass_ended)
+        if live and batch <= self._pass_batch:
+            self.budget.observe_pass(TargetPass(live, drafted, accepted, context, now - self._pass_ended))
         self._pass_batch, self._pass_ended = batch, now
+
+    def begin_step(self, requests: int) -> None:
+        """A rollout of this many requests begins."""
+        self._pass_batch = 0  # the time until the first pass was not decoding
+        self.budget.begin_step(requests)
 
     def end_step(self, clock: int) -> dict[str, Any]:
         """The rollout is over: requests join the history, the window moves to `clock` (a step or an epoch number)."""
         self._end(list(self.live))
-        self._pass_tokens = 0  # the time until the next pass is training, not decoding
         self.drafter.end_step(clock)
         self.budget.end_step()
         return {"history_tokens": self.drafter.history_tokens}
@@ -104,6 +121,7 @@ class DasProposer:
         live = LiveRequest(
             name=name,
             problem=str(extra.get(PROBLEM_KEY, name)),
+            prompt=len(state.prompt_token_ids),
             limit=limit,
             apart=limit <= 0 and PROBLEM_KEY not in extra,
             max_tokens=params.max_tokens if params.max_tokens is not None else self.max_model_len,

@@ -62,7 +62,7 @@ def roll_out(
         own.extra_args = {**(own.extra_args or {}), PROBLEM_KEY: problem}
         own.detokenize = bool(own.stop)  # token ids are what is read; text is only needed to find stop strings
         parameters.append(own)
-    llm.collective_rpc("das_begin_rollout")
+    llm.collective_rpc("das_begin_rollout", args=(len(prompts),))
     start = time.perf_counter()
     outputs = generate(prompts, parameters, use_tqdm=False)
     rollout_s = time.perf_counter() - start

@@ -12,9 +12,12 @@ class DasWorker:
 
     model_runner: Any
 
-    def das_begin_rollout(self) -> None:
-        """Start counting a new rollout."""
+    def das_begin_rollout(self, requests: int) -> None:
+        """Start counting a new rollout of this many requests."""
         self.model_runner.das_meter = RolloutMeter()
+        drafter: Any = getattr(self.model_runner, "drafter", None)
+        if hasattr(drafter, "begin_step"):
+            drafter.begin_step(requests)
 
     def das_end_rollout(self, clock: int) -> dict[str, Any]:
         """Close the rollout: its meter's report, with the window moved to `clock` where there is a history."""

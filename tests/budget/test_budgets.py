@@ -7,14 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from das.budget import Classes, LiveRequest, Marginal, make_budget
+from das.budget import LiveRequest, TargetPass, make_budget
+from das.budget.classes import Classes
 from das.budget.latency import LatencyModel
 from das.budget.length import LengthClass, LengthModel
-from das.drafter import Draft
+from das.budget.marginal import Marginal
+from das.drafter import Drafts
 
 
 def live(count: int) -> list[LiveRequest]:
     return [LiveRequest(name=str(i), problem="p", max_tokens=100) for i in range(count)]
+
+
+def batch(probabilities: list[list[float]]) -> Drafts:
+    """Drafts with these probabilities; what lies beyond a draft is garbage."""
+    longest = max(map(len, probabilities))
+    probs = np.full((len(probabilities), longest), 7.0)
+    for row, own in zip(probs, probabilities, strict=True):
+        row[: len(own)] = own
+    counts = np.array([len(own) for own in probabilities], np.int64)
+    return Drafts(np.ones(probs.shape, np.int32), probs, counts)
 
 
 @given(
@@ -24,7 +36,7 @@ def live(count: int) -> list[LiveRequest]:
 def test_marginal_finds_the_best_rate(probabilities: list[list[float]], ratio: float) -> None:
     """Against brute force over all ways to cut the drafts: no other cut emits more tokens per second."""
     budget = Marginal(tokens=8, ratio=ratio)
-    drafts = [Draft(tokens=[1] * len(probs), probs=probs) for probs in probabilities]
+    drafts = batch(probabilities)
     kept = budget.trim(live(len(drafts)), drafts)
     reach = [np.cumprod(probs) for probs in probabilities]
 
@@ -36,17 +48,21 @@ def test_marginal_finds_the_best_rate(probabilities: list[list[float]], ratio: f
     assert rate(tuple(kept)) == pytest.approx(best, rel=1e-9)
 
 
-def test_latency_model_learns_the_line_and_ignores_interruptions() -> None:
+def test_latency_model_learns_the_costs_and_ignores_interruptions() -> None:
     model = LatencyModel(ratio=10)
-    assert model.ratio == pytest.approx(10)
+    assert model.form.base / model.form.token == pytest.approx(10)
     rng = np.random.default_rng(0)
-    for i in range(400):
-        tokens = int(rng.integers(1, 200))
-        seconds = (5e-3 + 5e-5 * tokens) * rng.uniform(0.95, 1.05)
-        model.observe(tokens, 20 * seconds if i > 50 and i % 10 == 0 else seconds)
-    c_base, c_tok = model.coefficients()
-    assert c_base == pytest.approx(5e-3, rel=0.1)
-    assert c_tok == pytest.approx(5e-5, rel=0.1)
+    for i in range(600):
+        live, drafted = int(rng.integers(1, 20)), int(rng.integers(0, 4)) * int(rng.integers(0, 60))
+        seconds = 5e-3 + 2e-4 * live + ((1e-3 + 5e-5 * drafted) if drafted else 0.0)
+        seconds *= rng.uniform(0.97, 1.03)
+        model.observe(TargetPass(live, drafted, 0, 0, 20 * seconds if i > 50 and i % 10 == 0 else seconds))
+    assert model.form.base == pytest.approx(5e-3, rel=0.1)
+    assert model.form.row == pytest.approx(2e-4, rel=0.1)
+    assert model.form.token == pytest.approx(5e-5, rel=0.1)
+    assert model.form.drafting == pytest.approx(1e-3, rel=0.3)
+    assert model.predict(10, 40, 0) == pytest.approx(10e-3, rel=0.05)
+    assert 0.08 < model.error < 0.15  # the tenth that were interrupted are off by 0.95
 
 
 def test_classes_follow_history_and_growth() -> None:

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from das.budget import TargetPass
 from das.budget.latency import LatencyModel, OnlineFit
 from das.budget.latency_forms import (
     FITS,
+    SHARE,
     Affine,
+    Drafting,
     Form,
     Passes,
     Roofline,
@@ -18,7 +21,8 @@ from das.budget.latency_forms import (
 AFFINE = Affine(c_base=5e-3, c_tok=5e-5)
 TWO_SEGMENT = TwoSegment(below=Affine(5e-3, 2e-5), above=Affine(8e-3, 6e-5), knot=120)
 ROOFLINE = Roofline(memory=5e-3, kv=2e-7, compute=6e-5, request=4e-5)
-TRUTHS: dict[str, Form] = {"affine": AFFINE, "two_segment": TWO_SEGMENT, "roofline": ROOFLINE}
+DRAFTING = Drafting(base=5e-3, row=1e-4, drafting=SHARE * 5e-3, token=5e-5)
+TRUTHS: dict[str, Form] = {"affine": AFFINE, "drafting": DRAFTING, "two_segment": TWO_SEGMENT, "roofline": ROOFLINE}
 
 
 def passes(form: Form, count: int, noise: float, interrupted: float = 0.0) -> Passes:
@@ -89,12 +93,12 @@ def test_reported_error_is_that_of_predictions_not_of_the_fit(noise: float) -> N
 
 def test_latency_model_assumes_then_learns() -> None:
     model = LatencyModel(ratio=10)
-    assert model.ratio == pytest.approx(10)
+    assert model.form.base / model.form.token == pytest.approx(10)
     for _ in range(100):
-        model.observe(4, 14e-3)
-    assert model.predict(4) == pytest.approx(14e-3)  # passes of one size: no slope, the assumed ratio stays
-    assert model.ratio == pytest.approx(10)
-    seen = passes(AFFINE, 1024, noise=0.02)
-    for tokens, seconds in zip(seen.tokens, seen.seconds, strict=True):
-        model.observe(int(tokens), float(seconds))
-    assert model.ratio == pytest.approx(100, rel=0.1)
+        model.observe(TargetPass(4, 0, 0, 0, 14e-3))
+    assert model.predict(4, 0, 0) == pytest.approx(14e-3)  # no drafts seen: the assumed ratio stays
+    assert model.form.base / model.form.token == pytest.approx(10)
+    seen = passes(DRAFTING, 1024, noise=0.02)
+    for live, tokens, seconds in zip(seen.live, seen.tokens, seen.seconds, strict=True):
+        model.observe(TargetPass(int(live), int(tokens - live), 0, 0, float(seconds)))
+    assert model.form.base / model.form.token == pytest.approx(100, rel=0.1)

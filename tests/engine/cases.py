@@ -104,7 +104,7 @@ def answers(llm: Any, batch: list[Case], order: list[int] | None = None, clock: 
     order = list(range(len(batch))) if order is None else order
     llm.request_counter = Counter()  # what keys requests without a seed is their place in the call
     texts = prompts()
-    llm.collective_rpc("das_begin_rollout")
+    llm.collective_rpc("das_begin_rollout", args=(len(batch),))
     outputs = llm.generate(
         [{"prompt_token_ids": texts[batch[i].problem]} for i in order],
         [batch[i].params() for i in order],

@@ -22,6 +22,9 @@ from hypothesis import strategies as st
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 
+from das.budget import BudgetPolicy
+from das.drafter import Drafts
+
 EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "12"))  # batches an engine; more for a longer hunt
 _baseline: Any = None
 
@@ -44,7 +47,7 @@ def baseline() -> Iterator[Pool]:
 LONG = [Case(i % 4, {"seed": i, "max_tokens": 90, "ignore_eos": True, "logprobs": 1}) for i in range(10)]
 
 
-class RandomLimits:
+class RandomLimits(BudgetPolicy):
     """A budget that changes its mind every pass."""
 
     longest = max(LIMITS)
@@ -56,12 +59,8 @@ class RandomLimits:
     def limits(self, live: Sequence[Any]) -> list[int]:
         return self.random.choices(self.allowed, k=len(live))
 
-    def trim(self, live: Sequence[Any], drafts: Sequence[Any]) -> list[int]:
-        return [self.random.randint(len(draft.tokens) // 2, len(draft.tokens)) for draft in drafts]
-
-    def observe_pass(self, tokens: int, seconds: float) -> None: ...
-    def end(self, request: Any) -> None: ...
-    def end_step(self) -> None: ...
+    def trim(self, live: Sequence[Any], drafts: Drafts) -> list[int]:
+        return [self.random.randint(count // 2, count) for count in drafts.counts.tolist()]
 
 
 ENGINES: dict[str, dict[str, Any]] = {

@@ -1,0 +1,34 @@
+"""The paper's deployed rule (§2.7): a draft limit for each of three length classes."""
+
+from collections.abc import Sequence
+
+from das.budget.length import LengthClass, LengthModel
+from das.budget.policies import BudgetPolicy, LiveRequest
+
+
+class Classes(BudgetPolicy):
+    """Long, Medium, Short: a draft limit for each class; thresholds in tokens of response."""
+
+    def __init__(self, short: int, medium: int, long: int, medium_from: int, long_from: int):
+        if min(short, medium, long) < 0:
+            raise ValueError(f"budgets must not be negative, got short={short}, medium={medium}, long={long}")
+        if max(short, medium, long) == 0:
+            raise ValueError("all three class budgets are 0: nothing would be drafted; for no drafts use budget=none")
+        self.by_class = {LengthClass.SHORT: short, LengthClass.MEDIUM: medium, LengthClass.LONG: long}
+        self.longest = max(self.by_class.values())
+        self.lengths = LengthModel(medium=medium_from, long=long_from)
+
+    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        limits = []
+        for request in live:
+            if request.initial is None:
+                request.initial = self.lengths.initial(request.problem)
+            limits.append(self.by_class[self.lengths.current(request.generated, request.initial)])
+        return limits
+
+    def end(self, request: LiveRequest) -> None:
+        if request.initial is not None:
+            self.lengths.observe(request.problem, request.initial, request.generated)
+
+    def end_step(self) -> None:
+        self.lengths.refit()

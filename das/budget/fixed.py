@@ -1,0 +1,56 @@
+"""Budgets that look at nothing but the number of live requests: none, fixed, unlimited, and vLLM's table."""
+
+from collections.abc import Sequence
+
+from das.budget.policies import BudgetPolicy, LiveRequest
+
+
+class NoDrafts(BudgetPolicy):
+    """A drafting engine that never drafts: what the machinery alone costs."""
+
+    longest = 1  # vLLM needs a positive bound
+
+    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        return [0] * len(live)
+
+
+class Fixed(BudgetPolicy):
+    """The same limit for every request; the drafter may propose less."""
+
+    def __init__(self, tokens: int):
+        if tokens < 1:
+            raise ValueError(
+                f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none or arm=none"
+            )
+        self.longest = tokens
+
+    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        return [self.longest] * len(live)
+
+
+class BatchTable(BudgetPolicy):
+    """A limit by the number of live requests: vLLM's num_speculative_tokens_per_batch_size, for our drafter.
+
+    rows: (first, last, tokens): with `first` to `last` live requests each may have `tokens` drafted. The last row goes
+    on for ever.
+    """
+
+    def __init__(self, rows: Sequence[Sequence[int]]):
+        if not rows or any(len(row) != 3 for row in rows):
+            raise ValueError(f"budget.rows must be a list of [first, last, tokens], got {rows}")
+        expected = 1
+        for first, last, tokens in rows:
+            if first != expected or last < first or tokens < 0:
+                raise ValueError(
+                    f"budget.rows: a row [{first}, {last}, {tokens}] where [{expected}, >= {expected}, >= 0] was due"
+                )
+            expected = last + 1
+        self._rows = [(int(last), int(tokens)) for _, last, tokens in rows]
+        self.longest = max(tokens for _, tokens in self._rows)
+        if not self.longest:
+            raise ValueError("budget.rows gives 0 tokens everywhere: for no drafts use budget=none or arm=none")
+
+    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        count = len(live)
+        tokens = next((tokens for last, tokens in self._rows if count <= last), self._rows[-1][1])
+        return [tokens] * count
