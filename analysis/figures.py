@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -69,4 +70,36 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
         )
         axes.legend()
         figure.savefig(folder / "live_requests.png")
+        plt.close(figure)
+        for name in names:
+            if any(row["drafted"] for row in rows[name]):
+                budget_figure(folder / "arms" / name, name, step, folder / f"budget_{name}.png")
+
+
+def budget_figure(arm: Path, name: str, step: int, path: Path) -> None:
+    """One rollout, pass by pass: live requests, draft tokens each was given, accepted ones, and the time of the passes
+    against what the budget's latency model said before."""
+    line = read.timeline(arm, step)
+    live, tokens, emitted = (np.array(line[key], float) for key in ("step_live", "step_tokens", "step_emitted"))
+    with plt.rc_context(STYLE):
+        figure, (given, timed) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
+        given.step(line["step_time_s"], live, where="post", color=COLOURS["none"], label="live requests")
+        given.step(
+            line["step_time_s"], (tokens - live) / live, where="post", color=colour(name), label="drafted a request"
+        )
+        accepted = np.maximum(emitted - live, 0) / live
+        given.step(line["step_time_s"], accepted, where="post", color=SPARE[0], label="accepted a request")
+        given.set(xlabel="time in rollout (s)", ylim=(0, None), title=f"{name}: budget over the rollout of step {step}")
+        given.legend()
+        measured = np.array(line.get("decode_measured_s", []), float) * 1e3
+        timed.plot(measured, ".", markersize=3, color=COLOURS["none"], label="measured")
+        timed.plot(
+            np.array(line.get("decode_predicted_s", []), float) * 1e3,
+            color=colour(name),
+            linewidth=1,
+            label="predicted",
+        )
+        timed.set(xlabel="decode pass", ylabel="time of a pass (ms)", ylim=(0, None), title="Latency model")
+        timed.legend()
+        figure.savefig(path)
         plt.close(figure)

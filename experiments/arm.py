@@ -47,7 +47,7 @@ def train_arm(config: DictConfig, policy: str, folder: Path, group: str, turns: 
         totals["steps"] += 1
         run.add_metrics(row)
         run.add_rollout(row["step"], rollout_rows(rollout, rewards))
-        run.add_timeline(row["step"], {k: v for k, v in rollout.report.items() if k.startswith("step_")})
+        run.add_timeline(row["step"], {k: v for k, v in rollout.report.items() if k.startswith(("step_", "decode_"))})
         tracker.log(row)
         turns.after_step(row)
 
@@ -74,6 +74,7 @@ def train_arm(config: DictConfig, policy: str, folder: Path, group: str, turns: 
             reward=setup.reward(config),
             engine=settings,
             turns=turns,
+            schedule=setup.schedule(config),
             clock=lambda step: step // unit_steps,
             on_step=on_step,
         )

@@ -49,9 +49,13 @@ def arm_config(name: str, overrides: list[str]) -> DictConfig:
     if not (Path(__file__).parent.parent / "configs" / "arm" / f"{name}.yaml").exists():
         known = sorted(path.stem for path in (Path(__file__).parent.parent / "configs" / "arm").glob("*.yaml"))
         raise UserError(f"unknown arm {name!r}: choose from {', '.join(known)}")
-    mine = [override for override in overrides if not override.startswith("arm=")]
+    return compose_config([*(override for override in overrides if not override.startswith("arm=")), f"arm={name}"])
+
+
+def compose_config(overrides: list[str]) -> DictConfig:
+    """The config with these overrides. Raises UserError, in one line, for one that does not exist."""
     try:
-        return compose("config", overrides=[*mine, f"arm={name}"])
+        return compose("config", overrides=overrides)
     except HydraException as error:
         raise UserError(str(error)) from error
 
@@ -81,24 +85,24 @@ def run_arms(
     try:
         for step in range(progress.steps):
             for name in names:
-                _expect(pipes[name], "rollout", name, folder)
+                expect(pipes[name], "rollout", name, folder)
             if step == 0:
                 progress.start()
             turn = step % len(names)
             for name in [*names[turn:], *names[:turn]]:
                 pipes[name].send("go")
-                _expect(pipes[name], "rolled", name, folder)
+                expect(pipes[name], "rolled", name, folder)
             cores = os.cpu_count() or 1
             for first in range(0, len(names), cores):
                 together = names[first : first + cores]
                 for name in together:
                     pipes[name].send("go")
                 for name in together:
-                    row = _expect(pipes[name], "step", name, folder)
+                    row = expect(pipes[name], "step", name, folder)
                     run_folder.add_metrics(row)
                     progress.step(row)
         for name in names:
-            _expect(pipes[name], "done", name, folder)
+            expect(pipes[name], "done", name, folder)
     finally:
         for pipe in pipes.values():
             pipe.close()  # an arm that still waits for its turn ends, and closes its W&B run
@@ -108,7 +112,7 @@ def run_arms(
                 process.terminate()
 
 
-def _expect(pipe: Connection, what: str, name: str, folder: Path) -> Any:
+def expect(pipe: Connection, what: str, name: str, folder: Path) -> Any:
     """The next message of an arm, which must be `what`."""
     log = folder / "arms" / name / "log.txt"
     try:

@@ -36,3 +36,5 @@ class Progress:
             file=self.terminal,
             flush=True,
         )
+        for alarm in row.get("alarms", []):
+            self.note(f"ALARM  step {row['step']}, {row['arm']}: {alarm}")

@@ -34,22 +34,34 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
-def batches(config: DictConfig, policy: str) -> Iterator[tuple[list[tuple[str, Any]], int]]:
-    """Step after step: (problem id, prompt) of each request, and the drafter's clock once the step is over."""
+def tokenized(config: DictConfig, policy: str) -> list[tuple[str, Any]]:
+    """(problem id, prompt) of every problem of the data."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(policy)
-    rows = list(setup.dataset(config))
+    return [
+        (
+            row["problem_id"],
+            {
+                "prompt_token_ids": tokenizer.apply_chat_template(
+                    row["prompt"], add_generation_prompt=True, return_dict=False
+                )
+            },
+        )
+        for row in setup.dataset(config)
+    ]
+
+
+def batches(config: DictConfig, policy: str) -> Iterator[tuple[list[tuple[str, Any]], int]]:
+    """Step after step: (problem id, prompt) of each request, and the drafter's clock once the step is over."""
+    problems = tokenized(config, policy)
     siblings = config.trainer.num_generations
     problems_per_step = config.trainer.per_device_train_batch_size // siblings
-    steps_per_epoch = max(1, len(rows) // problems_per_step)
+    steps_per_epoch = max(1, len(problems) // problems_per_step)
     unit_steps = steps_per_epoch if config.drafter.unit == "epoch" else 1
     for step in count():
         first = step % steps_per_epoch * problems_per_step
-        requests = []
-        for row in rows[first : first + problems_per_step]:
-            prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
-            requests += [(row["problem_id"], {"prompt_token_ids": prompt})] * siblings
+        requests = [problem for problem in problems[first : first + problems_per_step] for _ in range(siblings)]
         yield requests, (step + 1) // unit_steps
 
 
@@ -62,10 +74,11 @@ def rolled(config: DictConfig, policy: str, llm: Any, logprobs: int) -> Iterator
     params = SamplingParams(
         temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=logprobs
     )
+    schedule = setup.schedule(config)
     for step, (batch, clock) in zip(range(config.task.steps), batches(config, policy), strict=False):
         problems, prompts = zip(*batch, strict=True)
         seeds = [request_seed(config.seed, step, i) for i in range(len(batch))]
-        yield roll_out(llm, llm.generate, prompts, params, problems, seeds, step, clock)
+        yield roll_out(llm, llm.generate, prompts, params, problems, seeds, step, clock, schedule)
 
 
 def roll_steps(config: DictConfig, policy: str, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
@@ -84,6 +97,8 @@ def roll_steps(config: DictConfig, policy: str, run_folder: RunFolder, progress:
         metrics.append(row)
         run_folder.add_metrics(row)
         run_folder.add_rollout(step + 1, rollout_rows(rollout, [None] * len(rollout.responses)))
-        run_folder.add_timeline(step + 1, {k: v for k, v in rollout.report.items() if k.startswith("step_")})
+        run_folder.add_timeline(
+            step + 1, {k: v for k, v in rollout.report.items() if k.startswith(("step_", "decode_"))}
+        )
         progress.step(row)
     return metrics

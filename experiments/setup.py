@@ -8,6 +8,7 @@ from datasets import Dataset
 from omegaconf import DictConfig, OmegaConf
 
 from das.budget import make_budget
+from das.budget.schedule import LongestFirst
 from das.drafter import HistoryDrafter
 from das.engine.build import EngineSettings, prepare_environment, speculative_config
 from das.engine.versions import require_supported
@@ -54,6 +55,13 @@ def engine_settings(config: DictConfig, policy: str) -> EngineSettings:
     )
 
 
+def schedule(config: DictConfig) -> LongestFirst | None:
+    """In which order requests get slots; None: as given. Raises UserError for an unknown word."""
+    if config.schedule not in ("longest_first", "given"):
+        raise UserError(f"schedule={config.schedule}: choose longest_first or given")
+    return LongestFirst() if config.schedule == "longest_first" else None
+
+
 def prepare(config: DictConfig) -> None:
     """Set threads and environment for the engine; before vLLM is imported."""
     prepare_environment(config.engine.kv_cache_gib, int(config.engine.threads), config.engine.batch_invariant)
@@ -79,6 +87,7 @@ def check(config: DictConfig) -> None:
             raise UserError(f"policy.path={path} has no tokenizer (tokenizer_config.json): save it there too")
         if not path.exists() and (path.is_absolute() or config.policy.path.startswith(".")):
             raise UserError(f"policy.path={path} does not exist")
+    schedule(config)
     require_supported()
     speculative_config(engine_settings(config, "unnamed"))
 

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from das.budget.classes import Classes
+from das.budget.closed_form import ClosedForm
 from das.budget.fixed import BatchTable, Fixed, NoDrafts
+from das.budget.ladder import Ladder
 from das.budget.marginal import Marginal
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
+from das.budget.toggle import RooflineToggle
 
 __all__ = ["BudgetPolicy", "LiveRequest", "TargetPass", "make_budget"]
 
@@ -16,7 +19,10 @@ POLICIES: dict[str, type[BudgetPolicy]] = {
     "unlimited": Fixed,
     "batch_table": BatchTable,
     "classes": Classes,
+    "closed_form": ClosedForm,
     "marginal": Marginal,
+    "ladder": Ladder,
+    "roofline_toggle": RooflineToggle,
 }
 
 

@@ -11,7 +11,9 @@ from das.budget.policies import TargetPass
 class OnlineFit:
     """A latency form refitted to the latest passes, newer ones counting more.
 
-    fit: of das.budget.latency_forms. `fitted` is None until ENOUGH passes were seen.
+    fit: of das.budget.latency_forms. every: passes from fit to fit once many were seen; one takes 0.5 ms
+    (affine) to 5 ms (two segments).
+    `fitted` is None until ENOUGH passes were seen.
     error: mean absolute relative error of predictions made before the pass was seen, over some 200 passes; nan before
     the first.
     """
@@ -19,12 +21,13 @@ class OnlineFit:
     MEMORY = 512  # passes remembered
     FORGET = 0.998  # weight of a pass falls by this at each newer one: the oldest weighs 0.36
     ENOUGH = 32  # passes before the first fit
-    EVERY = 64  # passes from fit to fit: a fit takes 0.5 ms (affine) to 5 ms (two segments)
 
-    def __init__(self, fit: Callable[[Passes, Array], Form]):
+    def __init__(self, fit: Callable[[Passes, Array], Form], every: int = 256):
         self._fit = fit
+        self._every = every
         self._passes = np.zeros((4, self.MEMORY))  # live, tokens, context, seconds; a ring
         self._seen = self._fitted_at = 0
+        self._due = self.ENOUGH  # passes seen at which to fit next
         self._watched = self._missed = 0.0
         self.fitted: Form | None = None
 
@@ -36,8 +39,9 @@ class OnlineFit:
         """Learn from one pass."""
         self._passes[:, self._seen % self.MEMORY] = live, tokens, context, seconds
         self._seen += 1
-        if self._seen == self.ENOUGH or self._seen % self.EVERY == 0:
+        if self._seen >= self._due:
             self._refit()
+            self._due += min(self._seen, self._every)
 
     def _refit(self) -> None:
         count = min(self._seen, self.MEMORY)

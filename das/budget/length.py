@@ -31,6 +31,7 @@ class LengthModel:
         self._problems: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=64))
         self._finished: deque[tuple[LengthClass, int]] = deque(maxlen=memory)  # (class at start, final length)
         self._lengths: dict[LengthClass, list[int]] = {}
+        self._current: dict[tuple[int, LengthClass], LengthClass] = {}  # answers of `current` until the next refit
 
     def classify(self, length: int) -> LengthClass:
         """Class of a finished response of `length` tokens."""
@@ -58,6 +59,12 @@ class LengthModel:
 
     def current(self, generated: int, initial: LengthClass) -> LengthClass:
         """argmax_c P(c | more than `generated` tokens, initial), the longer on ties; never below the class reached."""
+        found = self._current.get((generated, initial))
+        if found is None:
+            found = self._current[generated, initial] = self._likeliest(generated, initial)
+        return found
+
+    def _likeliest(self, generated: int, initial: LengthClass) -> LengthClass:
         reached = self.classify(generated)
         if not self._lengths.get(initial):
             return max(reached, initial)
@@ -73,4 +80,5 @@ class LengthModel:
 
     def refit(self) -> None:
         """Rebuild the table P(class | generated, initial) from the remembered responses."""
+        self._current.clear()
         self._lengths = {c: sorted(n for start, n in self._finished if start == c) for c in LengthClass}

@@ -59,6 +59,9 @@ class BudgetPolicy:
     def begin_step(self, requests: int) -> None:
         """A rollout of this many requests begins; those without a slot wait."""
 
+    def begin(self, request: LiveRequest) -> None:
+        """A request of the rollout got its slot."""
+
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         """The longest draft worth looking for, for each request. All 0: the drafter is not asked."""
         raise NotImplementedError

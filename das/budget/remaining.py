@@ -74,6 +74,23 @@ class RemainingLength:
             return np.zeros(len(lengths))
         return np.interp(np.maximum(lengths, generated), self._edges, survival) / alive
 
+    def beyond_many(self, problem: str, generated_R: Array, more_R_M: Array) -> Array:
+        """P(at least this many `more` tokens | more than `generated`) [R, M]; 1 where nothing so long is known."""
+        survival = self._survival(problem)
+        alive = np.interp(generated_R, self._edges, survival)
+        longer = np.interp(generated_R[:, None] + more_R_M, self._edges, survival)
+        return np.where(alive[:, None] > 0, longer / np.maximum(alive, 1e-300)[:, None], 1.0)
+
+    def means(self, problem: str, generated_R: Array) -> Array:
+        """Mean tokens still to come after `generated` [R]; at least 1."""
+        survival = self._survival(problem)
+        steps = np.diff(self._edges) * (survival[1:] + survival[:-1]) / 2
+        after = np.append(np.cumsum(steps[::-1])[::-1], 0.0)  # area beyond each edge
+        alive = np.interp(generated_R, self._edges, survival)
+        upper = np.minimum(np.searchsorted(self._edges, generated_R, side="right"), len(self._edges) - 1)
+        in_bin = np.maximum(0.0, self._edges[upper] - generated_R) * (alive + survival[upper]) / 2
+        return np.maximum(1.0, (in_bin + after[upper]) / np.maximum(alive, 1e-12))
+
     def estimate(self, problem: str, generated: int) -> Remaining:
         """Tokens still to come after `generated`. Nothing beyond `most`."""
         points = np.concatenate([[float(generated)], self._edges[self._edges > generated]])

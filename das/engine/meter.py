@@ -53,6 +53,8 @@ class RolloutMeter:
             "drafted": sum(cost.drafted for cost in self.requests.values()),
             "draft_s": self.draft_s,
             "decode_steps": len(self.step_time_s),
+            "live_sum": sum(self.step_live),
+            "drafted_steps": sum(tokens > live for tokens, live in zip(self.step_tokens, self.step_live, strict=True)),
             "step_time_s": self.step_time_s,
             "step_live": self.step_live,
             "step_tokens": self.step_tokens,

@@ -1,12 +1,15 @@
 """vLLM's custom proposer class: the engine's tokens to the drafter, its drafts, within budget, to the engine."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
+from das.budget.remaining import RemainingLength
 from das.drafter import HistoryDrafter
+from das.engine.alarm import Alarm
 
 # Keys of SamplingParams.extra_args: the request's problem id, and the most tokens a draft of it may have (0: none).
 PROBLEM_KEY = "das_problem"
@@ -14,16 +17,20 @@ LIMIT_KEY = "das_limit"
 
 
 class DasProposer:
-    """Built by vLLM with its VllmConfig; `additional_config["das"]` holds the `drafter` and `budget` settings."""
+    """Built by vLLM with its VllmConfig; `additional_config["das"]` holds the `drafter` and `budget` settings, unless
+    others are given."""
 
-    def __init__(self, vllm_config: Any):
-        settings = vllm_config.additional_config["das"]
+    def __init__(self, vllm_config: Any, settings: Mapping[str, Any] | None = None):
+        settings = settings or vllm_config.additional_config["das"]
         self.drafter = HistoryDrafter(**settings["drafter"])
         self.budget: BudgetPolicy = make_budget(settings["budget"])
         self.longest = int(vllm_config.speculative_config.num_speculative_tokens)
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.live: dict[str, LiveRequest] = {}
         self._runner: Any = None
+        self.lengths = RemainingLength(self.max_model_len)
+        self.alarm = Alarm()
+        self._clear_counts()
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._pass_batch = 0
         self._pass_ended = 0.0
@@ -98,20 +105,40 @@ class DasProposer:
         """Tell the budget what the pass that just ended cost. Passes with prompts in them are not decode passes."""
         now = time.perf_counter()
         if live and batch <= self._pass_batch:
-            self.budget.observe_pass(TargetPass(live, drafted, accepted, context, now - self._pass_ended))
+            seconds = now - self._pass_ended
+            self._predicted_s.append(self.budget.predict(live, drafted, context))
+            self._measured_s.append(seconds)
+            self.budget.observe_pass(TargetPass(live, drafted, accepted, context, seconds))
         self._pass_batch, self._pass_ended = batch, now
 
     def begin_step(self, requests: int) -> None:
         """A rollout of this many requests begins."""
         self._pass_batch = 0  # the time until the first pass was not decoding
+        self._clear_counts()
         self.budget.begin_step(requests)
+
+    def _clear_counts(self) -> None:
+        """Of the rollout: what was expected of passes and lengths, and what the alarm compares."""
+        self._predicted_s: list[float] = []
+        self._measured_s: list[float] = []
+        self._predicted_length: dict[str, float] = {}
+        self._passes = self._drafted = self._accepted = self._kept_tokens = 0
+        self._history_before = self.drafter.history_tokens
 
     def end_step(self, clock: int) -> dict[str, Any]:
         """The rollout is over: requests join the history, the window moves to `clock` (a step or an epoch number)."""
         self._end(list(self.live))
+        lost = self._history_before + self._kept_tokens - self.drafter.history_tokens if self.drafter.window else 0
+        alarms = self.alarm.end_step(self._passes, self._drafted, self._accepted, lost)
         self.drafter.end_step(clock)
         self.budget.end_step()
-        return {"history_tokens": self.drafter.history_tokens}
+        return {
+            "history_tokens": self.drafter.history_tokens,
+            "alarms": alarms,
+            "predicted_length": self._predicted_length,
+            "decode_predicted_s": self._predicted_s,
+            "decode_measured_s": self._measured_s,
+        }
 
     def _begin(self, name: str, state: Any) -> LiveRequest:
         params = state.sampling_params
@@ -125,12 +152,16 @@ class DasProposer:
             limit=limit,
             apart=limit <= 0 and PROBLEM_KEY not in extra,
             max_tokens=params.max_tokens if params.max_tokens is not None else self.max_model_len,
-            stop_tokens=frozenset(params.all_stop_token_ids),
+            stop_tokens=frozenset((params.stop_token_ids or ()) if params.ignore_eos else params.all_stop_token_ids),
         )
         self.live[name] = live
         if live.apart:
             return live
         self.drafter.begin(name, live.problem, state.prompt_token_ids)
+        self.budget.begin(live)
+        if live.problem != name:
+            self.alarm.begin(live.problem, state.prompt_token_ids)
+            self._predicted_length[name] = min(self.lengths.estimate(live.problem, 0).mean, float(live.max_tokens))
         # A preempted request keeps its entry; one that comes from elsewhere brings the text it has.
         earlier = state.output_token_ids[:-1] if len(state.output_token_ids) > 1 else []
         if earlier:
@@ -144,5 +175,12 @@ class DasProposer:
             if live.apart:
                 continue
             # What came without a problem id (weight checks, other users' requests) leaves no history.
-            self.drafter.end(name, keep=live.problem != name)
-            self.budget.end(live)
+            keep = live.problem != name
+            self.drafter.end(name, keep=keep)
+            if keep:
+                self.budget.end(live)
+                self.lengths.observe(live.problem, live.generated)
+                self._kept_tokens += live.generated
+                self._passes += live.passes
+                self._drafted += live.drafted
+                self._accepted += live.accepted

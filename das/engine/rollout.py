@@ -1,12 +1,14 @@
 """One rollout of an engine: a seed and a problem id for every request, costs measured, the drafter's window moved."""
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from das.budget.schedule import LongestFirst
 from das.engine.noise import splitmix64
 from das.engine.proposer import PROBLEM_KEY
 
@@ -46,11 +48,13 @@ def roll_out(
     seeds: Sequence[int],
     step: int,
     next_clock: int,
+    schedule: LongestFirst | None = None,
 ) -> tuple[list[Any], Rollout]:
     """Generate one response for each prompt.
 
     generate: llm.generate, or what stands behind it. sampling_params: shared; each request gets a copy with its own
-    seed and problem id. next_clock: the drafter's clock once this rollout is over.
+    seed and problem id. next_clock: the drafter's clock once this rollout is over. schedule: in which order requests
+    are handed in; it learns from what came.
     Returns vLLM's outputs and the measured rollout.
     """
     if not len(problems) == len(prompts) == len(seeds):
@@ -62,13 +66,21 @@ def roll_out(
         own.extra_args = {**(own.extra_args or {}), PROBLEM_KEY: problem}
         own.detokenize = bool(own.stop)  # token ids are what is read; text is only needed to find stop strings
         parameters.append(own)
+    order = list(range(len(prompts))) if schedule is None else schedule.order(problems)
     llm.collective_rpc("das_begin_rollout", args=(len(prompts),))
     start = time.perf_counter()
-    outputs = generate(prompts, parameters, use_tqdm=False)
+    started = generate([prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
     rollout_s = time.perf_counter() - start
     report = llm.collective_rpc("das_end_rollout", args=(next_clock,))[0]
+    outputs = [output for _, output in sorted(zip(order, started, strict=True), key=lambda pair: pair[0])]
     # vLLM appends a random tail to request ids inside the engine.
     costs = {name.rsplit("-", 1)[0]: cost for name, cost in report.pop("requests").items()}
+    for name, predicted in report.pop("predicted_length", {}).items():
+        costs[name.rsplit("-", 1)[0]]["predicted_length"] = predicted
+    for alarm in report.get("alarms", []):
+        warnings.warn(f"speculation, step {step}: {alarm}", RuntimeWarning, stacklevel=2)
+    if schedule is not None:
+        schedule.observe(problems, [len(output.outputs[0].token_ids) for output in outputs])
     return outputs, Rollout(
         step=step,
         problems=list(problems),
@@ -84,7 +96,7 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
     """The numbers of one rollout that go into metrics.jsonl (names: docs/metrics.md)."""
     lengths = [len(response) for response in rollout.responses]
     passes = rollout.report["passes"]
-    return {
+    row = {
         "rollout_s": rollout.rollout_s,
         "tokens": rollout.tokens,
         "passes": passes,
@@ -97,4 +109,43 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         "length_mean": float(np.mean(lengths)),
         "length_max": int(np.max(lengths)),
         "history_tokens": rollout.report.get("history_tokens", 0),
+        "wasted": rollout.report["drafted"] - (rollout.tokens - passes),
     }
+    return row | by_class(rollout) | prediction_errors(rollout) | {"alarms": rollout.report.get("alarms", [])}
+
+
+CLASSES = {"short": (0.0, 0.5), "medium": (0.5, 0.8), "long": (0.8, 1.0)}  # quantiles of the rollout's lengths
+
+
+def by_class(rollout: Rollout) -> dict[str, int]:
+    """Drafted, accepted, wasted tokens of the shorter half of the responses, the longest fifth, and those between."""
+    lengths = np.array([len(response) for response in rollout.responses])
+    drafted = np.array([request["drafted"] for request in rollout.requests])
+    accepted = lengths - np.array([request["passes"] for request in rollout.requests])
+    rank = np.argsort(np.argsort(lengths, kind="stable"), kind="stable") / len(lengths)
+    row: dict[str, int] = {}
+    for name, (low, high) in CLASSES.items():
+        own = (rank >= low) & (rank < high)
+        row[f"drafted_{name}"], row[f"accepted_{name}"] = int(drafted[own].sum()), int(accepted[own].sum())
+        row[f"wasted_{name}"] = row[f"drafted_{name}"] - row[f"accepted_{name}"]
+    return row
+
+
+def prediction_errors(rollout: Rollout) -> dict[str, float]:
+    """length_error: sum |predicted at start - actual| / sum of actual lengths. pass_time_error: mean |predicted /
+    measured - 1| over decode passes. Each where the arm predicts it."""
+    row: dict[str, float] = {}
+    known = [
+        (request["predicted_length"], len(response))
+        for request, response in zip(rollout.requests, rollout.responses, strict=True)
+        if "predicted_length" in request
+    ]
+    if known:
+        predicted, actual = np.array(known).T
+        row["length_error"] = float(np.abs(predicted - actual).sum() / actual.sum())
+    expected = np.array(rollout.report.get("decode_predicted_s", []), float)
+    measured = np.array(rollout.report.get("decode_measured_s", []), float)
+    usable = np.isfinite(expected)
+    if usable.any():
+        row["pass_time_error"] = float(np.abs(expected[usable] / measured[usable] - 1).mean())
+    return row

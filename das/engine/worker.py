@@ -5,6 +5,7 @@ from typing import Any
 
 from das.engine.meter import RolloutMeter
 from das.engine.patches import meter, repack_linear_layers
+from das.engine.proposer import DasProposer
 
 
 class DasWorker:
@@ -18,6 +19,18 @@ class DasWorker:
         drafter: Any = getattr(self.model_runner, "drafter", None)
         if hasattr(drafter, "begin_step"):
             drafter.begin_step(requests)
+
+    def das_use_proposer(self, name: str, settings: dict[str, Any]) -> None:
+        """Draft with the proposer of this name from now on; made from {"drafter": ..., "budget": ...} on first use.
+
+        Lets one engine compare drafters and budgets, each with a history of its own.
+        """
+        runner: Any = self.model_runner
+        if not hasattr(runner, "das_proposers"):
+            runner.das_proposers = {}
+        if name not in runner.das_proposers:
+            runner.das_proposers[name] = DasProposer(runner.vllm_config, settings)
+        runner.drafter = runner.das_proposers[name]
 
     def das_end_rollout(self, clock: int) -> dict[str, Any]:
         """Close the rollout: its meter's report, with the window moved to `clock` where there is a history."""

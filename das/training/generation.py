@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
+from das.budget.schedule import LongestFirst
 from das.engine.build import EngineSettings, build_engine
 from das.engine.rollout import Rollout, request_seed, roll_out
 from das.training.errors import WeightSyncError
@@ -27,14 +28,16 @@ class SpeculativeGeneration(VLLMGeneration):
         run_seed: int,
         clock: Callable[[int], int],
         after_rollout: Callable[[], None],
+        schedule: LongestFirst | None = None,
         **kwargs: Any,
     ):
         """engine: how to build it. clock: training step -> the drafter's clock. after_rollout: called when all
-        responses are in."""
+        responses are in. schedule: in which order requests get slots."""
         self.engine = engine
         self.run_seed = run_seed
         self.clock = clock
         self.after_rollout = after_rollout
+        self.schedule = schedule
         self.step = 0
         self.evaluation = False
         self.problems: Sequence[str] = ()
@@ -105,6 +108,7 @@ class SpeculativeGeneration(VLLMGeneration):
             [request_seed(self.run_seed, self.step, first + i, self.evaluation) for i in range(len(prompts))],
             self.step,
             self.clock(self.step + 1),
+            None if self.evaluation else self.schedule,
         )
         self.after_rollout()
         return outputs

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from trl import GRPOConfig, GRPOTrainer
 
+from das.budget.schedule import LongestFirst
 from das.engine import patches
 from das.engine.build import EngineSettings
 from das.engine.rollout import Rollout, rollout_row
@@ -59,9 +60,11 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         on_step: Callable[[dict[str, Any], Rollout, list[float]], None],
         args_: GRPOConfig,
         reward: RewardFunction,
+        schedule: LongestFirst | None = None,
         **kwargs: Any,
     ):
-        """clock: training step -> the drafter's clock. on_step(row, rollout, rewards) is called after every step."""
+        """clock: training step -> the drafter's clock. on_step(row, rollout, rewards) is called after every step.
+        schedule: in which order requests get slots, where slots are few."""
         self.turns = turns
         self.on_step = on_step
         self._reward = reward
@@ -75,6 +78,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
                 run_seed=args_.seed,
                 clock=clock,
                 after_rollout=turns.after_rollout,
+                schedule=schedule,
             )
         )
         super().__init__(*args, args=args_, reward_funcs=self._scored, **kwargs)

@@ -1,7 +1,5 @@
 """Budget policies: limits, trimming, length classes, and the latency model under them."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,19 +31,68 @@ def batch(probabilities: list[list[float]]) -> Drafts:
     st.lists(st.lists(st.floats(0.05, 1.0), max_size=4), min_size=1, max_size=4),
     st.floats(1.0, 200.0),
 )
-def test_marginal_finds_the_best_rate(probabilities: list[list[float]], ratio: float) -> None:
-    """Against brute force over all ways to cut the drafts: no other cut emits more tokens per second."""
+def test_marginal_cuts_where_a_token_costs_least(probabilities: list[list[float]], ratio: float) -> None:
+    """Against brute force over all cuts of each draft: none has its request answer for less time a token."""
     budget = Marginal(tokens=8, ratio=ratio)
     drafts = batch(probabilities)
     kept = budget.trim(live(len(drafts)), drafts)
-    reach = [np.cumprod(probs) for probs in probabilities]
+    for probs, mine in zip(probabilities, kept, strict=True):
+        reach = np.cumprod(probs)
 
-    def rate(cut: tuple[int, ...]) -> float:
-        emitted = len(drafts) + sum(float(r[:c].sum()) for r, c in zip(reach, cut, strict=True))
-        return emitted / (ratio + len(drafts) + sum(cut))
+        def cost(cut: int, reach: np.ndarray = reach) -> float:
+            return (ratio / len(probabilities) + 1 + cut) / (1 + float(reach[:cut].sum()))
 
-    best = max(rate(cut) for cut in itertools.product(*(range(len(p) + 1) for p in probabilities)))
-    assert rate(tuple(kept)) == pytest.approx(best, rel=1e-9)
+        assert cost(mine) == pytest.approx(min(cost(cut) for cut in range(len(probs) + 1)), rel=1e-9)
+
+
+def test_marginal_spends_on_the_request_that_decides() -> None:
+    """A problem with long responses is drafted further than those with short ones, unless requests wait for slots."""
+    budget = Marginal(tokens=32, ratio=20)
+    requests = [LiveRequest(name="a", problem="long", max_tokens=4000)]
+    requests += [LiveRequest(name=str(i), problem="short", max_tokens=4000) for i in range(7)]
+    for problem, length in (("long", 2000), ("short", 50)):
+        for i in range(16):
+            budget.end(LiveRequest(name="x", problem=problem, max_tokens=4000, generated=length + i))
+    drafts = batch([[0.8] * 32] * 8)
+    budget.begin_step(8)
+    assert len(set(budget.trim(requests, drafts))) == 1  # all eight wait for a slot: more may follow
+    for request in requests:
+        budget.begin(request)
+    kept = budget.trim(requests, drafts)
+    assert kept[0] > 1.5 * max(kept[1:])
+    alike = Marginal(tokens=32, ratio=20, makespan=False)
+    assert len(set(alike.trim(requests, drafts))) == 1
+
+
+def test_marginal_switches_itself_off_and_tries_again() -> None:
+    budget = Marginal(tokens=8, ratio=20)
+    requests = live(4)
+    hopeless, good = batch([[0.05] * 8] * 4), batch([[0.9] * 8] * 4)
+    budget.begin_step(4)
+    asked = []
+    for _ in range(200):
+        asked.append(any(budget.limits(requests)))
+        if asked[-1]:
+            assert budget.trim(requests, hopeless) == [0] * 4
+        budget.observe_pass(TargetPass(4, 0, 0, 100, 1e-3))
+    assert all(asked[:8])
+    assert 1 <= sum(asked[8:]) <= 4
+    while not any(budget.limits(requests)):
+        budget.observe_pass(TargetPass(4, 0, 0, 100, 1e-3))
+    assert all(budget.trim(requests, good))
+    budget.observe_pass(TargetPass(4, 32, 25, 100, 1e-3))
+    assert all(budget.limits(requests))
+
+
+def test_drafts_must_pay_for_drafting_at_all() -> None:
+    """Each token would pay for itself, but not all of them together for the fixed price."""
+    budget = Marginal(tokens=8, ratio=20)
+    for i in range(200):
+        drafted = (4 + i % 9) * (i % 2)
+        budget.observe_pass(TargetPass(4, drafted, 0, 0, 20e-3 + 4e-3 + (6e-3 + 1e-3 * drafted if drafted else 0)))
+    assert budget.latency.form.drafting == pytest.approx(6e-3, rel=0.1)
+    assert budget.trim(live(4), batch([[0.3]] * 4)) == [0] * 4
+    assert all(budget.trim(live(4), batch([[0.99] * 8] * 4)))
 
 
 def test_latency_model_learns_the_costs_and_ignores_interruptions() -> None:
@@ -92,6 +139,67 @@ def test_length_model_counts_what_is_still_possible() -> None:
     assert model.current(25, LengthClass.SHORT) is LengthClass.LONG
 
 
+def test_batch_table_goes_by_live_requests() -> None:
+    budget = make_budget({"name": "batch_table", "rows": [[1, 2, 8], [3, 4, 2], [5, 8, 0]]})
+    assert [budget.limits(live(count))[0] for count in (1, 2, 3, 4, 5, 8, 99)] == [8, 8, 2, 2, 0, 0, 0]
+    assert budget.longest == 8
+
+
+def test_ladder_climbs_and_descends_between_steps() -> None:
+    budget = make_budget({"name": "ladder", "rungs": [5, 7, 9], "up": 0.94, "down": 0.85, "patience": 2})
+
+    def step(share: float) -> int:
+        budget.observe_pass(TargetPass(10, 1000, round(1000 * share), 0, 1e-3))
+        budget.end_step()
+        return budget.limits(live(1))[0]
+
+    assert [step(share) for share in (0.95, 0.95, 0.95, 0.9, 0.95, 0.95, 0.99, 0.99)] == [5, 7, 7, 7, 7, 9, 9, 9]
+    assert [step(share) for share in (0.8, 0.86, 0.8, 0.8, 0.8, 0.8, 0.8)] == [9, 9, 9, 7, 7, 5, 5]
+    budget.end_step()  # a step without drafts says nothing
+    assert budget.limits(live(1)) == [5]
+
+
+def test_toggle_is_off_while_wide_and_on_for_the_tail() -> None:
+    over = {"name": "fixed", "tokens": 4}
+    settings = {"name": "roofline_toggle", "margin": 0.05, "ramp": 0, "one_way": True, "ratio": 64, "over": over}
+    budget = make_budget(settings)
+    budget.begin_step(64)
+    widths = (64, 55, 54, 40, 64)
+    assert [any(budget.limits(live(width))) for width in widths] == [False, False, False, True, True]
+    budget.begin_step(64)
+    assert not any(budget.limits(live(64)))  # reset every step
+    both_ways = make_budget({**settings, "one_way": False})
+    assert [any(both_ways.limits(live(width))) for width in widths] == [False, False, False, True, False]
+    guarded = make_budget({**settings, "ramp": 32})
+    assert not any(guarded.limits(live(10)))
+    assert any(guarded.limits(live(33)))
+
+
+def test_toggle_measures_what_drafting_gains() -> None:
+    """After a rollout in which hardly a token was accepted it stays off, however narrow the batch."""
+    settings = {"name": "roofline_toggle", "margin": 0.05, "ramp": 0, "one_way": True, "ratio": 64}
+    budget = make_budget({**settings, "over": {"name": "fixed", "tokens": 4}})
+    budget.begin_step(4)
+    assert any(budget.limits(live(4)))
+    for i in range(300):
+        budget.observe_pass(TargetPass(4, 16 * (i % 2), i % 50 == 1, 4000 + i, 5e-3))
+    budget.end_step()
+    budget.begin_step(4)
+    assert not any(budget.limits(live(4)))
+
+
+def test_closed_form_gives_the_long_ones_more() -> None:
+    budget = make_budget({"name": "closed_form", "tokens": 16, "ratio": 64, "k": 0.8, "alpha": 0.8})
+    for problem, length in (("long", 500), ("short", 20)):
+        for i in range(200):
+            done = LiveRequest(name="x", problem=problem, max_tokens=999, generated=length + i % 20)
+            done.drafted, done.accepted = done.generated, done.generated // 2
+            budget.end(done)
+    requests = [LiveRequest(name=p, problem=p, max_tokens=999) for p in ("long", "short")]
+    given = np.sum([budget.limits(requests) for _ in range(50)], axis=0)
+    assert given[0] > 50 * max(1, given[1])  # the short one is done long before the long one
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -100,6 +208,14 @@ def test_length_model_counts_what_is_still_possible() -> None:
         {"name": "classes", "short": 0, "medium": 0, "long": 0, "medium_from": 1, "long_from": 2},
         {"name": "classes", "short": 0, "medium": 1, "long": 2, "medium_from": 9, "long_from": 2},
         {"name": "lavish"},
+        {"name": "batch_table", "rows": []},
+        {"name": "batch_table", "rows": [[1, 4, 2], [6, 8, 1]]},
+        {"name": "batch_table", "rows": [[1, 4, 0]]},
+        {"name": "ladder", "rungs": [5, 5], "up": 0.9, "down": 0.8, "patience": 2},
+        {"name": "ladder", "rungs": [5, 7], "up": 0.8, "down": 0.9, "patience": 2},
+        {"name": "closed_form", "tokens": 4, "ratio": 9, "k": 1.2, "alpha": 1},
+        {"name": "roofline_toggle", "margin": 0, "ramp": -1, "one_way": True, "ratio": 9, "over": {"name": "none"}},
+        {"name": "roofline_toggle", "margin": 0, "ramp": 0, "one_way": True, "ratio": 9, "over": {"name": "lavish"}},
     ],
 )
 def test_impossible_settings_are_refused_in_one_line(settings: dict[str, object]) -> None:

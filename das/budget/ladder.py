@@ -1,0 +1,47 @@
+"""Draft-length ladder (EfficientRollout §4): drafts get longer while nearly all are accepted, between steps only."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
+
+
+class Ladder(BudgetPolicy):
+    """rungs: draft lengths, rising; the first is where it starts. up, down: accepted / drafted of a step; the next rung
+    is taken when it was above `up` in each of the last `patience` steps, the one before when below `down`."""
+
+    def __init__(self, rungs: Sequence[int], up: float, down: float, patience: int):
+        if not rungs or list(rungs) != sorted(set(rungs)) or rungs[0] < 1:
+            raise ValueError(f"budget.rungs must be draft lengths >= 1 that rise, got {list(rungs)}")
+        if not 0 <= down < up <= 1 or patience < 1:
+            raise ValueError(
+                f"budget=ladder needs 0 <= down < up <= 1 and patience >= 1, got down={down}, up={up}, "
+                f"patience={patience}"
+            )
+        self.rungs = list(rungs)
+        self.longest = self.rungs[-1]
+        self.rung = 0
+        self._up, self._down = up, down
+        self._shares: deque[float] = deque(maxlen=patience)  # accepted / drafted of the last steps on this rung
+        self._drafted = self._accepted = 0
+
+    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        return [self.rungs[self.rung]] * len(live)
+
+    def observe_pass(self, done: TargetPass) -> None:
+        self._drafted += done.drafted
+        self._accepted += done.accepted
+
+    def end_step(self) -> None:
+        if self._drafted:
+            self._shares.append(self._accepted / self._drafted)
+        self._drafted = self._accepted = 0
+        if len(self._shares) < (self._shares.maxlen or 0):
+            return
+        if min(self._shares) >= self._up and self.rung + 1 < len(self.rungs):
+            self.rung += 1
+        elif max(self._shares) <= self._down and self.rung > 0:
+            self.rung -= 1
+        else:
+            return
+        self._shares.clear()  # what was seen on another rung says nothing about this one

@@ -1,0 +1,91 @@
+"""Roofline toggle (EfficientRollout §3): another budget, but only once a roofline predicts that drafting pays.
+
+speculate iff  tau T(B, S, 0) / T(B, S, gamma) >= 1 + margin
+
+T: time of a pass of B requests with S tokens of context and gamma drafted tokens each, by the roofline fitted to the
+engine's own passes, drafting included. tau: tokens a drafted pass emitted for a request in the rollout before.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from das.budget.latency import OnlineFit
+from das.budget.latency_forms import Roofline, fit_roofline
+from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
+from das.drafter import Drafts
+
+
+class RooflineToggle(BudgetPolicy):
+    """over: the budget in force while it is on. margin: epsilon of the rule. ramp: live requests that must have been
+    exceeded once in the rollout before the rule is looked at (the published code: 32; 0: no such guard). one_way: once
+    on, it stays on until the rollout ends. ratio: tokens that hide behind the reading of the weights, until passes
+    tell."""
+
+    def __init__(self, over: BudgetPolicy, margin: float, ramp: int, one_way: bool, ratio: float):
+        if margin < 0 or ramp < 0 or ratio <= 0:
+            raise ValueError(
+                f"budget=roofline_toggle needs margin, ramp >= 0 and ratio > 0, got {margin}, {ramp}, {ratio}"
+            )
+        self.over = over
+        self.longest = over.longest
+        self.margin, self.ramp, self.one_way = margin, ramp, one_way
+        self.on = False
+        self._most_live = 0
+        self._assumed = Roofline(memory=1.0, kv=0.0, compute=1 / ratio, request=0.0)
+        self._online = OnlineFit(fit_roofline)
+        self._before = 0, 0, 0  # requests in drafted passes, drafted, accepted: of the rollout before
+        self._now = 0, 0, 0
+
+    def begin_step(self, requests: int) -> None:
+        self.on, self._most_live = False, 0
+        self.over.begin_step(requests)
+
+    def begin(self, request: LiveRequest) -> None:
+        self.over.begin(request)
+
+    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        limits = self.over.limits(live)
+        self._most_live = max(self._most_live, len(live))
+        if not (self.on and self.one_way):
+            guarded = self.ramp and self._most_live <= self.ramp
+            self.on = not guarded and self.speedup(live, sum(limits) / len(live)) >= 1 + self.margin
+        return limits if self.on else [0] * len(live)
+
+    def speedup(self, live: Sequence[LiveRequest], gamma: float) -> float:
+        """Predicted time without drafts / with them, for the same tokens. Before anything was drafted a pass counts as
+        emitting gamma tokens (published tau_0)."""
+        rows, drafted, accepted = self._before
+        asked, emitted = (drafted / rows, 1 + accepted / rows) if rows else (gamma, gamma)
+        fitted = self._online.fitted
+        form = fitted if fitted is not None and isinstance(fitted, Roofline) and fitted.compute > 0 else self._assumed
+        count, context = float(len(live)), float(sum(request.prompt + request.generated for request in live))
+        plain, with_drafts = form.predict(
+            np.full(2, count), np.array([count, count * (1 + asked)]), np.full(2, context)
+        ).tolist()
+        return float(emitted * plain / with_drafts)
+
+    def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
+        return self.over.trim(live, drafts)
+
+    def observe_pass(self, done: TargetPass) -> None:
+        self._online.observe(done.live, done.tokens, done.context, done.seconds)
+        if done.drafted:
+            rows, drafted, accepted = self._now
+            self._now = rows + done.live, drafted + done.drafted, accepted + done.accepted
+        self.over.observe_pass(done)
+
+    def predict(self, live: int, drafted: int, context: int) -> float:
+        fitted = self._online.fitted
+        if fitted is None:
+            return float("nan")
+        return float(fitted.predict(np.array([live]), np.array([live + drafted]), np.array([context]))[0])
+
+    def end(self, request: LiveRequest) -> None:
+        self.over.end(request)
+
+    def end_step(self) -> None:
+        if self._now[0]:
+            self._before = self._now
+        self._now = 0, 0, 0
+        self.over.end_step()

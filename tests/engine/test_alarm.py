@@ -1,0 +1,111 @@
+"""The alarm: silent while speculation works, and right about the cause when it does not."""
+
+import warnings
+
+import pytest
+from conftest import Engines
+
+from das.budget.schedule import LongestFirst
+from das.engine.alarm import Alarm
+from das.engine.rollout import request_seed, roll_out
+
+PROMPTS = {"a": [1, 2], "b": [3, 4], "c": [5, 6], "d": [7, 8]}
+
+
+def step(alarm: Alarm, accepted: int, ids: dict[str, str] | None = None, lost: int = 0) -> list[str]:
+    for problem, prompt in PROMPTS.items():
+        for _ in range(4):
+            alarm.begin(ids[problem] if ids else problem, prompt)
+    return alarm.end_step(passes=1000, drafted=5000, accepted=accepted, lost_tokens=lost)
+
+
+def test_silent_while_acceptance_grows_wavers_or_was_never_there() -> None:
+    alarm = Alarm()
+    assert [step(alarm, accepted) for accepted in (0, 500, 2000, 1500, 900, 2500, 1000)] == [[]] * 7
+    hopeless = Alarm()
+    assert [step(hopeless, accepted) for accepted in (50, 60, 50, 55, 5, 0)] == [[]] * 6
+
+
+def test_collapse_is_reported_in_the_step_it_happens() -> None:
+    alarm = Alarm()
+    for _ in range(3):
+        assert not step(alarm, 2000)
+    (line,) = step(alarm, 300)
+    assert "acceptance collapsed: 0.30" in line
+    assert "weight sync" in line
+
+
+def test_wrong_problem_ids_are_named() -> None:
+    alarm = Alarm()
+    for _ in range(3):
+        step(alarm, 2000)
+    mixed, collapsed = step(alarm, 200, ids=dict(zip("abcd", "bcda", strict=True)))
+    assert "mixed up: 16 of 16" in mixed
+    assert "see above" in collapsed
+    fresh = Alarm()
+    step(fresh, 0)
+    (line,) = step(fresh, 0, ids={problem: f"{problem}-2" for problem in PROMPTS})
+    assert "do not repeat" in line
+
+
+def test_a_stale_index_is_named() -> None:
+    (line,) = step(Alarm(), 2000, lost=700)
+    assert "index is stale: 700" in line
+
+
+@pytest.fixture
+def roll(engines: Engines, tiny_policy: str):  # type: ignore[no-untyped-def]
+    """Rolls out 4 problems x 2 siblings on a drafting engine with 4 slots; returns (alarms, responses)."""
+    from vllm import SamplingParams
+
+    llm = engines.build(
+        tiny_policy, method="das", max_num_seqs=4, drafter={"window": 16}, budget={"name": "fixed", "tokens": 8}
+    )
+    clock = 0
+
+    def go(ids: dict[str, str] | None = None, schedule: LongestFirst | None = None):  # type: ignore[no-untyped-def]
+        nonlocal clock
+        clock += 1
+        names = [name for name in PROMPTS for _ in range(2)]
+        prompts = [{"prompt_token_ids": [9 + ord(name), *range(20, 28)]} for name in names]
+        problems = [ids[name] if ids else name for name in names]
+        params = SamplingParams(temperature=1.0, max_tokens=60, ignore_eos=True)
+        seeds = [request_seed(0, 0, i) for i in range(len(names))]
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            outputs, rollout = roll_out(llm, llm.generate, prompts, params, problems, seeds, clock, clock, schedule)
+        alarms = rollout.report["alarms"]
+        assert [str(w.message).split(": ", 1)[1] for w in heard if "speculation" in str(w.message)] == alarms
+        assert [list(output.outputs[0].token_ids) for output in outputs] == rollout.responses
+        return alarms, rollout
+
+    yield go, llm
+    engines.close()
+
+
+def test_a_drafting_engine_raises_the_alarm(roll) -> None:  # type: ignore[no-untyped-def]
+    """The same rollout again and again is accepted nearly whole; then ids are mixed up, then nothing is kept."""
+    go, llm = roll
+    quiet = [go() for _ in range(5)]
+    assert not any(alarms for alarms, _ in quiet)
+    assert len({str(rollout.responses) for _, rollout in quiet}) == 1
+    alarms, rollout = go(ids=dict(zip("abcd", "bcda", strict=True)))
+    assert "mixed up" in alarms[0]
+    assert rollout.responses == quiet[0][1].responses
+    drafter = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter.drafter
+    end = drafter.end
+    drafter.end = lambda request, keep: end(request, keep=False)
+    alarms, _ = go()
+    assert [alarm for alarm in alarms if "index is stale: 480" in alarm], alarms
+
+
+def test_the_schedule_touches_no_token(roll) -> None:  # type: ignore[no-untyped-def]
+    go, _ = roll
+    _, given = go()
+    schedule = LongestFirst()
+    schedule.observe(["a", "b", "c", "d"], [5, 50, 500, 5000])
+    assert schedule.order([name for name in PROMPTS for _ in range(2)])[:2] == [6, 7]
+    _, scheduled = go(schedule=schedule)
+    assert scheduled.responses == given.responses
+    first = [request["first_s"] for request in scheduled.requests]
+    assert max(first[4:]) < min(first[:4])  # 4 slots: d and c started before a and b
