@@ -4,15 +4,15 @@ Two engines, each in a process of its own: one without speculation, one that dra
 by rollout, each with a drafter and a history of its own. All roll out the same requests with the same noise, so all
 emit the same tokens, which is checked.
 
-ratio: of summed rollout times to those of no speculation; [quartiles] of the single rollouts' ratios. computed: the same
-ratio from what the policies decided alone, every pass at the price fitted to all rollouts of the drafting engine (base
-+ row live + drafting + token drafted): free of the machine's noise.
+ratio: of summed rollout times to those of no speculation; [quartiles] of the single rollouts' ratios. computed: the
+same from what the policies decided alone, every pass at the price fitted to all rollouts of the drafting engine (base +
+row live + drafting + token drafted): free of the machine's noise.
 """
 
 import hashlib
 import multiprocessing
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,13 @@ BASELINE = "none"
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Roll out every workload with every policy; print a line a policy, write result.json and a figure."""
     task = config.task
-    labels = [str(label) for label in task.policies]
-    if not labels or BASELINE in labels:
-        raise UserError("task.policies must name at least one policy, and none `none`, which is always there")
-    own = [override for override in overrides if not override.startswith(("arm=", "task.policies"))]
+    labels = [str(label) for label in task.only or task.policies]
+    unknown = [label for label in labels if label not in task.policies]
+    if unknown or not labels or BASELINE in labels:
+        raise UserError(
+            f"task.only={labels}: choose from {', '.join(task.policies)}; `{BASELINE}` (no speculation) is always there"
+        )
+    own = [override for override in overrides if not override.startswith("arm=")]
     arms = {BASELINE: compose_config([*own, "arm=none"])}
     arms |= {label: compose_config([*own, "arm=das", *task.policies[label]]) for label in labels}
     workloads = {f"live_{live}": workload(config, int(live), hopeless=False) for live in task.live}
@@ -52,33 +55,19 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     policy = setup.policy_directory(config, progress.note)
     run_folder = RunFolder(Path(folder), config)
     progress.note(f"starting 2 engines; {', '.join(arms)} on {', '.join(workloads)}; logs in {folder}")
-    engines = {
-        which: _start(which, [arms[name] for name in names], names, policy, slots, Path(folder))
-        for which, names in (("plain", [BASELINE]), ("drafting", labels))
-    }
     rows: list[dict[str, Any]] = []
-    try:
-        for which, pipe in engines.items():
-            expect(pipe, "ready", which, Path(folder))
-        progress.start()
-        warm_up = workload(config, int(config.trainer.num_generations), hopeless=False)
-        for which, arm in (("plain", BASELINE), ("drafting", labels[0])):
-            engines[which].send((arm, "warm-up", warm_up, 0))
-            expect(engines[which], "rolled", which, Path(folder))
-        for name, asked in workloads.items():
-            for step in range(int(task.steps)):
-                turn = step % len(arms)
-                for arm in [*arms][turn:] + [*arms][:turn]:
-                    which = "plain" if arm == BASELINE else "drafting"
-                    engines[which].send((arm, name, asked, step))
-                    row = expect(engines[which], "rolled", which, Path(folder))
-                    rows.append(row)
-                    run_folder.add_metrics(row)
-                    progress.step(row)
-                _check_same_tokens(rows[-len(arms) :])
-    finally:
-        for pipe in engines.values():
-            pipe.close()
+    for hopeless in (False, True):
+        own_workloads = {name: asked for name, asked in workloads.items() if asked["hopeless"] == hopeless}
+        if own_workloads:
+            answers = untrained(policy, Path(folder) / "untrained") if hopeless else policy
+            engines = {
+                which: _start(which, [arms[name] for name in names], names, answers, slots, Path(folder))
+                for which, names in (("plain", [BASELINE]), ("drafting", labels))
+            }
+            for row in roll_all(engines, [*arms], own_workloads, int(task.steps), config, Path(folder), progress):
+                rows.append(row)
+                run_folder.add_metrics(row)
+                progress.step(row)
     result = {name: measure([row for row in rows if row["workload"] == name], [*arms]) for name in workloads}
     for name, measured in result.items():
         progress.note(f"{name}:")
@@ -93,8 +82,52 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
+def roll_all(
+    engines: dict[str, Connection],
+    arms: Sequence[str],
+    workloads: dict[str, dict[str, Any]],
+    steps: int,
+    config: DictConfig,
+    folder: Path,
+    progress: Progress,
+) -> Iterator[dict[str, Any]]:
+    """Rows as they come: each workload, each step, each policy in turn; the engines end with it."""
+    try:
+        warm_up = workload(config, int(config.trainer.num_generations), hopeless=False)
+        for which, arm in (("plain", BASELINE), ("drafting", arms[1])):
+            expect(engines[which], "ready", which, folder)
+            engines[which].send((arm, "warm-up", warm_up, 0))
+            expect(engines[which], "rolled", which, folder)
+        if not progress.done:
+            progress.start()
+        for name, asked in workloads.items():
+            for step in range(steps):
+                turn = step % len(arms)
+                rows = []
+                for arm in [*arms[turn:], *arms[:turn]]:
+                    which = "plain" if arm == BASELINE else "drafting"
+                    engines[which].send((arm, name, asked, step))
+                    rows.append(expect(engines[which], "rolled", which, folder))
+                    yield rows[-1]
+                _check_same_tokens(rows)
+    finally:
+        for pipe in engines.values():
+            pipe.close()
+
+
+def untrained(policy: str, folder: Path) -> str:
+    """The same architecture and tokenizer with random weights: nearly uniform tokens, nothing to accept."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(policy)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
+    return str(folder)
+
+
 def workload(config: DictConfig, live: int, hopeless: bool) -> dict[str, Any]:
-    """`live` requests a rollout, in groups of siblings; `problems` in an epoch; temperature."""
+    """`live` requests a rollout, in groups of siblings; `problems` in an epoch."""
     siblings = 1 if hopeless else int(config.trainer.num_generations)
     if live < 1 or live % siblings:
         raise UserError(f"task.live: {live} requests are no multiple of trainer.num_generations={siblings}")
@@ -102,7 +135,7 @@ def workload(config: DictConfig, live: int, hopeless: bool) -> dict[str, Any]:
         "live": live,
         "siblings": siblings,
         "problems": live * int(config.task.steps) if hopeless else max(int(config.task.problems), live // siblings),
-        "temperature": float(config.task.hopeless_temperature if hopeless else config.trainer.temperature),
+        "hopeless": hopeless,
     }
 
 
@@ -207,7 +240,7 @@ def _serve(configs: dict[str, DictConfig], policy: str, slots: int, pipe: Connec
             known[i % len(known)] for i in range(step * groups, (step + 1) * groups) for _ in range(asked["siblings"])
         ]
         problems, prompts = zip(*batch, strict=True)
-        params = SamplingParams(temperature=asked["temperature"], max_tokens=first.trainer.max_completion_length)
+        params = SamplingParams(temperature=first.trainer.temperature, max_tokens=first.trainer.max_completion_length)
         seeds = [request_seed(first.seed, step, i) for i in range(len(prompts))]
         _, rollout = roll_out(
             llm, llm.generate, prompts, params, problems, seeds, step, (step + 1) * groups // len(known)

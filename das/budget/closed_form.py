@@ -21,18 +21,16 @@ RESOLVE = 128  # passes from one solution to the next; one takes a millisecond
 
 
 class ClosedForm(BudgetPolicy):
-    """tokens: the most a request is given a pass. ratio: as in LatencyModel. k, alpha: the acceptance curve assumed
-    until requests have finished."""
+    """tokens: the most a request is given a pass. ratio, latency: LatencyModel's `ratio` and `measured`. k, alpha: the
+    acceptance curve assumed until requests have finished."""
 
-    def __init__(self, tokens: int, ratio: float, k: float, alpha: float):
+    def __init__(self, tokens: int, ratio: float, k: float, alpha: float, latency: str | None = None):
         if tokens < 1:
-            raise ValueError(
-                f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none or arm=none"
-            )
+            raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
         if not (0 < k <= 1 and alpha > 0):
             raise ValueError(f"budget=closed_form needs 0 < k <= 1 and alpha > 0, got k={k}, alpha={alpha}")
         self.longest = tokens
-        self.latency = LatencyModel(ratio)
+        self.latency = LatencyModel(ratio, latency)
         self.lengths = RemainingLength(LONGEST_RESPONSE)
         self.acceptance = AcceptanceModel(Curve(k, alpha))
         self._live: list[LiveRequest] = []

@@ -1,6 +1,8 @@
 """LatencyModel: time of a target pass, learned from the engine's own passes while it decodes."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -57,22 +59,37 @@ class OnlineFit:
         self.fitted = self._fit(passes, np.power(self.FORGET, np.arange(count - 1, -1, -1, dtype=np.float64)))
 
 
+def read_drafting(path: Path) -> Drafting:
+    """The form `Drafting` of a latency.json. Raises ValueError, in one line, for a file that holds none."""
+    try:
+        found = Drafting(**json.loads(path.read_text())["forms"]["drafting"]["coefficients"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"budget.latency={path}: no latency.json of task=calibrate ({error!r})") from None
+    if not (found.base > 0 and found.token > 0 and found.row >= 0 and found.drafting >= 0):
+        raise ValueError(f"budget.latency={path}: base and token must be above 0 and nothing negative, got {found}")
+    return found
+
+
 class LatencyModel:
     """The form `Drafting`, usable from the first pass on. Times in seconds.
 
+    measured: a latency.json that task=calibrate wrote; used as it is, nothing is learned.
     ratio: what a pass carries for the price of starting it, in tokens: base / token, assumed until enough passes were
     seen; it stays while they tell nothing about it (passes of one size, a coefficient of 0).
     """
 
-    def __init__(self, ratio: float):
+    def __init__(self, ratio: float, measured: str | None = None):
         if ratio <= 0:
             raise ValueError(f"latency ratio must be positive, got {ratio}")
+        self._measured = None if measured is None else read_drafting(Path(measured))
         self._assumed = ratio
         self._online = OnlineFit(fit_drafting)
         self._seconds = self._tokens = self._seen = 0.0
 
     def observe(self, done: TargetPass) -> None:
         """Learn from one pass."""
+        if self._measured is not None:
+            return
         self._online.observe(done.live, done.tokens, done.context, done.seconds)
         self._seconds, self._tokens, self._seen = (
             self._seconds + done.seconds,
@@ -88,6 +105,8 @@ class LatencyModel:
     @property
     def form(self) -> Drafting:
         """The fit; the assumed ratio, scaled to the passes seen, while the fit is not usable."""
+        if self._measured is not None:
+            return self._measured
         fitted = self._online.fitted
         if isinstance(fitted, Drafting) and fitted.base > 0 and fitted.token > 0:
             return fitted

@@ -9,6 +9,7 @@ n tokens in the pass (live requests + drafted), b live requests, d = n - b draft
 Times in seconds.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -188,4 +189,9 @@ def relative_error(form: Form, passes: Passes) -> float:
     return float(np.mean(np.abs(predicted / passes.seconds - 1)))
 
 
-FITS = {"affine": fit_affine, "drafting": fit_drafting, "two_segment": fit_two_segment, "roofline": fit_roofline}
+FITS: dict[str, Callable[[Passes, Array], Form]] = {
+    "affine": fit_affine,
+    "drafting": fit_drafting,
+    "two_segment": fit_two_segment,
+    "roofline": fit_roofline,
+}

@@ -39,16 +39,15 @@ def _trim() -> CDLL:
 
 
 class Marginal(BudgetPolicy):
-    """tokens: the most a request is given. ratio: as in LatencyModel. makespan: False weighs all requests alike."""
+    """tokens: the most a request is given. ratio, latency: LatencyModel's `ratio` and `measured`. makespan: False
+    weighs all requests alike."""
 
-    def __init__(self, tokens: int, ratio: float, makespan: bool = True):
+    def __init__(self, tokens: int, ratio: float, makespan: bool = True, latency: str | None = None):
         if tokens < 1:
-            raise ValueError(
-                f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none or arm=none"
-            )
+            raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
         self.longest = tokens
         self.makespan = makespan
-        self.latency = LatencyModel(ratio)
+        self.latency = LatencyModel(ratio, latency)
         self.lengths = RemainingLength(LONGEST_RESPONSE)
         self._waiting = 0
         self._live: list[LiveRequest] = []  # of the last estimate of

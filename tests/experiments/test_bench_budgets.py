@@ -1,0 +1,48 @@
+"""task=bench_budgets: prices of passes, ratios, refusals."""
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from experiments.bench_budgets import measure, pass_prices, workload
+from experiments.errors import UserError
+
+PRICES = np.array([3e-3, 1e-4, 1e-3, 5e-5])  # seconds a pass, request, drafted pass, drafted token
+
+
+def row(arm: str, counts: tuple[int, int, int, int], seconds: float) -> dict[str, object]:
+    keys = ("decode_steps", "live_sum", "drafted_steps", "drafted")
+    rest = {"arm": arm, "rollout_s": seconds, "tokens": 1000, "passes": counts[1], "accepted": 1000 - counts[1]}
+    return {**dict(zip(keys, counts, strict=True)), **rest}
+
+
+def test_prices_are_found_beneath_noise_and_interruptions() -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    for i in range(80):
+        steps = int(rng.integers(50, 400))
+        counts = (steps, steps * int(rng.integers(1, 64)), int(steps * rng.random()), int(rng.integers(0, 20_000)))
+        rows.append(row("a", counts, float(PRICES @ counts) * (3 if i % 10 == 0 else rng.uniform(0.98, 1.02))))
+    assert pass_prices(rows) == pytest.approx(PRICES, rel=0.15)
+
+
+def test_measure_compares_with_no_speculation() -> None:
+    rows = []
+    for slow in (1.0, 2.0, 1.5):  # the machine's moods hit both alike
+        rows.append(row("none", (200, 1000, 0, 0), slow * float(PRICES @ (200, 1000, 0, 0))))
+        rows.append(row("das", (100, 500, 100, 900), slow * float(PRICES @ (100, 500, 100, 900))))
+        rows.append(row("das", (50, 100, 10, 50), slow * float(PRICES @ (50, 100, 10, 50))))
+    found = measure([r for r in rows if r["drafted"] != 50], ["none", "das"])
+    want = float(PRICES @ (100, 500, 100, 900)) / float(PRICES @ (200, 1000, 0, 0))
+    assert found["das"]["ratio"] == pytest.approx(want)
+    assert found["das"]["quartiles"] == pytest.approx([want, want])
+    assert found["das"]["tokens_per_pass"] == 2.0
+    assert found["none"]["ratio"] == found["none"]["computed"] == 1.0
+
+
+def test_a_rollout_of_broken_groups_is_refused() -> None:
+    config = OmegaConf.create({"trainer": {"num_generations": 8}, "task": {"problems": 8, "steps": 4}})
+    assert workload(config, 64, hopeless=False) == {"live": 64, "siblings": 8, "problems": 8, "hopeless": False}
+    assert workload(config, 16, hopeless=True) == {"live": 16, "siblings": 1, "problems": 64, "hopeless": True}
+    with pytest.raises(UserError, match="no multiple"):
+        workload(config, 12, hopeless=False)

@@ -1,0 +1,42 @@
+"""task=calibrate: passes hold what they should, and its file is a latency model."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Engines
+
+from das.budget.fixed import Fixed
+from das.budget.latency import LatencyModel
+from experiments.calibrate import RandomDrafter, timed_passes
+
+
+def test_timed_passes_hold_all_requests_and_all_drafts(engines: Engines, tiny_policy: str) -> None:
+    from vllm import SamplingParams
+
+    llm = engines.build(tiny_policy, method="das", max_num_seqs=4, budget={"name": "fixed", "tokens": 6})
+    engine = llm.llm_engine
+    runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    runner.drafter.drafter = RandomDrafter(engine.model_config.get_vocab_size())
+    runner.drafter.budget = Fixed(3)
+    for i in range(4):
+        params = SamplingParams(max_tokens=100, ignore_eos=True, seed=i)
+        engine.add_request(str(i), {"prompt_token_ids": [5, 6, 7 + i]}, params)
+    rows = timed_passes(engine, runner, live=4, drafts=3, count=5)
+    assert [row[:2] for row in rows] == [[4, 16]] * 5
+    contexts = [row[2] for row in rows]
+    assert all(later - earlier >= 4 for earlier, later in zip(contexts, contexts[1:], strict=False))
+    assert all(row[3] > 0 for row in rows)
+    engines.close()
+
+
+def test_its_file_is_a_latency_model(tmp_path: Path) -> None:
+    path = tmp_path / "latency.json"
+    coefficients = {"base": 2e-3, "row": 1e-4, "drafting": 5e-4, "token": 5e-5}
+    path.write_text(json.dumps({"forms": {"drafting": {"coefficients": coefficients, "error": 0.1}}}))
+    model = LatencyModel(ratio=9, measured=str(path))
+    assert model.predict(10, 20, 0) == pytest.approx(2e-3 + 1e-3 + 5e-4 + 1e-3)
+    for bad in ("", "{}", json.dumps({"forms": {"drafting": {"coefficients": {**coefficients, "base": -1}}}})):
+        path.write_text(bad)
+        with pytest.raises(ValueError, match=r"^budget.latency=[^\n]+$"):
+            LatencyModel(ratio=9, measured=str(path))
