@@ -8,7 +8,7 @@
 typedef struct {
     int32_t max_match;               /* matches are compared up to this many tokens, at most 32 */
     int32_t max_candidates;          /* occurrences in the problem looked at per drafted token */
-    int32_t enough;                  /* with fewer occurrences that still agree than this * reach, look up again */
+    int32_t later;                   /* the same in lookups behind drafted tokens, and as most visits per order */
     int32_t exclude_own;             /* 1: a request's own text is no candidate */
     int32_t others;                  /* occurrences in other problems looked at per lookup; 0: none */
     int32_t visits[N_ORDERS];        /* occurrences looked at per order, at most MAX_VISITS */
@@ -62,6 +62,7 @@ typedef struct {
     const int32_t *end;              /* of the context */
     int32_t limit;                   /* longest match */
     int other;                       /* 1: the shared store, where order 1 is not indexed */
+    int32_t most;                    /* occurrences looked at per order, whatever visits allows */
     uint32_t hash[N_ORDERS];
     Walk walks[N_ORDERS];
 } Lookup;
@@ -86,12 +87,16 @@ static void lookup_heads(Lookup *l) {
     }
 }
 
+static int32_t visits(const Drafter *d, const Lookup *l, int o) {
+    return d->c.visits[o] < l->most ? d->c.visits[o] : l->most;
+}
+
 /* Takes step i along every chain; whether any goes on. */
 static int lookup_step(const Drafter *d, Lookup *l, int i) {
     int on = 0;
     for (int o = l->other; o < N_ORDERS; o++) {
         Walk *w = &l->walks[o];
-        if (w->next == NONE || i >= d->c.visits[o]) continue;
+        if (w->next == NONE || i >= visits(d, l, o)) continue;
         w->pos[i] = w->next;
         w->n = i + 1;
         w->next = l->s->cells[w->next].next[o];
@@ -112,8 +117,8 @@ static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *c
     int n = 0;
     for (int o = N_ORDERS - 1; o >= l->other && n < room; o--) {
         Walk *w = &l->walks[o];
-        int32_t seen = 0;
-        for (int i = 0; seen < c->visits[o] && n < room; i++) {
+        int32_t seen = 0, most = visits(d, l, o);
+        for (int i = 0; seen < most && n < room; i++) {
             uint32_t pos;
             if (i < w->n) pos = w->pos[i];
             else {                                     /* the walk met texts that do not count, and was too short */

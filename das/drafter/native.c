@@ -190,10 +190,11 @@ static int draft_batch(Drafter *d, int32_t n, const int32_t *seqs, const int64_t
         for (int32_t r = 0; r < n; r++) {
             Work *w = &work[r];
             w->done |= j >= w->limit;
-            w->looks = !w->done && w->k < d->c.enough * w->reach;
+            w->looks = !w->done && !w->k;
             if (!w->looks) continue;
             w->own.end = w->others.end = w->ctx + w->len;
             w->own.limit = w->others.limit = (int32_t)(w->len < d->c.max_match ? w->len : d->c.max_match);
+            w->own.most = w->others.most = j ? d->c.later : MAX_VISITS;
             lookup_start(&w->own);
             if (d->c.others) lookup_start(&w->others);
         }
@@ -215,7 +216,8 @@ static int draft_batch(Drafter *d, int32_t n, const int32_t *seqs, const int64_t
             Work *w = &work[r];
             if (w->done) continue;
             if (w->looks) {
-                w->k = lookup_collect(d, &w->own, w->seq, w->cand, d->c.max_candidates);
+                int32_t room = j && d->c.later < d->c.max_candidates ? d->c.later : d->c.max_candidates;
+                w->k = lookup_collect(d, &w->own, w->seq, w->cand, room);
                 if (d->c.others) w->k += lookup_collect(d, &w->others, w->seq, w->cand + w->k, d->c.others);
             }
             draft_token(d, w, j, &tokens[r * stride + j], &probs[r * stride + j]);

@@ -191,8 +191,11 @@ class ReferenceDrafter:
         found: list[_Found] = []
         reach = 1.0
         while len(draft.tokens) < limit:
-            if len(found) < min(constants.ENOUGH, self.max_candidates) * reach:
-                found = self._gather(request, context) + self._gather_others(request, context)
+            if not found:
+                most = constants.LATER if draft.tokens else self.max_candidates
+                visits = [min(n, constants.LATER) for n in constants.VISITS] if draft.tokens else constants.VISITS
+                found = self._gather(request, context, visits)[: min(most, self.max_candidates)]
+                found += self._gather_others(request, context, visits)
             if not found:
                 break
             mixed = self._mix(found)
@@ -214,7 +217,7 @@ class ReferenceDrafter:
             ]
         return draft
 
-    def _gather(self, request: _Request, context: list[int]) -> list[_Found]:
+    def _gather(self, request: _Request, context: list[int], visits: Sequence[int]) -> list[_Found]:
         """Occurrences of the context's end: longest order first, newest first within an order, each once."""
         matches = [
             _Found(text, i, _match(text.tokens[:i], context), self._source(request, text), False)
@@ -223,13 +226,13 @@ class ReferenceDrafter:
         ]
         found: list[_Found] = []
         above = constants.MAX_MATCH + 1
-        for order, visits in reversed(list(zip(constants.ORDERS, constants.VISITS, strict=True))):
-            newest = [f for f in matches if f.match >= order][:visits]
-            found = (found + [f for f in newest if f.match < above])[: self.max_candidates]
+        for order, most in reversed(list(zip(constants.ORDERS, visits, strict=True))):
+            newest = [f for f in matches if f.match >= order][:most]
+            found += [f for f in newest if f.match < above]
             above = order
         return found
 
-    def _gather_others(self, request: _Request, context: list[int]) -> list[_Found]:
+    def _gather_others(self, request: _Request, context: list[int], visits: Sequence[int]) -> list[_Found]:
         """The same in the texts of other problems, without order 1; the own problem's texts take visits too."""
         matches = [
             _Found(text, i, min(i - text.context, _match(text.tokens[:i], context)), OTHER_PROBLEM, True)
@@ -238,8 +241,8 @@ class ReferenceDrafter:
         ]
         found: list[_Found] = []
         above = constants.MAX_MATCH + 1
-        for order, visits in list(zip(constants.ORDERS, constants.VISITS, strict=True))[:0:-1]:
-            newest = [f for f in matches if f.match >= order][:visits]
+        for order, most in list(zip(constants.ORDERS, visits, strict=True))[:0:-1]:
+            newest = [f for f in matches if f.match >= order][:most]
             found += [f for f in newest if f.match < above and f.text.key != request.key]
             above = order
         return found[: constants.OTHERS]
