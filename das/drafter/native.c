@@ -61,7 +61,7 @@ void das_read(const Drafter *d, int32_t seq, int32_t *out) {
     const Store *s = &d->x.stores[q->store];
     uint32_t i = 0;
     for (uint32_t b = q->first; i < q->len; b = s->blocks[b].next)
-        for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++) out[i] = s->cells[b * BLOCK + j].tok;
+        for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++) out[i] = s->toks[b * BLOCK + j];
 }
 
 /* Copies a sequence, without its first `context` tokens, to where other problems see it; returns the copy. */
@@ -75,7 +75,7 @@ int das_share(Drafter *d, int32_t seq, uint32_t context) {
         int32_t tokens[BLOCK];
         int64_t n = 0;
         for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++)
-            if (i >= context) tokens[n++] = s->cells[b * BLOCK + j].tok;
+            if (i >= context) tokens[n++] = s->toks[b * BLOCK + j];
         int rc = append(&d->x, copy, tokens, n, 1);
         if (rc) return rc;
         q = &d->x.seqs[seq];
@@ -113,7 +113,7 @@ static int follow(const Drafter *d, const Store *own, const Store *shared, const
         Candidate k = cand[i];
         if (k.tok != tok) continue;
         const Store *s = k.other ? shared : own;
-        if ((k.pos = step_on(s, k.pos)) == NONE || (k.tok = s->cells[k.pos].tok) == NO_TOKEN) continue;
+        if ((k.pos = step_on(s, k.pos)) == NONE || (k.tok = s->toks[k.pos]) == NO_TOKEN) continue;
         k.match += k.match < d->c.max_match;
         out[kept++] = k;
     }
@@ -197,6 +197,11 @@ static int draft_batch(Drafter *d, int32_t n, const int32_t *seqs, const int64_t
             w->own.most = w->others.most = j ? d->c.later : MAX_VISITS;
             lookup_start(&w->own);
             if (d->c.others) lookup_start(&w->others);
+        }
+        for (int32_t r = 0; r < n; r++) {
+            if (!work[r].looks) continue;
+            lookup_slots(&work[r].own);
+            if (d->c.others) lookup_slots(&work[r].others);
         }
         for (int32_t r = 0; r < n; r++) {
             if (!work[r].looks) continue;
