@@ -27,8 +27,8 @@ SCOPES = ("problem+request", "problem", "global+request", "siblings", "own")
 
 # Chosen by replay of parts of recorded traces (docs/log.md, 2026-11-21).
 ORDERS = (1, 2, 4)  # n-gram sizes indexed (index.h); order 8 besides gains 0.7 % tokens per pass for 9 bytes a token
-VISITS = (24, 32, 32)  # occurrences looked at per order; in other texts the problem's own count too
-LATER = 8  # the same, and occurrences in all, where no occurrence agrees with the draft any more
+VISITS = (24, 32, 32)  # occurrences looked at per order; in other problems' texts the problem's own count too
+FEW = 8  # the same in other problems and, as occurrences in all too, where none agrees with the draft any more
 MAX_MATCH = 32  # tokens; matches are compared up to here
 CONTEXT = 8  # tokens of the prompt kept before a response, so that its first tokens have a context
 COPIES = 8  # texts of a problem that other problems see: the newest, and of a clock the first to finish
@@ -137,7 +137,7 @@ class HistoryDrafter:
         self._config = native.Config(
             max_match=MAX_MATCH,
             max_candidates=max_candidates,
-            later=LATER,
+            few=FEW,
             exclude_own=scope == "problem",
             others=OTHERS if self.others else 0,
             min_prob=min_prob,

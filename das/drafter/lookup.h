@@ -8,7 +8,7 @@
 typedef struct {
     int32_t max_match;               /* matches are compared up to this many tokens, at most 32 */
     int32_t max_candidates;          /* occurrences in the problem looked at per drafted token */
-    int32_t later;                   /* the same in lookups behind drafted tokens, and as most visits per order */
+    int32_t few;                     /* the same behind drafted tokens; there and in other problems also most visits */
     int32_t exclude_own;             /* 1: a request's own text is no candidate */
     int32_t others;                  /* occurrences in other problems looked at per lookup; 0: none */
     int32_t visits[N_ORDERS];        /* occurrences looked at per order, at most MAX_VISITS */

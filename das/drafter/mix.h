@@ -8,6 +8,8 @@
  * -ffast-math: das/drafter/reference.py computes the same doubles in the same order. */
 #include <math.h>
 
+#include "exp_log.h"
+
 #define BUCKETS 16                   /* of match lengths */
 #define SOURCES 19                   /* own text, live or this tick, by age, other problems */
 #define RANKS 11
@@ -68,7 +70,7 @@ static void count_features(const uint16_t *count, const uint16_t *all, int level
     for (int l = levels; l > 0; l--) {
         mine += count[l];
         total += all[l];
-        f[2 * l - 2][b] = mine ? log1p_of[mine] : -0.5 * log1p_of[total];
+        f[2 * l - 2][b] = (mine ? 1.0 : -0.5) * log1p_of[mine ? mine : total];
         f[2 * l - 1][b] = total && mine == total;
     }
 }
@@ -116,12 +118,13 @@ static void mix(const Weights *w, Candidate *cand, int n, Mixed *m) {
     all += none;
     m->n_best = distinct < BEST ? distinct : BEST;
     memset(m->f, 0, sizeof m->f);
+    double voted[BEST] = {1.0, 1.0, 1.0, 1.0};
     for (int b = 0; b < m->n_best; b++) {
         int j = 0;
         for (int i = 1; i < distinct; i++) if (share[i] > share[j]) j = i;
         Lanes *f = m->f;
         m->best[b] = tok[j];
-        f[0][b] = log(share[j] / all);
+        voted[b] = share[j] / all;
         f[1][b] = newest[j];
         f[2][b] = own == j;
         f[3][b] = log1p_of[longest[j]] - 1.5;
@@ -131,14 +134,16 @@ static void mix(const Weights *w, Candidate *cand, int n, Mixed *m) {
         count_features(count[j].own, total.own, N_OWN, b, f + 6 + 2 * N_COUNTS);
         share[j] = -1.0;
     }
+    for (int b = 0; b < BEST; b++) m->f[0][b] = log_of(voted[b]);
     const double *v = w->mix[m->top];
     Lanes score = {0};
     for (int i = 0; i < FEATURES; i++) score += v[i] * m->f[i];
-    m->f_none = log(none / all);
+    m->f_none = log_of(none / all);
     double sum, highest = m->p_none = v[0] * m->f_none + v[FEATURES];
     for (int b = 0; b < m->n_best; b++) if (score[b] > highest) highest = score[b];
-    m->p_none = sum = exp(m->p_none - highest);
-    for (int b = 0; b < m->n_best; b++) sum += m->p[b] = exp(score[b] - highest);
+    m->p_none = sum = exp_of(m->p_none - highest);
+    for (int b = 0; b < BEST; b++) m->p[b] = exp_of(score[b] - highest);
+    for (int b = 0; b < m->n_best; b++) sum += m->p[b];
     m->p /= sum;
     m->p_none /= sum;
 }

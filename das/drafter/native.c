@@ -194,7 +194,8 @@ static int draft_batch(Drafter *d, int32_t n, const int32_t *seqs, const int64_t
             if (!w->looks) continue;
             w->own.end = w->others.end = w->ctx + w->len;
             w->own.limit = w->others.limit = (int32_t)(w->len < d->c.max_match ? w->len : d->c.max_match);
-            w->own.most = w->others.most = j ? d->c.later : MAX_VISITS;
+            w->own.most = j ? d->c.few : MAX_VISITS;
+            w->others.most = d->c.few;
             lookup_start(&w->own);
             if (d->c.others) lookup_start(&w->others);
         }
@@ -221,7 +222,7 @@ static int draft_batch(Drafter *d, int32_t n, const int32_t *seqs, const int64_t
             Work *w = &work[r];
             if (w->done) continue;
             if (w->looks) {
-                int32_t room = j && d->c.later < d->c.max_candidates ? d->c.later : d->c.max_candidates;
+                int32_t room = j && d->c.few < d->c.max_candidates ? d->c.few : d->c.max_candidates;
                 w->k = lookup_collect(d, &w->own, w->seq, w->cand, room);
                 if (d->c.others) w->k += lookup_collect(d, &w->others, w->seq, w->cand + w->k, d->c.others);
             }

@@ -24,7 +24,7 @@ class Config(ctypes.Structure):
     _fields_ = [
         ("max_match", ctypes.c_int32),
         ("max_candidates", ctypes.c_int32),
-        ("later", ctypes.c_int32),
+        ("few", ctypes.c_int32),
         ("exclude_own", ctypes.c_int32),
         ("others", ctypes.c_int32),
         ("visits", ctypes.c_int32 * 3),

@@ -20,6 +20,7 @@ VOTE_RATE, MIX_RATE = 0.005, 0.002
 BEST, RANKS, VARIETIES, TRACE = 4, 11, 8, 8
 COUNTED, COUNTED_OWN = (1, 2, 3, 4, 6, 9, 14), (1, 2, 3, 5)
 OTHER_PROBLEM = 18
+LN2 = 0.6931471805599453
 
 
 @dataclass(eq=False)
@@ -192,10 +193,10 @@ class ReferenceDrafter:
         reach = 1.0
         while len(draft.tokens) < limit:
             if not found:
-                most = constants.LATER if draft.tokens else self.max_candidates
-                visits = [min(n, constants.LATER) for n in constants.VISITS] if draft.tokens else constants.VISITS
-                found = self._gather(request, context, visits)[: min(most, self.max_candidates)]
-                found += self._gather_others(request, context, visits)
+                few = [min(n, constants.FEW) for n in constants.VISITS]
+                most = constants.FEW if draft.tokens else self.max_candidates
+                found = self._gather(request, context, few if draft.tokens else constants.VISITS)
+                found = found[: min(most, self.max_candidates)] + self._gather_others(request, context, few)
             if not found:
                 break
             mixed = self._mix(found)
@@ -277,13 +278,13 @@ class ReferenceDrafter:
         none = self._weights["none"][top][variety]
         everything += none
         v = self._weights["mix"][top]
-        none_log = math.log(none / everything)
+        none_log = _log(none / everything)
         own = next((f.token for f in mine if f.source == 0), None)
         tokens = sorted(share, key=lambda t: -share[t])[:BEST]
         features: list[list[float]] = []
         for token in tokens:
             longest = max(f.match for f in found if f.token == token)
-            row = [math.log(share[token] / everything), float(token in newest), float(token == own)]
+            row = [_log(share[token] / everything), float(token in newest), float(token == own)]
             row += [math.log(1.0 + longest) - 1.5, float(not features), float(_bucket(longest) == top)]
             for texts, levels in ((mine, COUNTED), ([f for f in mine if f.source == 0], COUNTED_OWN)):
                 for level in levels:
@@ -300,8 +301,8 @@ class ReferenceDrafter:
                 score += weight * feature
             scores.append(score)
         highest = max([none_score, *scores])
-        none_exp = math.exp(none_score - highest)
-        exps = [math.exp(score - highest) for score in scores]
+        none_exp = _exp(none_score - highest)
+        exps = [_exp(score - highest) for score in scores]
         total_exp = none_exp
         for e in exps:
             total_exp += e
@@ -341,6 +342,29 @@ def _shaped(values: Sequence[float], size: tuple[int, ...]) -> Any:
         return [float(v) for v in values]
     part = len(values) // size[0]
     return [_shaped(values[i * part : (i + 1) * part], size[1:]) for i in range(size[0])]
+
+
+def _exp(x: float) -> float:
+    """exp(x), x <= 0: the operations of exp_log.h."""
+    x = max(x, -40.0)
+    n = int(x * 1.4426950408889634 - 0.5)
+    r = x - n * LN2
+    p = 0.0
+    for coefficient in (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0):
+        p = p * r + coefficient
+    return math.ldexp(p, n)
+
+
+def _log(x: float) -> float:
+    """log(x), x > 0: the operations of exp_log.h."""
+    m, e = math.frexp(x)
+    if m < 0.7071067811865476:
+        m, e = m + m, e - 1
+    s = (m - 1.0) / (m + 1.0)
+    p = 0.0
+    for coefficient in (1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0):
+        p = p * (s * s) + coefficient
+    return e * LN2 + (s + s) * p
 
 
 def _bucket(match: int) -> int:
