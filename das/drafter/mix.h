@@ -134,7 +134,7 @@ static void mix(const Weights *w, Candidate *cand, int n, Mixed *m) {
         count_features(count[j].own, total.own, N_OWN, b, f + 6 + 2 * N_COUNTS);
         share[j] = -1.0;
     }
-    for (int b = 0; b < BEST; b++) m->f[0][b] = log_of(voted[b]);
+    for (int b = 0; b < m->n_best; b++) m->f[0][b] = log_of(voted[b]);
     const double *v = w->mix[m->top];
     Lanes score = {0};
     for (int i = 0; i < FEATURES; i++) score += v[i] * m->f[i];
@@ -142,7 +142,7 @@ static void mix(const Weights *w, Candidate *cand, int n, Mixed *m) {
     double sum, highest = m->p_none = v[0] * m->f_none + v[FEATURES];
     for (int b = 0; b < m->n_best; b++) if (score[b] > highest) highest = score[b];
     m->p_none = sum = exp_of(m->p_none - highest);
-    for (int b = 0; b < BEST; b++) m->p[b] = exp_of(score[b] - highest);
+    for (int b = 0; b < m->n_best; b++) m->p[b] = exp_of(score[b] - highest);
     for (int b = 0; b < m->n_best; b++) sum += m->p[b];
     m->p /= sum;
     m->p_none /= sum;
