@@ -227,7 +227,7 @@ class HistoryDrafter:
             )
         )
         tokens, probs = out.tokens, out.probs
-        spans = zip(range(0, n * stride, stride) if stride else [0] * n, out.counts[:n], strict=True)
+        spans = ((i * stride, count) for i, count in enumerate(out.counts[:n]))
         return [Draft(tokens[at : at + count].tolist(), probs[at : at + count].tolist()) for at, count in spans]
 
     @_locked
@@ -430,8 +430,7 @@ class _Buffers:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.tokens, self.probs, self.counts = (array(kind, bytes(size * width)) for kind, width in _KINDS)
+        self.tokens: array[int] = array("i", bytes(4 * size))
+        self.probs: array[float] = array("d", bytes(8 * size))
+        self.counts: array[int] = array("q", bytes(8 * size))
         self.addresses = tuple(a.buffer_info()[0] for a in (self.tokens, self.probs, self.counts))
-
-
-_KINDS = (("i", 4), ("d", 8), ("q", 8))  # of tokens, probs, counts
