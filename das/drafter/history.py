@@ -182,7 +182,16 @@ class HistoryDrafter:
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
         """Append newly emitted tokens; the request's siblings may draft from them at once."""
-        self.observe_batch([request], [tokens])
+        with self._lock:
+            live = self._requests.get(request)
+            if live is None:
+                raise _not_live(request)
+            flat = array("i")
+            _add(tokens, flat)
+            count = len(flat)
+            native.check(self._lib.das_extend(self._core, live.handle, flat.buffer_info()[0], count, 1))
+            live.length += count
+            self._live_tokens += count
 
     @_locked
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
@@ -192,19 +201,11 @@ class HistoryDrafter:
         live = self._find(requests)
         flat, offsets = array("i"), array("q", [0])
         for new in tokens:
-            if isinstance(new, np.ndarray):
-                # NumPy's checks cost microseconds: a few tokens are cheaper as a list, which `extend` checks.
-                few = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"
-                new = new.tolist() if few else token_array(new)
-            try:
-                if isinstance(new, np.ndarray):
-                    flat.frombytes(new.tobytes())
-                else:
-                    flat.extend(new)
-            except OverflowError:
-                raise ValueError(f"token ids must be in 0..{MAX_TOKEN}") from None
+            _add(new, flat)
             offsets.append(len(flat))
-        self._append(array("i", [r.handle for r in live]), offsets, flat, indexed=True)
+        handles = array("i", [r.handle for r in live])
+        addresses = [a.buffer_info()[0] for a in (handles, offsets, flat)]
+        native.check(self._lib.das_append(self._core, len(live), *addresses))
         for r, start, stop in zip(live, offsets, offsets[1:], strict=False):
             r.length += stop - start
         self._live_tokens += len(flat)
@@ -343,7 +344,7 @@ class HistoryDrafter:
         try:
             return [self._requests[r] for r in requests]
         except KeyError as error:
-            raise ValueError(f"request {error.args[0]!r} is not live") from None
+            raise _not_live(error.args[0]) from None
 
     def _store(self, key: str) -> _Store:
         if key not in self._stores:
@@ -402,19 +403,7 @@ class HistoryDrafter:
             del self._shared[past.key]
 
     def _extend(self, handle: int, tokens: np.ndarray, indexed: bool) -> None:
-        self._append(array("i", [handle]), array("q", [0, len(tokens)]), array("i", tokens.tobytes()), indexed)
-
-    def _append(self, handles: array, offsets: array, flat: array, indexed: bool) -> None:
-        native.check(
-            self._lib.das_append(
-                self._core,
-                len(handles),
-                handles.buffer_info()[0],
-                offsets.buffer_info()[0],
-                flat.buffer_info()[0],
-                int(indexed),
-            )
-        )
+        native.check(self._lib.das_extend(self._core, handle, tokens.ctypes.data, len(tokens), int(indexed)))
 
     def _forget(self, key: str, handle: int) -> None:
         store = self._stores[key]
@@ -423,6 +412,25 @@ class HistoryDrafter:
         if not store.sequences:
             native.check(self._lib.das_store_end(self._core, store.handle))
             del self._stores[key]
+
+
+def _add(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
+    """Append tokens, checked, to an int32 array."""
+    if isinstance(new, np.ndarray):
+        # NumPy's checks cost microseconds: a few tokens are cheaper as a list, which `extend` checks.
+        few = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"
+        new = new.tolist() if few else token_array(new)
+    try:
+        if isinstance(new, np.ndarray):
+            flat.frombytes(new.tobytes())
+        else:
+            flat.extend(new)
+    except OverflowError:
+        raise ValueError(f"token ids must be in 0..{MAX_TOKEN}") from None
+
+
+def _not_live(request: str) -> ValueError:
+    return ValueError(f"request {request!r} is not live")
 
 
 class _Buffers:

@@ -40,16 +40,24 @@ static void learn_from(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
     t->n = 0;
 }
 
-/* Appends toks[offsets[i] : offsets[i + 1]] to seqs[i]. All tokens are checked before any is stored. */
-int das_append(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *offsets, const int32_t *toks, int indexed) {
+static int extend(Drafter *d, int32_t seq, const int32_t *toks, int64_t n, int indexed) {
+    Trace *t = d->x.seqs[seq].trace;
+    if (t) learn_from(d, t, toks, n);
+    return append(&d->x, seq, toks, n, indexed ? 0 : N_ORDERS);
+}
+
+/* Appends n tokens to a sequence. They are checked before any is stored, here and below. */
+int das_extend(Drafter *d, int32_t seq, const int32_t *toks, int64_t n, int indexed) {
+    for (int64_t i = 0; i < n; i++) if (toks[i] < 0) return BAD_TOKEN;
+    return extend(d, seq, toks, n, indexed);
+}
+
+/* Appends toks[offsets[i] : offsets[i + 1]] to seqs[i]. */
+int das_append(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *offsets, const int32_t *toks) {
     for (int64_t i = 0; i < offsets[n]; i++)
         if (toks[i] < 0) return BAD_TOKEN;
     for (int32_t i = 0; i < n; i++) {
-        const Seq *q = &d->x.seqs[seqs[i]];
-        const int32_t *new = toks + offsets[i];
-        int64_t many = offsets[i + 1] - offsets[i];
-        if (q->trace) learn_from(d, q->trace, new, many);
-        int rc = append(&d->x, seqs[i], new, many, indexed ? 0 : N_ORDERS);
+        int rc = extend(d, seqs[i], toks + offsets[i], offsets[i + 1] - offsets[i], 1);
         if (rc) return rc;
     }
     return 0;
