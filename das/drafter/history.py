@@ -260,13 +260,13 @@ class HistoryDrafter:
         if clock < self.clock:
             raise ValueError(f"the clock cannot go back from {self.clock} to {clock}")
         self.clock = clock
-        self._lib.das_clock(self._core, clock)
         for old in [c for c in self._history if c <= clock - self.window]:
             for past in self._history.pop(old):
                 self._history_tokens -= past.length
                 self._forget(past.key, past.handle)
                 if past.copy >= 0:
                     self._unshare(past)
+        native.check(self._lib.das_clock(self._core, clock))
 
     @_locked
     def save(self, path: Path) -> None:
@@ -301,7 +301,7 @@ class HistoryDrafter:
         self._close()
         self._open(np.ascontiguousarray(a["weights"], np.float64))
         self.clock = int(a["clock"])
-        self._lib.das_clock(self._core, self.clock)
+        native.check(self._lib.das_clock(self._core, self.clock))
         start = 0
         numbers = (a[name].tolist() for name in ("clocks", "contexts", "lengths"))
         for problem, clock, context, length in zip(unpack_strings(a["problems"]), *numbers, strict=True):

@@ -5,8 +5,9 @@
  * n tokens before it are a given n-gram, and next[] chains to the older ones, newest first. Slots hold positions only:
  * n-grams are compared in the text, so a chain never mixes two of them.
  *
- * Evicted sequences are only marked; a sweep unlinks them once they outweigh the rest, which keeps the cost of eviction
- * proportional to the cost of insertion. Functions return >= 0, or NO_MEMORY / BAD_TOKEN / TOO_LONG. */
+ * Evicted sequences are only marked. When the clock moves, between rollouts, a sweep unlinks them if they outweigh the
+ * rest, which keeps the cost of eviction proportional to the cost of insertion; a rollout itself pays none, unless they
+ * pile up without end. Functions return >= 0, or NO_MEMORY / BAD_TOKEN / TOO_LONG. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #define BLOCK 32u
 #define SHIFT 5
 #define NONE UINT32_MAX
+#define PILE 4096u                   /* dead tokens a store may hold besides three times the living */
 #define NO_TOKEN (-1)
 #define N_ORDERS 3
 #define LONGEST 4
@@ -278,7 +280,15 @@ static int seq_end(Index *x, int32_t seq, int keep, int64_t clock) {
     if (!q->len) { seq_free(x, seq); return 0; }
     q->state = DEAD;
     s->alive -= q->len; s->dead += q->len;
-    return s->dead > s->alive + 1024 || !s->alive ? sweep(x, s) : 0;
+    return s->dead > 3 * s->alive + PILE || !s->alive ? sweep(x, s) : 0;
+}
+
+/* Sweeps the stores whose dead outweigh the living. */
+static int sweep_all(Index *x) {
+    int rc = 0;
+    for (int32_t i = 0; i < x->n_stores && !rc; i++)
+        if (x->stores[i].dead > x->stores[i].alive + 1024) rc = sweep(x, &x->stores[i]);
+    return rc;
 }
 
 static uint64_t index_bytes(const Index *x) {

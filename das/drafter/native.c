@@ -101,7 +101,8 @@ int das_store_end(Drafter *d, int32_t store) {
     return rc;
 }
 
-void das_clock(Drafter *d, int64_t clock) { d->clock = clock; }
+/* Moves the clock and clears away what was evicted. */
+int das_clock(Drafter *d, int64_t clock) { d->clock = clock; return sweep_all(&d->x); }
 
 int64_t das_bytes(const Drafter *d) {
     uint64_t total = sizeof *d + index_bytes(&d->x), trace = sizeof(Trace);
