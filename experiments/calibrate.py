@@ -39,7 +39,7 @@ class RandomDrafter:
         self._random = np.random.default_rng(0)
         self._vocabulary = vocabulary
 
-    def propose_batch(self, requests: Sequence[str], limits: Sequence[int]) -> Drafts:
+    def propose_batch(self, requests: Sequence[str], limits: Sequence[int], floors: Any) -> Drafts:
         shape = len(requests), max(limits)
         return Drafts(
             self._random.integers(0, self._vocabulary, shape).astype(np.int32),

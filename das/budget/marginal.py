@@ -72,6 +72,12 @@ class Marginal(BudgetPolicy):
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         return [self.longest if self.drafting else 0] * len(live)
 
+    def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
+        """What a first token must promise; later ones must promise as much or more."""
+        form = self.latency.form
+        floors: list[float] = (form.token / (form.row + self._shares(live) * form.base)).tolist()
+        return floors
+
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         form = self.latency.form
         share = self._shares(live)

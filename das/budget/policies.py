@@ -66,6 +66,10 @@ class BudgetPolicy:
         """The longest draft worth looking for, for each request. All 0: the drafter is not asked."""
         raise NotImplementedError
 
+    def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
+        """For each request the probability below which `trim` keeps no token, so that none need be looked for."""
+        return None
+
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         """How many tokens of each draft are verified, knowing their estimated acceptance."""
         return drafts.counts.tolist()

@@ -65,6 +65,9 @@ class RooflineToggle(BudgetPolicy):
         ).tolist()
         return float(emitted * plain / with_drafts)
 
+    def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
+        return self.over.floors(live)
+
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         return self.over.trim(live, drafts)
 

@@ -27,8 +27,8 @@ SCOPES = ("problem+request", "problem", "global+request", "siblings", "own")
 
 # Chosen by replay of parts of recorded traces (docs/log.md, 2026-11-21).
 ORDERS = (1, 2, 4)  # n-gram sizes indexed (index.h); order 8 besides gains 0.7 % tokens per pass for 9 bytes a token
-VISITS = (24, 32, 32)  # occurrences looked at per order; in other texts the problem's own count too
-ENOUGH = 2  # with fewer occurrences that still agree than this times the draft's probability so far, look up again
+VISITS = (24, 32, 32)  # occurrences looked at per order; in other problems' texts the problem's own count too
+FEW = 8  # the same in other problems and, as occurrences in all too, where none agrees with the draft any more
 MAX_MATCH = 32  # tokens; matches are compared up to here
 CONTEXT = 8  # tokens of the prompt kept before a response, so that its first tokens have a context
 COPIES = 8  # texts of a problem that other problems see: the newest, and of a clock the first to finish
@@ -41,7 +41,7 @@ R = TypeVar("R")
 _KIND = "drafter history 2"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Draft:
     """Drafted tokens; probs[j] estimates P(token j is accepted | the tokens before it were)."""
 
@@ -153,7 +153,7 @@ class HistoryDrafter:
         self._config = native.Config(
             max_match=MAX_MATCH,
             max_candidates=max_candidates,
-            enough=min(ENOUGH, max_candidates),
+            few=FEW,
             exclude_own=scope == "problem",
             others=OTHERS if self.others else 0,
             min_prob=min_prob,
@@ -198,7 +198,16 @@ class HistoryDrafter:
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
         """Append newly emitted tokens; the request's siblings may draft from them at once."""
-        self.observe_batch([request], [tokens])
+        with self._lock:
+            live = self._requests.get(request)
+            if live is None:
+                raise _not_live(request)
+            flat = array("i")
+            _add(tokens, flat)
+            count = len(flat)
+            native.check(self._lib.das_extend(self._core, live.handle, flat.buffer_info()[0], count, 1))
+            live.length += count
+            self._live_tokens += count
 
     @_locked
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
@@ -208,47 +217,62 @@ class HistoryDrafter:
         live = self._find(requests)
         flat, offsets = array("i"), array("q", [0])
         for new in tokens:
-            if isinstance(new, np.ndarray):
-                # NumPy's checks cost microseconds: a few tokens are cheaper as a list, which `extend` checks.
-                few = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"
-                new = new.tolist() if few else token_array(new)
-            try:
-                if isinstance(new, np.ndarray):
-                    flat.frombytes(new.tobytes())
-                else:
-                    flat.extend(new)
-            except OverflowError:
-                raise ValueError(f"token ids must be in 0..{MAX_TOKEN}") from None
+            _add(new, flat)
             offsets.append(len(flat))
-        self._append(array("i", [r.handle for r in live]), offsets, flat, indexed=True)
+        handles = array("i", [r.handle for r in live])
+        addresses = [a.buffer_info()[0] for a in (handles, offsets, flat)]
+        native.check(self._lib.das_append(self._core, len(live), *addresses))
         for r, start, stop in zip(live, offsets, offsets[1:], strict=False):
             r.length += stop - start
         self._live_tokens += len(flat)
 
-    def propose(self, requests: Sequence[str], limits: Sequence[int]) -> list[Draft]:
-        """A draft of at most limits[i] tokens for each request, in one native call."""
-        drafts = self.propose_batch(requests, limits)
-        return [drafts[row] for row in range(len(drafts))]
+    def propose(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> list[Draft]:
+        """A draft of at most limits[i] tokens for each request, in one native call.
+
+        floors: a draft ends before the probability that all of it is accepted falls below floors[i], or `min_prob`.
+        """
+        with self._lock:
+            stride = self._draft(requests, limits, floors)
+            tokens, probs = self._out.tokens, self._out.probs
+            spans = ((i * stride, count) for i, count in enumerate(self._out.counts[: len(requests)]))
+            return [Draft(tokens[at : at + count].tolist(), probs[at : at + count].tolist()) for at, count in spans]
 
     @_locked
-    def propose_batch(self, requests: Sequence[str], limits: Sequence[int]) -> Drafts:
+    def propose_batch(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> Drafts:
         """As `propose`, as arrays; they are overwritten by the next call."""
-        if len(requests) != len(limits):
-            raise ValueError(f"{len(requests)} requests but {len(limits)} limits")
-        if any(limit < 0 for limit in limits):
-            raise ValueError(f"limits must be >= 0, got {min(limits)}")
+        stride, n = self._draft(requests, limits, floors), len(requests)
+        tokens, probs, counts = self._out.views
+        return Drafts(tokens[: n * stride].reshape(n, stride), probs[: n * stride].reshape(n, stride), counts[:n])
+
+    def _draft(self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None) -> int:
+        """Fills `_out`; returns its tokens a row."""
         n, stride = len(requests), max(limits, default=0)
+        if len(limits) != n or (floors is not None and len(floors) != n):
+            raise ValueError(
+                f"{n} requests but {len(limits)} limits" + ("" if floors is None else f", {len(floors)} floors")
+            )
+        if min(limits, default=0) < 0:
+            raise ValueError(f"limits must be >= 0, got {min(limits)}")
         if n * max(stride, 1) > self._out.size:
             self._out = _Buffers(2 * n * max(stride, 1))
-        out = self._out
         handles, caps = array("i", [r.handle for r in self._find(requests)]), array("q", limits)
+        ends = None if floors is None else array("d", floors)
         native.check(
             self._lib.das_propose(
-                self._core, n, handles.buffer_info()[0], caps.buffer_info()[0], stride, *out.addresses
+                self._core,
+                n,
+                handles.buffer_info()[0],
+                caps.buffer_info()[0],
+                None if ends is None else ends.buffer_info()[0],
+                stride,
+                *self._out.addresses,
             )
         )
-        used = n * stride
-        return Drafts(out.tokens[:used].reshape(n, stride), out.probs[:used].reshape(n, stride), out.counts[:n])
+        return stride
 
     @_locked
     def end(self, request: str, keep: bool = True) -> None:
@@ -279,13 +303,13 @@ class HistoryDrafter:
         if clock < self.clock:
             raise ValueError(f"the clock cannot go back from {self.clock} to {clock}")
         self.clock = clock
-        self._lib.das_clock(self._core, clock)
         for old in [c for c in self._history if c <= clock - self.window]:
             for past in self._history.pop(old):
                 self._history_tokens -= past.length
                 self._forget(past.key, past.handle)
                 if past.copy >= 0:
                     self._unshare(past)
+        native.check(self._lib.das_clock(self._core, clock))
 
     @_locked
     def save(self, path: Path) -> None:
@@ -320,7 +344,7 @@ class HistoryDrafter:
         self._close()
         self._open(np.ascontiguousarray(a["weights"], np.float64))
         self.clock = int(a["clock"])
-        self._lib.das_clock(self._core, self.clock)
+        native.check(self._lib.das_clock(self._core, self.clock))
         start = 0
         numbers = (a[name].tolist() for name in ("clocks", "contexts", "lengths"))
         for problem, clock, context, length in zip(unpack_strings(a["problems"]), *numbers, strict=True):
@@ -363,7 +387,7 @@ class HistoryDrafter:
         try:
             return [self._requests[r] for r in requests]
         except KeyError as error:
-            raise ValueError(f"request {error.args[0]!r} is not live") from None
+            raise _not_live(error.args[0]) from None
 
     def _store(self, key: str) -> _Store:
         if key not in self._stores:
@@ -422,19 +446,7 @@ class HistoryDrafter:
             del self._shared[past.key]
 
     def _extend(self, handle: int, tokens: np.ndarray, indexed: bool) -> None:
-        self._append(array("i", [handle]), array("q", [0, len(tokens)]), array("i", tokens.tobytes()), indexed)
-
-    def _append(self, handles: array, offsets: array, flat: array, indexed: bool) -> None:
-        native.check(
-            self._lib.das_append(
-                self._core,
-                len(handles),
-                handles.buffer_info()[0],
-                offsets.buffer_info()[0],
-                flat.buffer_info()[0],
-                int(indexed),
-            )
-        )
+        native.check(self._lib.das_extend(self._core, handle, tokens.ctypes.data, len(tokens), int(indexed)))
 
     def _forget(self, key: str, handle: int) -> None:
         store = self._stores[key]
@@ -445,11 +457,37 @@ class HistoryDrafter:
             del self._stores[key]
 
 
+def _add(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
+    """Append tokens, checked, to an int32 array."""
+    if isinstance(new, np.ndarray):
+        # NumPy's checks cost microseconds: a few tokens are cheaper as a list, which `extend` checks.
+        few = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"
+        new = new.tolist() if few else token_array(new)
+    try:
+        if isinstance(new, np.ndarray):
+            flat.frombytes(new.tobytes())
+        else:
+            flat.extend(new)
+    except OverflowError:
+        raise ValueError(f"token ids must be in 0..{MAX_TOKEN}") from None
+
+
+def _not_live(request: str) -> ValueError:
+    return ValueError(f"request {request!r} is not live")
+
+
 class _Buffers:
-    """Output arrays of propose, and their addresses, which cost a microsecond each to ask for."""
+    """Output arrays of propose, and their addresses. Slices of an `array` become lists faster than NumPy's."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.tokens, self.probs = np.empty(size, np.int32), np.empty(size, np.float64)
-        self.counts = np.empty(size, np.int64)
-        self.addresses = tuple(a.ctypes.data for a in (self.tokens, self.probs, self.counts))
+        self.tokens: array[int] = array("i", bytes(4 * size))
+        self.probs: array[float] = array("d", bytes(8 * size))
+        self.counts: array[int] = array("q", bytes(8 * size))
+        arrays = self.tokens, self.probs, self.counts
+        self.addresses = tuple(a.buffer_info()[0] for a in arrays)
+        self.views = (
+            np.frombuffer(self.tokens, np.int32),
+            np.frombuffer(self.probs, np.float64),
+            np.frombuffer(self.counts, np.int64),
+        )

@@ -5,8 +5,9 @@
  * n tokens before it are a given n-gram, and next[] chains to the older ones, newest first. Slots hold positions only:
  * n-grams are compared in the text, so a chain never mixes two of them.
  *
- * Evicted sequences are only marked; a sweep unlinks them once they outweigh the rest, which keeps the cost of eviction
- * proportional to the cost of insertion. Functions return >= 0, or NO_MEMORY / BAD_TOKEN / TOO_LONG. */
+ * Evicted sequences are only marked. When the clock moves, between rollouts, a sweep unlinks them if they outweigh the
+ * rest, which keeps the cost of eviction proportional to the cost of insertion; a rollout itself pays none, unless they
+ * pile up without end. Functions return >= 0, or NO_MEMORY / BAD_TOKEN / TOO_LONG. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #define BLOCK 32u
 #define SHIFT 5
 #define NONE UINT32_MAX
+#define PILE 4096u                   /* dead tokens a store may hold besides three times the living */
 #define NO_TOKEN (-1)
 #define N_ORDERS 3
 #define LONGEST 4
@@ -27,9 +29,10 @@ enum { FREE, LIVE, HISTORY, DEAD };
 
 typedef struct { uint32_t *slots; uint32_t size, used; } Table;
 typedef struct { int32_t seq; uint32_t prev, next; } Block;
-typedef struct { int32_t tok; uint32_t next[N_ORDERS]; } Cell;   /* a position: its token, older equal contexts */
+typedef struct { uint32_t next[N_ORDERS]; } Links;      /* of a position: older equal contexts */
 typedef struct {
-    Cell *cells;                     /* [position] */
+    int32_t *toks;                   /* [position] */
+    Links *links;                    /* [position] */
     Block *blocks;                   /* [position / BLOCK] */
     uint32_t n_blocks, cap_blocks, free_block;
     Table tables[N_ORDERS];
@@ -76,7 +79,7 @@ static uint32_t step_on(const Store *s, uint32_t pos) {
 static int same_context(const Store *s, uint32_t pos, const int32_t *end, int n) {
     for (int i = 1; i <= n; i++) {
         pos = step_back(s, pos);
-        if (s->cells[pos].tok != end[-i]) return 0;
+        if (s->toks[pos] != end[-i]) return 0;
     }
     return 1;
 }
@@ -108,7 +111,7 @@ static int table_rebuild(Store *s, int o, uint64_t size) {
         if (t->slots[i] == NONE) continue;
         int32_t context[LONGEST];
         uint32_t pos = t->slots[i], h[N_ORDERS];
-        for (int j = 1; j <= ORDERS[o]; j++) context[LONGEST - j] = s->cells[pos = step_back(s, pos)].tok;
+        for (int j = 1; j <= ORDERS[o]; j++) context[LONGEST - j] = s->toks[pos = step_back(s, pos)];
         hashes(context + LONGEST, ORDERS[o], h);
         uint32_t k = slot_of(h[o], fresh.size);
         while (fresh.slots[k] != NONE) k = k + 1 < fresh.size ? k + 1 : 0;
@@ -126,7 +129,7 @@ static int table_reserve(Store *s, int o) {            /* room for one more at a
 
 static void store_clear(Store *s) {
     for (int o = 0; o < N_ORDERS; o++) free(s->tables[o].slots);
-    free(s->cells); free(s->blocks);
+    free(s->toks); free(s->links); free(s->blocks);
     *s = (Store){.free_block = NONE, .used = s->used};
 }
 
@@ -173,8 +176,10 @@ static uint32_t block_new(Index *x, Store *s, int32_t seq) {
             uint32_t cap = s->cap_blocks + s->cap_blocks / 8 + 2;
             if (cap >= (NONE >> SHIFT)) return NONE;
             void *p;
-            if (!(p = realloc(s->cells, (size_t)cap * BLOCK * sizeof(Cell)))) return NONE;
-            s->cells = p;
+            if (!(p = realloc(s->toks, (size_t)cap * BLOCK * sizeof(int32_t)))) return NONE;
+            s->toks = p;
+            if (!(p = realloc(s->links, (size_t)cap * BLOCK * sizeof(Links)))) return NONE;
+            s->links = p;
             if (!(p = realloc(s->blocks, cap * sizeof(Block)))) return NONE;
             s->blocks = p;
             s->cap_blocks = cap;
@@ -183,7 +188,7 @@ static uint32_t block_new(Index *x, Store *s, int32_t seq) {
     }
     Seq *q = &x->seqs[seq];
     s->blocks[b] = (Block){.seq = seq, .prev = q->last, .next = NONE};
-    for (uint32_t i = 0; i < BLOCK; i++) s->cells[b * BLOCK + i].tok = NO_TOKEN;
+    for (uint32_t i = 0; i < BLOCK; i++) s->toks[b * BLOCK + i] = NO_TOKEN;
     if (q->last == NONE) q->first = b; else s->blocks[q->last].next = b;
     q->last = b;
     return b;
@@ -194,7 +199,7 @@ static int64_t tail(const Store *s, const Seq *q, int64_t want, int32_t *out) {
     int64_t n = want < q->len ? want : q->len;
     uint32_t pos = n ? end_pos(q) : 0;
     for (int64_t i = n - 1; i >= 0; i--) {
-        out[i] = s->cells[pos].tok;
+        out[i] = s->toks[pos];
         if (i) pos = step_back(s, pos);
     }
     return n;
@@ -210,15 +215,15 @@ static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int fro
     for (int64_t i = 0; i < n; i++) {
         if (q->len % BLOCK == 0 && block_new(x, s, seq) == NONE) return NO_MEMORY;
         uint32_t pos = q->last * BLOCK + q->len % BLOCK, h[N_ORDERS];
-        Cell *cell = &s->cells[pos];
-        *cell = (Cell){.tok = toks[i], .next = {NONE, NONE, NONE}};
+        s->toks[pos] = toks[i];
+        s->links[pos] = (Links){{NONE, NONE, NONE}};
         hashes(ctx + have, have, h);
         for (int o = from; o < N_ORDERS && ORDERS[o] <= have; o++) {
             int rc = table_reserve(s, o);
             if (rc) return rc;
             uint32_t *slot = find(s, o, h[o], ctx + have);
             s->tables[o].used += *slot == NONE;
-            cell->next[o] = *slot;
+            s->links[pos].next[o] = *slot;
             *slot = pos;
         }
         if (have == 2 * LONGEST) {
@@ -240,7 +245,7 @@ static int sweep(Index *x, Store *s) {
         for (uint32_t i = 0; i < t->size; i++) {
             uint32_t *link = &t->slots[i];
             while (*link != NONE) {
-                uint32_t *next = &s->cells[*link].next[o];
+                uint32_t *next = &s->links[*link].next[o];
                 if (x->seqs[s->blocks[*link >> SHIFT].seq].state == DEAD) *link = *next;
                 else link = next;
             }
@@ -275,14 +280,22 @@ static int seq_end(Index *x, int32_t seq, int keep, int64_t clock) {
     if (!q->len) { seq_free(x, seq); return 0; }
     q->state = DEAD;
     s->alive -= q->len; s->dead += q->len;
-    return s->dead > s->alive + 1024 || !s->alive ? sweep(x, s) : 0;
+    return s->dead > 3 * s->alive + PILE || !s->alive ? sweep(x, s) : 0;
+}
+
+/* Sweeps the stores whose dead outweigh the living. */
+static int sweep_all(Index *x) {
+    int rc = 0;
+    for (int32_t i = 0; i < x->n_stores && !rc; i++)
+        if (x->stores[i].dead > x->stores[i].alive + 1024) rc = sweep(x, &x->stores[i]);
+    return rc;
 }
 
 static uint64_t index_bytes(const Index *x) {
     uint64_t total = sizeof(Seq) * (uint64_t)x->cap_seqs + sizeof(Store) * (uint64_t)x->n_stores;
     for (int32_t i = 0; i < x->n_stores; i++) {
         const Store *s = &x->stores[i];
-        total += (uint64_t)s->cap_blocks * (sizeof(Block) + BLOCK * sizeof(Cell));
+        total += (uint64_t)s->cap_blocks * (sizeof(Block) + BLOCK * (sizeof(int32_t) + sizeof(Links)));
         for (int o = 0; o < N_ORDERS; o++) total += sizeof(uint32_t) * (uint64_t)s->tables[o].size;
     }
     return total;

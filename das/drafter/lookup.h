@@ -8,7 +8,7 @@
 typedef struct {
     int32_t max_match;               /* matches are compared up to this many tokens, at most 32 */
     int32_t max_candidates;          /* occurrences in the problem looked at per drafted token */
-    int32_t enough;                  /* with fewer occurrences that still agree than this * reach, look up again */
+    int32_t few;                     /* the same behind drafted tokens; there and in other problems also most visits */
     int32_t exclude_own;             /* 1: a request's own text is no candidate */
     int32_t others;                  /* occurrences in other problems looked at per lookup; 0: none */
     int32_t visits[N_ORDERS];        /* occurrences looked at per order, at most MAX_VISITS */
@@ -44,9 +44,15 @@ static int32_t match_length(const Store *s, const int32_t *end, uint32_t pos, in
             run = BLOCK;
         }
         if (run > limit - m) run = limit - m;
-        const Cell *cell = &s->cells[pos];
-        for (int32_t i = 1; i <= run; i++)
-            if (cell[-i].tok != end[-m - i]) return m + i - 1;
+        const int32_t *here = s->toks + pos, *there = end - m;
+        int32_t i = 0;
+        for (; i + 8 <= run; i += 8) {                 /* eight at a time, without branches */
+            uint32_t differ = 0;
+            for (int k = 0; k < 8; k++) differ |= (uint32_t)(here[-i - 1 - k] != there[-i - 1 - k]) << k;
+            if (differ) return m + i + __builtin_ctz(differ);
+        }
+        for (; i < run; i++)
+            if (here[-i - 1] != there[-i - 1]) return m + i;
         m += run;
         pos -= (uint32_t)run;
     }
@@ -62,6 +68,7 @@ typedef struct {
     const int32_t *end;              /* of the context */
     int32_t limit;                   /* longest match */
     int other;                       /* 1: the shared store, where order 1 is not indexed */
+    int32_t most;                    /* occurrences looked at per order, whatever visits allows */
     uint32_t hash[N_ORDERS];
     Walk walks[N_ORDERS];
 } Lookup;
@@ -77,13 +84,31 @@ static void lookup_start(Lookup *l) {
     }
 }
 
+static void fetch(const Store *s, uint32_t pos) {
+    __builtin_prefetch(&s->toks[pos]);
+    __builtin_prefetch(&s->links[pos]);
+    __builtin_prefetch(&s->blocks[pos >> SHIFT]);
+}
+
+/* Fetches the text that the hashes' slots point to, which `find` compares. */
+static void lookup_slots(Lookup *l) {
+    for (int o = l->other; o < N_ORDERS && ORDERS[o] <= l->limit && l->s->tables[o].size; o++) {
+        const Table *t = &l->s->tables[o];
+        uint32_t pos = t->slots[slot_of(l->hash[o], t->size)];
+        if (pos != NONE) fetch(l->s, pos);
+    }
+}
+
 static void lookup_heads(Lookup *l) {
     for (int o = l->other; o < N_ORDERS && ORDERS[o] <= l->limit && l->s->tables[o].size; o++) {
         uint32_t head = l->walks[o].next = *find(l->s, o, l->hash[o], l->end);
         if (head == NONE) break;                       /* then no longer n-gram occurs either */
-        __builtin_prefetch(&l->s->cells[head]);
-        __builtin_prefetch(&l->s->blocks[head >> SHIFT]);
+        fetch(l->s, head);
     }
+}
+
+static int32_t visits(const Drafter *d, const Lookup *l, int o) {
+    return d->c.visits[o] < l->most ? d->c.visits[o] : l->most;
 }
 
 /* Takes step i along every chain; whether any goes on. */
@@ -91,14 +116,13 @@ static int lookup_step(const Drafter *d, Lookup *l, int i) {
     int on = 0;
     for (int o = l->other; o < N_ORDERS; o++) {
         Walk *w = &l->walks[o];
-        if (w->next == NONE || i >= d->c.visits[o]) continue;
+        if (w->next == NONE || i >= visits(d, l, o)) continue;
         w->pos[i] = w->next;
         w->n = i + 1;
-        w->next = l->s->cells[w->next].next[o];
+        w->next = l->s->links[w->next].next[o];
         if (w->next == NONE) continue;
         on = 1;
-        __builtin_prefetch(&l->s->cells[w->next]);
-        __builtin_prefetch(&l->s->blocks[w->next >> SHIFT]);
+        fetch(l->s, w->next);
     }
     return on;
 }
@@ -112,14 +136,14 @@ static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *c
     int n = 0;
     for (int o = N_ORDERS - 1; o >= l->other && n < room; o--) {
         Walk *w = &l->walks[o];
-        int32_t seen = 0;
-        for (int i = 0; seen < c->visits[o] && n < room; i++) {
+        int32_t seen = 0, most = visits(d, l, o);
+        for (int i = 0; seen < most && n < room; i++) {
             uint32_t pos;
             if (i < w->n) pos = w->pos[i];
             else {                                     /* the walk met texts that do not count, and was too short */
                 if (w->next == NONE) break;
                 pos = w->next;
-                w->next = s->cells[pos].next[o];
+                w->next = s->links[pos].next[o];
             }
             int32_t id = s->blocks[pos >> SHIFT].seq;
             const Seq *q = &d->x.seqs[id];
@@ -130,7 +154,7 @@ static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *c
             if (m >= above) continue;                  /* found through a longer order already */
             int64_t age = q->state == LIVE ? 0 : d->clock - q->clock;
             if (age > SOURCES - 3) age = SOURCES - 3;
-            cand[n++] = (Candidate){.pos = pos, .tok = s->cells[pos].tok, .match = m, .other = (uint8_t)l->other,
+            cand[n++] = (Candidate){.pos = pos, .tok = s->toks[pos], .match = m, .other = (uint8_t)l->other,
                                     .source = (uint8_t)(l->other ? OTHER_PROBLEM : id == seq ? 0 : 1 + age)};
         }
         above = ORDERS[o];

@@ -8,6 +8,8 @@
  * -ffast-math: das/drafter/reference.py computes the same doubles in the same order. */
 #include <math.h>
 
+#include "exp_log.h"
+
 #define BUCKETS 16                   /* of match lengths */
 #define SOURCES 19                   /* own text, live or this tick, by age, other problems */
 #define RANKS 11
@@ -30,16 +32,22 @@ typedef struct {
 } Weights;
 
 static const double VOTE_RATE = 0.005, MIX_RATE = 0.002;
-/* Match lengths at which occurrences are counted: all of the problem, and those in the own text. */
-static const int COUNTED[N_COUNTS + N_OWN] = {1, 2, 3, 4, 6, 9, 14, 1, 2, 3, 5};
+/* Occurrences are counted that match at least 1, 2, 3, 4, 6, 9, 14 tokens, in the own text 1, 2, 3, 5: how many of these
+ * a match length reaches. */
+static const uint8_t REACHED[33] = {0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+                                    7, 7, 7};
+static const uint8_t REACHED_OWN[33] = {0, 1, 2, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4,
+                                        4, 4, 4, 4};
 
 typedef struct { uint32_t pos; int32_t tok, match; uint8_t source, rank, bucket, other; } Candidate;
+typedef double Lanes __attribute__((vector_size(8 * BEST), aligned(8)));
+typedef struct { uint16_t all[N_COUNTS + 1], own[N_OWN + 1]; } Counts;   /* occurrences by counted lengths reached */
 /* One drafted position: what was known about it. */
 typedef struct {
     int32_t n, n_best, top, variety;
     int32_t best[BEST];
-    double f[BEST][FEATURES], f_none;   /* f_none: the log of the share of "none of them" */
-    double p[BEST], p_none;
+    Lanes f[FEATURES], p;               /* of each token */
+    double f_none, p_none;              /* of "none of them"; f_none: the log of its share */
 } Mixed;
 
 
@@ -56,10 +64,21 @@ static double weight_of(const Weights *w, const Candidate *k) {
     return w->match[k->other][k->bucket] * w->source[k->source] * w->rank[k->rank];
 }
 
+/* The features of counts by length, from the longest on: `count` of a token's occurrences and of all of them. */
+static void count_features(const uint16_t *count, const uint16_t *all, int levels, int b, Lanes *f) {
+    int mine = 0, total = 0;
+    for (int l = levels; l > 0; l--) {
+        mine += count[l];
+        total += all[l];
+        f[2 * l - 2][b] = (mine ? 1.0 : -0.5) * log1p_of[mine ? mine : total];
+        f[2 * l - 1][b] = total && mine == total;
+    }
+}
+
 /* Ranks n > 0 candidates and mixes them. */
 static void mix(const Weights *w, Candidate *cand, int n, Mixed *m) {
     int32_t tok[MAX_CAND], longest[MAX_CAND], seen[BUCKETS] = {0}, others = 0, own = -1;
-    int32_t count[MAX_CAND][N_COUNTS + N_OWN], total[N_COUNTS + N_OWN] = {0};
+    Counts count[MAX_CAND], total = {0};
     uint8_t newest[MAX_CAND];
     double share[MAX_CAND], all = 0.0;
     int distinct = 0;
@@ -70,7 +89,6 @@ static void mix(const Weights *w, Candidate *cand, int n, Mixed *m) {
         k->bucket = BUCKET_OF[k->match];
         int newer = k->other ? others++ : seen[k->bucket]++;
         k->rank = newer < 24 ? RANK_OF[newer] : RANKS - 1;
-        if (!k->other && k->bucket > m->top) m->top = k->bucket;
         double weight = weight_of(w, k);
         all += weight;
         int j = 0;
@@ -80,49 +98,53 @@ static void mix(const Weights *w, Candidate *cand, int n, Mixed *m) {
             share[j] = 0.0;
             longest[j] = 0;
             newest[j] = 0;
-            memset(count[j], 0, sizeof count[j]);
+            count[j] = (Counts){0};
             distinct++;
         }
         share[j] += weight;
         if (k->match > longest[j]) longest[j] = k->match;
         newest[j] |= newer == 0;
-        if (k->source == 0 && own < 0) own = j;
-        if (!k->other)
-            for (int l = 0; l < N_COUNTS && k->match >= COUNTED[l]; l++) { count[j][l]++; total[l]++; }
-        if (k->source == 0)
-            for (int l = N_COUNTS; l < N_COUNTS + N_OWN && k->match >= COUNTED[l]; l++) { count[j][l]++; total[l]++; }
+        if (k->other) continue;
+        if (k->bucket > m->top) m->top = k->bucket;
+        count[j].all[REACHED[k->match]]++;
+        total.all[REACHED[k->match]]++;
+        if (k->source) continue;
+        if (own < 0) own = j;
+        count[j].own[REACHED_OWN[k->match]]++;
+        total.own[REACHED_OWN[k->match]]++;
     }
     m->variety = distinct < VARIETIES ? distinct : VARIETIES - 1;
     double none = w->none[m->top][m->variety];
     all += none;
     m->n_best = distinct < BEST ? distinct : BEST;
-    const double *v = w->mix[m->top];
-    m->f_none = log(none / all);
-    double score[BEST], highest, sum;
-    highest = m->p_none = v[0] * m->f_none + v[FEATURES];
+    memset(m->f, 0, sizeof m->f);
+    double voted[BEST] = {1.0, 1.0, 1.0, 1.0};
     for (int b = 0; b < m->n_best; b++) {
         int j = 0;
         for (int i = 1; i < distinct; i++) if (share[i] > share[j]) j = i;
-        double *f = m->f[b];
+        Lanes *f = m->f;
         m->best[b] = tok[j];
-        f[0] = log(share[j] / all);
-        f[1] = newest[j];
-        f[2] = own == j;
-        f[3] = log1p_of[longest[j]] - 1.5;
-        f[4] = b == 0;
-        f[5] = BUCKET_OF[longest[j]] == m->top;
-        for (int l = 0; l < N_COUNTS + N_OWN; l++) {
-            f[6 + 2 * l] = count[j][l] ? log1p_of[count[j][l]] : -0.5 * log1p_of[total[l]];
-            f[7 + 2 * l] = total[l] && count[j][l] == total[l];
-        }
+        voted[b] = share[j] / all;
+        f[1][b] = newest[j];
+        f[2][b] = own == j;
+        f[3][b] = log1p_of[longest[j]] - 1.5;
+        f[4][b] = b == 0;
+        f[5][b] = BUCKET_OF[longest[j]] == m->top;
+        count_features(count[j].all, total.all, N_COUNTS, b, f + 6);
+        count_features(count[j].own, total.own, N_OWN, b, f + 6 + 2 * N_COUNTS);
         share[j] = -1.0;
-        score[b] = 0.0;
-        for (int i = 0; i < FEATURES; i++) score[b] += v[i] * f[i];
-        if (score[b] > highest) highest = score[b];
     }
-    m->p_none = sum = exp(m->p_none - highest);
-    for (int b = 0; b < m->n_best; b++) sum += m->p[b] = exp(score[b] - highest);
-    for (int b = 0; b < m->n_best; b++) m->p[b] /= sum;
+    for (int b = 0; b < m->n_best; b++) m->f[0][b] = log_of(voted[b]);
+    const double *v = w->mix[m->top];
+    Lanes score = {0};
+    for (int i = 0; i < FEATURES; i++) score += v[i] * m->f[i];
+    m->f_none = log_of(none / all);
+    double sum, highest = m->p_none = v[0] * m->f_none + v[FEATURES];
+    for (int b = 0; b < m->n_best; b++) if (score[b] > highest) highest = score[b];
+    m->p_none = sum = exp_of(m->p_none - highest);
+    for (int b = 0; b < m->n_best; b++) m->p[b] = exp_of(score[b] - highest);
+    for (int b = 0; b < m->n_best; b++) sum += m->p[b];
+    m->p /= sum;
     m->p_none /= sum;
 }
 
@@ -142,7 +164,7 @@ static void learn(Weights *w, const Candidate *cand, const Mixed *m, int32_t tok
         int is = m->best[b] == tok;
         double g = MIX_RATE * (is - m->p[b]);
         hit |= is;
-        for (int i = 0; i < FEATURES; i++) v[i] += g * m->f[b][i];
+        for (int i = 0; i < FEATURES; i++) v[i] += g * m->f[i][b];
     }
     double g = MIX_RATE * (!hit - m->p_none);
     v[0] += g * m->f_none;

@@ -40,16 +40,24 @@ static void learn_from(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
     t->n = 0;
 }
 
-/* Appends toks[offsets[i] : offsets[i + 1]] to seqs[i]. All tokens are checked before any is stored. */
-int das_append(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *offsets, const int32_t *toks, int indexed) {
+static int extend(Drafter *d, int32_t seq, const int32_t *toks, int64_t n, int indexed) {
+    Trace *t = d->x.seqs[seq].trace;
+    if (t) learn_from(d, t, toks, n);
+    return append(&d->x, seq, toks, n, indexed ? 0 : N_ORDERS);
+}
+
+/* Appends n tokens to a sequence. They are checked before any is stored, here and below. */
+int das_extend(Drafter *d, int32_t seq, const int32_t *toks, int64_t n, int indexed) {
+    for (int64_t i = 0; i < n; i++) if (toks[i] < 0) return BAD_TOKEN;
+    return extend(d, seq, toks, n, indexed);
+}
+
+/* Appends toks[offsets[i] : offsets[i + 1]] to seqs[i]. */
+int das_append(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *offsets, const int32_t *toks) {
     for (int64_t i = 0; i < offsets[n]; i++)
         if (toks[i] < 0) return BAD_TOKEN;
     for (int32_t i = 0; i < n; i++) {
-        const Seq *q = &d->x.seqs[seqs[i]];
-        const int32_t *new = toks + offsets[i];
-        int64_t many = offsets[i + 1] - offsets[i];
-        if (q->trace) learn_from(d, q->trace, new, many);
-        int rc = append(&d->x, seqs[i], new, many, indexed ? 0 : N_ORDERS);
+        int rc = extend(d, seqs[i], toks + offsets[i], offsets[i + 1] - offsets[i], 1);
         if (rc) return rc;
     }
     return 0;
@@ -61,7 +69,7 @@ void das_read(const Drafter *d, int32_t seq, int32_t *out) {
     const Store *s = &d->x.stores[q->store];
     uint32_t i = 0;
     for (uint32_t b = q->first; i < q->len; b = s->blocks[b].next)
-        for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++) out[i] = s->cells[b * BLOCK + j].tok;
+        for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++) out[i] = s->toks[b * BLOCK + j];
 }
 
 /* Copies a sequence, without its first `context` tokens, to where other problems see it; returns the copy. */
@@ -75,7 +83,7 @@ int das_share(Drafter *d, int32_t seq, uint32_t context) {
         int32_t tokens[BLOCK];
         int64_t n = 0;
         for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++)
-            if (i >= context) tokens[n++] = s->cells[b * BLOCK + j].tok;
+            if (i >= context) tokens[n++] = s->toks[b * BLOCK + j];
         int rc = append(&d->x, copy, tokens, n, 1);
         if (rc) return rc;
         q = &d->x.seqs[seq];
@@ -93,7 +101,8 @@ int das_store_end(Drafter *d, int32_t store) {
     return rc;
 }
 
-void das_clock(Drafter *d, int64_t clock) { d->clock = clock; }
+/* Moves the clock and clears away what was evicted. */
+int das_clock(Drafter *d, int64_t clock) { d->clock = clock; return sweep_all(&d->x); }
 
 int64_t das_bytes(const Drafter *d) {
     uint64_t total = sizeof *d + index_bytes(&d->x), trace = sizeof(Trace);
@@ -113,7 +122,7 @@ static int follow(const Drafter *d, const Store *own, const Store *shared, const
         Candidate k = cand[i];
         if (k.tok != tok) continue;
         const Store *s = k.other ? shared : own;
-        if ((k.pos = step_on(s, k.pos)) == NONE || (k.tok = s->cells[k.pos].tok) == NO_TOKEN) continue;
+        if ((k.pos = step_on(s, k.pos)) == NONE || (k.tok = s->toks[k.pos]) == NO_TOKEN) continue;
         k.match += k.match < d->c.max_match;
         out[kept++] = k;
     }
@@ -126,7 +135,7 @@ typedef struct {
     Trace *t;
     Candidate *cand;                 /* k of them */
     int64_t len, limit;
-    double reach;                    /* probability that all drafted so far is accepted */
+    double reach, floor;             /* probability that all drafted so far is accepted; where the draft ends */
     int k, looks, done;
     Lookup own, others;
 } Work;
@@ -159,7 +168,7 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
         w->t->n = (int32_t)j + 1;
     }
     w->reach *= m->p[b];
-    if (w->reach < d->c.min_prob) { w->done = 1; return; }
+    if (w->reach < w->floor) { w->done = 1; return; }
     *token = w->ctx[w->len++] = tok;
     *prob = m->p[b];
     Candidate *on = j < TRACE ? w->cand + w->t->stride : w->cand;   /* what is traced stays */
@@ -168,8 +177,8 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
 }
 
 /* Drafts for at most BATCH sequences, token by token side by side. */
-static int draft_batch(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limits, int64_t stride,
-                       int32_t *tokens, double *probs, int64_t *counts) {
+static int draft_batch(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limits,
+                       const double *floors, int64_t stride, int32_t *tokens, double *probs, int64_t *counts) {
     Work work[BATCH];
     int64_t room = d->c.max_match + stride + 1;
     for (int32_t r = 0; r < n; r++) {
@@ -183,19 +192,28 @@ static int draft_batch(Drafter *d, int32_t n, const int32_t *seqs, const int64_t
         w->own.s = &d->x.stores[q->store]; w->own.other = 0;
         w->others.s = &d->x.stores[d->shared]; w->others.other = 1;
         w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
-        w->limit = limits[r]; w->reach = 1.0; w->k = 0; w->done = 0;
+        w->limit = limits[r]; w->reach = 1.0;
+        w->floor = floors && floors[r] > d->c.min_prob ? floors[r] : d->c.min_prob;
+        w->k = 0; w->done = 0;
         counts[r] = 0;
     }
     for (int64_t j = 0, live = n; live; j++) {
         for (int32_t r = 0; r < n; r++) {
             Work *w = &work[r];
             w->done |= j >= w->limit;
-            w->looks = !w->done && w->k < d->c.enough * w->reach;
+            w->looks = !w->done && !w->k;
             if (!w->looks) continue;
             w->own.end = w->others.end = w->ctx + w->len;
             w->own.limit = w->others.limit = (int32_t)(w->len < d->c.max_match ? w->len : d->c.max_match);
+            w->own.most = j ? d->c.few : MAX_VISITS;
+            w->others.most = d->c.few;
             lookup_start(&w->own);
             if (d->c.others) lookup_start(&w->others);
+        }
+        for (int32_t r = 0; r < n; r++) {
+            if (!work[r].looks) continue;
+            lookup_slots(&work[r].own);
+            if (d->c.others) lookup_slots(&work[r].others);
         }
         for (int32_t r = 0; r < n; r++) {
             if (!work[r].looks) continue;
@@ -215,7 +233,8 @@ static int draft_batch(Drafter *d, int32_t n, const int32_t *seqs, const int64_t
             Work *w = &work[r];
             if (w->done) continue;
             if (w->looks) {
-                w->k = lookup_collect(d, &w->own, w->seq, w->cand, d->c.max_candidates);
+                int32_t room = j && d->c.few < d->c.max_candidates ? d->c.few : d->c.max_candidates;
+                w->k = lookup_collect(d, &w->own, w->seq, w->cand, room);
                 if (d->c.others) w->k += lookup_collect(d, &w->others, w->seq, w->cand + w->k, d->c.others);
             }
             draft_token(d, w, j, &tokens[r * stride + j], &probs[r * stride + j]);
@@ -226,11 +245,12 @@ static int draft_batch(Drafter *d, int32_t n, const int32_t *seqs, const int64_t
     return 0;
 }
 
-/* Drafts for n sequences. tokens, probs: [n][stride]; counts: [n]; no limit exceeds stride. */
-int das_propose(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limits, int64_t stride, int32_t *tokens,
-                double *probs, int64_t *counts) {
+/* Drafts for n sequences. tokens, probs: [n][stride]; counts: [n]; no limit exceeds stride. floors [n] or NULL: drafts end
+ * before their probability falls below these, where they exceed min_prob. */
+int das_propose(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limits, const double *floors, int64_t stride,
+                int32_t *tokens, double *probs, int64_t *counts) {
     for (int32_t r = 0; r < n; r += BATCH) {
-        int rc = draft_batch(d, n - r < BATCH ? n - r : BATCH, seqs + r, limits + r, stride, tokens + r * stride,
+        int rc = draft_batch(d, n - r < BATCH ? n - r : BATCH, seqs + r, limits + r, floors ? floors + r : floors, stride, tokens + r * stride,
                              probs + r * stride, counts + r);
         if (rc) return rc;
     }

@@ -24,7 +24,7 @@ class Config(ctypes.Structure):
     _fields_ = [
         ("max_match", ctypes.c_int32),
         ("max_candidates", ctypes.c_int32),
-        ("enough", ctypes.c_int32),
+        ("few", ctypes.c_int32),
         ("exclude_own", ctypes.c_int32),
         ("others", ctypes.c_int32),
         ("visits", ctypes.c_int32 * 3),
@@ -41,11 +41,12 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_store_end": (_I32, [_PTR, _I32]),
     "das_seq_new": (_I32, [_PTR, _I32]),
     "das_share": (_I32, [_PTR, _I32, ctypes.c_uint32]),
-    "das_append": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I32]),
+    "das_extend": (_I32, [_PTR, _I32, _PTR, _I64, _I32]),
+    "das_append": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR]),
     "das_read": (None, [_PTR, _I32, _PTR]),
     "das_end": (_I32, [_PTR, _I32, _I32, _I64]),
-    "das_clock": (None, [_PTR, _I64]),
-    "das_propose": (_I32, [_PTR, _I32, _PTR, _PTR, _I64, _PTR, _PTR, _PTR]),
+    "das_clock": (_I32, [_PTR, _I64]),
+    "das_propose": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I64, _PTR, _PTR, _PTR]),
     "das_bytes": (_I64, [_PTR]),
 }
 

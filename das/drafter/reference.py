@@ -20,6 +20,7 @@ VOTE_RATE, MIX_RATE = 0.005, 0.002
 BEST, RANKS, VARIETIES, TRACE = 4, 11, 8, 8
 COUNTED, COUNTED_OWN = (1, 2, 3, 4, 6, 9, 14), (1, 2, 3, 5)
 OTHER_PROBLEM = 18
+LN2 = 0.6931471805599453
 
 
 @dataclass(eq=False)
@@ -179,20 +180,27 @@ class ReferenceDrafter:
     def live_tokens(self) -> int:
         return sum(len(r.text.tokens) - r.text.context for r in self._requests.values())
 
-    def propose(self, requests: Sequence[str], limits: Sequence[int]) -> list[Draft]:
-        return [self._draft(self._requests[r], limit) for r, limit in zip(requests, limits, strict=True)]
+    def propose(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> list[Draft]:
+        floors = [0.0] * len(requests) if floors is None else floors
+        asked = zip(requests, limits, floors, strict=True)
+        return [self._draft(self._requests[r], limit, max(floor, self.min_prob)) for r, limit, floor in asked]
 
     # ---- drafting ----
 
-    def _draft(self, request: _Request, limit: int) -> Draft:
+    def _draft(self, request: _Request, limit: int, floor: float) -> Draft:
         draft = Draft([], [])
         request.trace = []
         context = request.text.tokens[-constants.MAX_MATCH :]
         found: list[_Found] = []
         reach = 1.0
         while len(draft.tokens) < limit:
-            if len(found) < min(constants.ENOUGH, self.max_candidates) * reach:
-                found = self._gather(request, context) + self._gather_others(request, context)
+            if not found:
+                few = [min(n, constants.FEW) for n in constants.VISITS]
+                most = constants.FEW if draft.tokens else self.max_candidates
+                found = self._gather(request, context, few if draft.tokens else constants.VISITS)
+                found = found[: min(most, self.max_candidates)] + self._gather_others(request, context, few)
             if not found:
                 break
             mixed = self._mix(found)
@@ -202,7 +210,7 @@ class ReferenceDrafter:
                 mixed.drafted = token
                 request.trace.append(mixed)
             reach *= prob
-            if reach < self.min_prob:
+            if reach < floor:
                 break
             draft.tokens.append(token)
             draft.probs.append(prob)
@@ -214,7 +222,7 @@ class ReferenceDrafter:
             ]
         return draft
 
-    def _gather(self, request: _Request, context: list[int]) -> list[_Found]:
+    def _gather(self, request: _Request, context: list[int], visits: Sequence[int]) -> list[_Found]:
         """Occurrences of the context's end: longest order first, newest first within an order, each once."""
         matches = [
             _Found(text, i, _match(text.tokens[:i], context), self._source(request, text), False)
@@ -223,13 +231,13 @@ class ReferenceDrafter:
         ]
         found: list[_Found] = []
         above = constants.MAX_MATCH + 1
-        for order, visits in reversed(list(zip(constants.ORDERS, constants.VISITS, strict=True))):
-            newest = [f for f in matches if f.match >= order][:visits]
-            found = (found + [f for f in newest if f.match < above])[: self.max_candidates]
+        for order, most in reversed(list(zip(constants.ORDERS, visits, strict=True))):
+            newest = [f for f in matches if f.match >= order][:most]
+            found += [f for f in newest if f.match < above]
             above = order
         return found
 
-    def _gather_others(self, request: _Request, context: list[int]) -> list[_Found]:
+    def _gather_others(self, request: _Request, context: list[int], visits: Sequence[int]) -> list[_Found]:
         """The same in the texts of other problems, without order 1; the own problem's texts take visits too."""
         matches = [
             _Found(text, i, min(i - text.context, _match(text.tokens[:i], context)), OTHER_PROBLEM, True)
@@ -238,8 +246,8 @@ class ReferenceDrafter:
         ]
         found: list[_Found] = []
         above = constants.MAX_MATCH + 1
-        for order, visits in list(zip(constants.ORDERS, constants.VISITS, strict=True))[:0:-1]:
-            newest = [f for f in matches if f.match >= order][:visits]
+        for order, most in list(zip(constants.ORDERS, visits, strict=True))[:0:-1]:
+            newest = [f for f in matches if f.match >= order][:most]
             found += [f for f in newest if f.match < above and f.text.key != request.key]
             above = order
         return found[: constants.OTHERS]
@@ -274,13 +282,13 @@ class ReferenceDrafter:
         none = self._weights["none"][top][variety]
         everything += none
         v = self._weights["mix"][top]
-        none_log = math.log(none / everything)
+        none_log = _log(none / everything)
         own = next((f.token for f in mine if f.source == 0), None)
         tokens = sorted(share, key=lambda t: -share[t])[:BEST]
         features: list[list[float]] = []
         for token in tokens:
             longest = max(f.match for f in found if f.token == token)
-            row = [math.log(share[token] / everything), float(token in newest), float(token == own)]
+            row = [_log(share[token] / everything), float(token in newest), float(token == own)]
             row += [math.log(1.0 + longest) - 1.5, float(not features), float(_bucket(longest) == top)]
             for texts, levels in ((mine, COUNTED), ([f for f in mine if f.source == 0], COUNTED_OWN)):
                 for level in levels:
@@ -297,8 +305,8 @@ class ReferenceDrafter:
                 score += weight * feature
             scores.append(score)
         highest = max([none_score, *scores])
-        none_exp = math.exp(none_score - highest)
-        exps = [math.exp(score - highest) for score in scores]
+        none_exp = _exp(none_score - highest)
+        exps = [_exp(score - highest) for score in scores]
         total_exp = none_exp
         for e in exps:
             total_exp += e
@@ -338,6 +346,29 @@ def _shaped(values: Sequence[float], size: tuple[int, ...]) -> Any:
         return [float(v) for v in values]
     part = len(values) // size[0]
     return [_shaped(values[i * part : (i + 1) * part], size[1:]) for i in range(size[0])]
+
+
+def _exp(x: float) -> float:
+    """exp(x), x <= 0: the operations of exp_log.h."""
+    x = max(x, -40.0)
+    n = int(x * 1.4426950408889634 - 0.5)
+    r = x - n * LN2
+    p = 0.0
+    for coefficient in (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0):
+        p = p * r + coefficient
+    return math.ldexp(p, n)
+
+
+def _log(x: float) -> float:
+    """log(x), x > 0: the operations of exp_log.h."""
+    m, e = math.frexp(x)
+    if m < 0.7071067811865476:
+        m, e = m + m, e - 1
+    s = (m - 1.0) / (m + 1.0)
+    p = 0.0
+    for coefficient in (1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0):
+        p = p * (s * s) + coefficient
+    return e * LN2 + (s + s) * p
 
 
 def _bucket(match: int) -> int:

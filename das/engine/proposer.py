@@ -93,7 +93,8 @@ class DasProposer:
         ]
         limits = [max(0, min(free, asked)) for free, asked in zip(room, self.budget.limits(fresh), strict=True)]
         if any(limits):
-            proposed = self.drafter.propose_batch([live.name for live in fresh], limits)
+            asking = [live.name for live in fresh]
+            proposed = self.drafter.propose_batch(asking, limits, self.budget.floors(fresh))
             kept = self.budget.trim(fresh, proposed)
             for i, count in enumerate(kept):
                 if count:

@@ -1,6 +1,7 @@
 """The native history drafter answers exactly as the brute-force reference, and keeps its window and scopes."""
 
 import gc
+import math
 import threading
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from das.drafter import Draft, HistoryDrafter
 from das.drafter.history import SCOPES
-from das.drafter.reference import ReferenceDrafter
+from das.drafter.reference import ReferenceDrafter, _exp, _log
 
 BIG = 2**31 - 1
 ALPHABETS = ([7], [0, 1], [0, 1, 2, BIG], list(range(BIG - 40, BIG + 1)), [k * 7919 % BIG for k in range(1000)])
@@ -87,8 +88,9 @@ def drive(
                 text += new
         elif action == "propose":
             limits = [int(n) for n in rng.integers(0, 12, len(live))]
-            answer = fast.propose(list(live), limits)
-            assert_same(answer, slow.propose(list(live), limits))
+            floors = None if rng.integers(2) else rng.random(len(live)).tolist()
+            answer = fast.propose(list(live), limits, floors)
+            assert_same(answer, slow.propose(list(live), limits, floors))
             assert all(len(a.tokens) <= n for a, n in zip(answer, limits, strict=True))
             drafted += sum(len(a.tokens) for a in answer)
         elif action == "end":
@@ -125,6 +127,15 @@ def test_equals_reference(
 def test_equals_reference_on_long_texts_with_sweeps(scope: str) -> None:
     """Enough tokens that blocks fill up, tables grow and evicted history is swept and its blocks reused."""
     assert drive(5, 150, 150, scope, 2, 0.02, 16, 300) > 0
+
+
+def test_exp_and_log_are_right_to_eight_digits() -> None:
+    """The native core's own operations; that it has the same bits follows from the tests above."""
+    for x in np.concatenate([-np.logspace(-9, math.log10(39.9), 500), [0.0]]).tolist():
+        assert _exp(x) == pytest.approx(math.exp(x), rel=1e-8)
+    assert _exp(-1000.0) == _exp(-40.0)
+    for x in [*np.logspace(-300, 300, 2001).tolist(), 1.0, 0.5, math.sqrt(0.5), 1 - 1e-16]:
+        assert _log(x) == pytest.approx(math.log(x), rel=1e-8, abs=1e-15)
 
 
 def test_empty_and_tiny_contexts() -> None:
