@@ -5,8 +5,8 @@ by rollout, each with a drafter and a history of its own. All roll out the same 
 emit the same tokens, which is checked.
 
 ratio: of summed rollout times to those of no speculation; [quartiles] of the single rollouts' ratios. computed: the
-same from what the policies decided alone, every pass at the price fitted to all rollouts of the drafting engine (base +
-row live + drafting + token drafted): free of the machine's noise.
+same from what the policies decided alone, every pass at the price fitted to all rollouts (base + row live + drafting +
+token drafted): free of the machine's noise.
 """
 
 import hashlib
@@ -68,7 +68,11 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
                 rows.append(row)
                 run_folder.add_metrics(row)
                 progress.step(row)
-    result = {name: measure([row for row in rows if row["workload"] == name], [*arms]) for name in workloads}
+    prices = pass_prices(rows)
+    progress.note(
+        "seconds a pass, a request, a drafted pass, a drafted token: " + ", ".join(f"{p:.2e}" for p in prices)
+    )
+    result = {name: measure([row for row in rows if row["workload"] == name], [*arms], prices) for name in workloads}
     for name, measured in result.items():
         progress.note(f"{name}:")
         for label, found in sorted(measured.items(), key=lambda item: item[1]["ratio"]):
@@ -139,9 +143,8 @@ def workload(config: DictConfig, live: int, hopeless: bool) -> dict[str, Any]:
     }
 
 
-def measure(rows: Sequence[dict[str, Any]], labels: Sequence[str]) -> dict[str, Any]:
-    """Of one workload: each policy's rollout time over the baseline's, and what it drafted."""
-    prices = pass_prices([row for row in rows if row["arm"] != BASELINE])
+def measure(rows: Sequence[dict[str, Any]], labels: Sequence[str], prices: np.ndarray) -> dict[str, Any]:
+    """Of one workload: each policy's rollout time over the baseline's, and what it drafted. prices: of pass_prices."""
     computed = {label: sum(float(prices @ _counts(row)) for row in rows if row["arm"] == label) for label in labels}
     seconds = {label: np.array([row["rollout_s"] for row in rows if row["arm"] == label]) for label in labels}
     measured = {}

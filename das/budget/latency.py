@@ -114,6 +114,8 @@ class LatencyModel:
         return Drafting(token * self._assumed, token, 0.0, token)
 
     def predict(self, live: int, drafted: int, context: int) -> float:
-        """Seconds of a pass."""
+        """Seconds of a pass; nan before the first was seen."""
+        if not self._seen and self._measured is None:
+            return float("nan")
         form = self.form
         return form.base + form.row * live + (form.drafting + form.token * drafted if drafted else 0.0)

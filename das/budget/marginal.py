@@ -25,7 +25,6 @@ from das.drafter import Drafts
 from das.native import load_native
 
 LONGEST_RESPONSE = 2**18  # tokens: lengths are learned up to here
-REWEIGH = 64  # passes from one estimate of the makespan's weights to the next
 PATIENCE = 8  # passes in a row that drafts did not pay for, until none are looked for
 RETRY = 32, 512  # passes until the first and, doubled each time, the rarest try
 
@@ -52,13 +51,13 @@ class Marginal(BudgetPolicy):
         self._waiting = 0
         self._live: list[LiveRequest] = []  # of the last estimate of
         self._share = np.empty(0)  # their weights
-        self._weighed = REWEIGH  # passes since
+        self._weighed = 0  # passes since
         self._idle = 0  # passes in a row that drafts did not pay for
         self._retry = RETRY[0]  # idle passes at which to try again
 
     def begin_step(self, requests: int) -> None:
         self._waiting = requests
-        self._weighed = REWEIGH
+        self._live = []
         self._idle, self._retry = 0, RETRY[0]
 
     def begin(self, request: LiveRequest) -> None:
@@ -105,7 +104,7 @@ class Marginal(BudgetPolicy):
         """Of the pass's fixed time, by request; sums to 1."""
         if not self.makespan or self._waiting > 0:
             return np.full(len(live), 1 / len(live))
-        if self._weighed >= REWEIGH:
+        if not self._live or self._weighed >= len(live):  # an estimate costs as much as there are requests
             self._live, self._weighed = list(live), 0
             self._share = chances_of_being_last(self.lengths, live)
         elif self._live != live:  # some have finished; one that is new counts as the average

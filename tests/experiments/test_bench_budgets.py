@@ -32,7 +32,7 @@ def test_measure_compares_with_no_speculation() -> None:
         rows.append(row("none", (200, 1000, 0, 0), slow * float(PRICES @ (200, 1000, 0, 0))))
         rows.append(row("das", (100, 500, 100, 900), slow * float(PRICES @ (100, 500, 100, 900))))
         rows.append(row("das", (50, 100, 10, 50), slow * float(PRICES @ (50, 100, 10, 50))))
-    found = measure([r for r in rows if r["drafted"] != 50], ["none", "das"])
+    found = measure([r for r in rows if r["drafted"] != 50], ["none", "das"], PRICES)
     want = float(PRICES @ (100, 500, 100, 900)) / float(PRICES @ (200, 1000, 0, 0))
     assert found["das"]["ratio"] == pytest.approx(want)
     assert found["das"]["quartiles"] == pytest.approx([want, want])
