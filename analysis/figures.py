@@ -91,10 +91,10 @@ def budget_figure(arm: Path, name: str, step: int, path: Path) -> None:
         given.step(line["step_time_s"], accepted, where="post", color=SPARE[0], label="accepted a request")
         given.set(xlabel="time in rollout (s)", ylim=(0, None), title=f"{name}: budget over the rollout of step {step}")
         given.legend()
-        measured = np.array(line.get("decode_measured_s", []), float) * 1e3
+        measured = np.array(line.get("pass_measured_s", []), float) * 1e3
         timed.plot(measured, ".", markersize=3, color=COLOURS["none"], label="measured")
         timed.plot(
-            np.array(line.get("decode_predicted_s", []), float) * 1e3,
+            np.array(line.get("pass_predicted_s", []), float) * 1e3,
             color=colour(name),
             linewidth=1,
             label="predicted",

@@ -47,7 +47,7 @@ def train_arm(config: DictConfig, policy: str, folder: Path, group: str, turns: 
         totals["steps"] += 1
         run.add_metrics(row)
         run.add_rollout(row["step"], rollout_rows(rollout, rewards))
-        run.add_timeline(row["step"], {k: v for k, v in rollout.report.items() if k.startswith(("step_", "decode_"))})
+        run.add_timeline(row["step"], {k: v for k, v in rollout.report.items() if k.startswith(("step_", "pass_"))})
         tracker.log(row)
         turns.after_step(row)
 

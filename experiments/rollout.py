@@ -97,8 +97,6 @@ def roll_steps(config: DictConfig, policy: str, run_folder: RunFolder, progress:
         metrics.append(row)
         run_folder.add_metrics(row)
         run_folder.add_rollout(step + 1, rollout_rows(rollout, [None] * len(rollout.responses)))
-        run_folder.add_timeline(
-            step + 1, {k: v for k, v in rollout.report.items() if k.startswith(("step_", "decode_"))}
-        )
+        run_folder.add_timeline(step + 1, {k: v for k, v in rollout.report.items() if k.startswith(("step_", "pass_"))})
         progress.step(row)
     return metrics

@@ -24,7 +24,7 @@ class OnlineFit:
     FORGET = 0.998  # weight of a pass falls by this at each newer one: the oldest weighs 0.36
     ENOUGH = 32  # passes before the first fit
 
-    def __init__(self, fit: Callable[[Passes, Array], Form], every: int = 256):
+    def __init__(self, fit: Callable[[Passes, Array], Form], every: int = 128):
         self._fit = fit
         self._every = every
         self._passes = np.zeros((4, self.MEMORY))  # live, tokens, context, seconds; a ring

@@ -91,7 +91,7 @@ class Roofline:
 
 OUTLIER = 3.0  # a pass this many times slower than the typical line was interrupted, not computed
 SHARE = 0.2  # `drafting` of `base`, until seen
-MADE_UP = 3.0  # passes that say so
+MADE_UP = 32.0  # passes that say so
 KNOTS = 15  # places tried for the knot of TwoSegment, twice
 ROUNDS = 12  # of sorting passes into memory-bound and compute-bound; it settles in 3 to 6
 

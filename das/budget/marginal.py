@@ -26,7 +26,7 @@ from das.native import load_native
 
 LONGEST_RESPONSE = 2**18  # tokens: lengths are learned up to here
 PATIENCE = 8  # passes in a row that drafts did not pay for, until none are looked for
-RETRY = 32, 512  # passes until the first and, doubled each time, the rarest try
+RETRY = 16, 512  # passes until the first and, doubled each time, the rarest try
 
 
 @cache
@@ -44,6 +44,7 @@ class Marginal(BudgetPolicy):
     def __init__(self, tokens: int, ratio: float, makespan: bool = True, latency: str | None = None):
         if tokens < 1:
             raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
+        _trim()  # compiled now, not in the first pass
         self.longest = tokens
         self.makespan = makespan
         self.latency = LatencyModel(ratio, latency)

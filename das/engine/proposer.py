@@ -129,6 +129,7 @@ class DasProposer:
     def end_step(self, clock: int) -> dict[str, Any]:
         """The rollout is over: requests join the history, the window moves to `clock` (a step or an epoch number)."""
         self._end(list(self.live))
+        self._pass_batch = 0  # the time until the next pass is training, not decoding
         lost = self._history_before + self._kept_tokens - self.drafter.history_tokens if self.drafter.window else 0
         alarms = self.alarm.end_step(self._passes, self._drafted, self._accepted, lost)
         self.drafter.end_step(clock)
@@ -137,8 +138,8 @@ class DasProposer:
             "history_tokens": self.drafter.history_tokens,
             "alarms": alarms,
             "predicted_length": self._predicted_length,
-            "decode_predicted_s": self._predicted_s,
-            "decode_measured_s": self._measured_s,
+            "pass_predicted_s": self._predicted_s,
+            "pass_measured_s": self._measured_s,
         }
 
     def _begin(self, name: str, state: Any) -> LiveRequest:

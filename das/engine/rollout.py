@@ -143,8 +143,8 @@ def prediction_errors(rollout: Rollout) -> dict[str, float]:
     if known:
         predicted, actual = np.array(known).T
         row["length_error"] = float(np.abs(predicted - actual).sum() / actual.sum())
-    expected = np.array(rollout.report.get("decode_predicted_s", []), float)
-    measured = np.array(rollout.report.get("decode_measured_s", []), float)
+    expected = np.array(rollout.report.get("pass_predicted_s", []), float)
+    measured = np.array(rollout.report.get("pass_measured_s", []), float)
     usable = np.isfinite(expected)
     if usable.any():
         row["pass_time_error"] = float(np.abs(expected[usable] / measured[usable] - 1).mean())

@@ -90,7 +90,7 @@ def test_drafts_must_pay_for_drafting_at_all() -> None:
     for i in range(200):
         drafted = (4 + i % 9) * (i % 2)
         budget.observe_pass(TargetPass(4, drafted, 0, 0, 20e-3 + 4e-3 + (6e-3 + 1e-3 * drafted if drafted else 0)))
-    assert budget.latency.form.drafting == pytest.approx(6e-3, rel=0.1)
+    assert budget.latency.form.drafting == pytest.approx(6e-3, rel=0.25)
     assert budget.trim(live(4), batch([[0.3]] * 4)) == [0] * 4
     assert all(budget.trim(live(4), batch([[0.99] * 8] * 4)))
 

@@ -1,5 +1,6 @@
 """The alarm: silent while speculation works, and right about the cause when it does not."""
 
+import time
 import warnings
 
 import pytest
@@ -109,3 +110,20 @@ def test_the_schedule_touches_no_token(roll) -> None:  # type: ignore[no-untyped
     assert scheduled.responses == given.responses
     first = [request["first_s"] for request in scheduled.requests]
     assert max(first[4:]) < min(first[:4])  # 4 slots: d and c started before a and b
+
+
+def test_time_between_rollouts_is_no_pass(roll) -> None:  # type: ignore[no-untyped-def]
+    """Training, and a probe of the weights, lie between two rollouts: the budget must not learn them as slow passes."""
+    from vllm import SamplingParams
+
+    go, llm = roll
+    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
+    seconds: list[float] = []
+    proposer.budget.observe_pass = lambda done: seconds.append(done.seconds)
+    go()
+    time.sleep(2.0)
+    llm.generate([{"prompt_token_ids": [5, 6, 7]}], SamplingParams(max_tokens=8), use_tqdm=False)
+    time.sleep(2.0)
+    go()
+    assert len(seconds) > 20
+    assert max(seconds) < 2.0
