@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from pathlib import Path
 from typing import NoReturn
 
@@ -90,15 +91,17 @@ class _Forker:
         status = BROKEN
         try:
             requests, replies, output = fds
-            kept = [self.null, output, self.null, requests, replies]
+            kept = [self.null, output, 2, requests, replies, self.null]
             for target, fd in enumerate([os.dup2(fd, 200 + i) for i, fd in enumerate(kept)]):
                 os.dup2(fd, target)
             os.closerange(len(kept), 256)
             job = values.decode(read_frame(3) or b"")
             if job["stdin"] is not None:
                 _give_stdin(job["stdin"])
-                os.closerange(3, len(kept))
+                os.closerange(3, 5)
             isolation.confine(self.limits, self.jailed, self.nobody)
+            os.dup2(5, 2)  # until here errors are ours, and go to the log
+            os.close(5)
             status = 1
             if job["stdin"] is None:
                 answer_calls(job["source"], job["entry"], 3, 4)
@@ -107,6 +110,9 @@ class _Forker:
             status = 0
         except SystemExit as leaving:
             status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        except BaseException:
+            if status == BROKEN:
+                traceback.print_exc()
         finally:
             os._exit(status & 0xFF)
 

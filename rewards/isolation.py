@@ -136,6 +136,7 @@ def confine(limits: Limits, jailed: bool, nobody: bool) -> None:
         os.setresuid(NOBODY, NOBODY, NOBODY)
     header = struct.pack("Ii", 0x20080522, 0)  # capabilities, version 3, of this process
     _system_call("capset", _SYS_CAPSET, header, bytes(24))
+    die_with_parent()
     _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _filter_system_calls(may_write_files=jailed)
 

@@ -18,15 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewards import isolation, values
 from rewards.forkserver import BROKEN, ENDED
 from rewards.isolation import Limits
+from rewards.workers import command
 
-ROOT = Path(__file__).resolve().parent.parent
 # The fork server's whole environment, and so a solution's. Fixed hashing: sets are ordered alike in every run.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
 _HELPERS = {
@@ -35,12 +34,6 @@ _HELPERS = {
     "is_same_list": values.is_same_list,
     "is_same_tree": values.is_same_tree,
 }
-
-
-def command(module: str, *arguments: str) -> list[str]:
-    """Command line that calls `module`'s main without the user's site folder or working directory on the path."""
-    boot = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from rewards.{module} import main; main()"
-    return [sys.executable, "-s", "-P", "-c", boot, *arguments]
 
 
 class Failed(BaseException):
@@ -121,7 +114,7 @@ class Child:
             part = os.read(fd, min(size - len(parts), 1 << 16))
             if not part:
                 if exactly:
-                    raise Failed(self.end(kill=False))
+                    raise Failed(self.end(kill=False) or "ended before it answered")
                 break
             parts += part
         return bytes(parts)
@@ -166,8 +159,17 @@ class Child:
             os.close(fd)
 
 
-def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> tuple[str, int]:
-    """Run `check(candidate)` of the tests; returns why it failed ("" if it passed) and the calls answered."""
+@dataclass(frozen=True)
+class Outcome:
+    """Of one solution. tests: calls answered, or programs passed. Passing is said, never inferred."""
+
+    passed: bool
+    why: str
+    tests: int
+
+
+def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
+    """Run `check(candidate)` of the tests."""
     names: dict[str, Any] = dict(_HELPERS)
     exec(compile(job["tests"], "tests", "exec"), names)
     request = {"source": job["source"], "entry": job["entry"], "stdin": None}
@@ -181,41 +183,44 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> tuple
         calls += 1
         return value
 
+    if job["entry"].isidentifier():
+        names[job["entry"]] = candidate  # HumanEval's tests may call it by its name too
     try:
         child.receive()
         names["check"](candidate)
     except Failed as error:
-        return str(error), calls
+        return Outcome(False, str(error), calls)
     except CandidateError as error:
-        return f"raised {error}", calls
+        return Outcome(False, f"raised {error}", calls)
     except AssertionError:
-        return "wrong answer", calls
+        return Outcome(False, "wrong answer", calls)
     except Exception as error:  # the tests stumble over what was returned
-        return f"wrong kind of answer: {type(error).__name__}", calls
+        return Outcome(False, f"wrong kind of answer: {type(error).__name__}", calls)
     finally:
         child.close()
-    return "" if calls else "the tests never called it", calls
+    return Outcome(calls > 0, "passed" if calls else "the tests never called it", calls)
 
 
-def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> tuple[str, int]:
-    """Run the program once for each [input, expected output]; returns why it failed ("" if not) and the tests passed."""
+def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
+    """Run the program once for each [input, expected output], all within one wall time."""
     deadline = time.monotonic() + limits.wall_s
     for passed, (given, expected) in enumerate(job["tests"]):
         child = Child(server, {"source": job["source"], "stdin": given}, deadline, limits)
         try:
             output = child.read(child.output, (limits.output_kb << 10) + 1, exactly=False)
             if len(output) > limits.output_kb << 10:
-                return "wrote too much", passed
+                return Outcome(False, "wrote too much", passed)
             ending = child.end(kill=False)
         except Failed as error:
-            return str(error), passed
+            return Outcome(False, str(error), passed)
         finally:
             child.close()
         if ending:
-            return ending, passed
+            return Outcome(False, ending, passed)
         if output.decode(errors="replace").split() != expected.split():
-            return "wrong answer", passed
-    return "" if job["tests"] else "no tests", len(job["tests"])
+            return Outcome(False, "wrong answer", passed)
+    count = len(job["tests"])
+    return Outcome(count > 0, "passed" if count else "no tests", count)
 
 
 def main() -> None:
@@ -232,5 +237,5 @@ def main() -> None:
     for line in jobs:
         job = json.loads(line)
         began = time.perf_counter()
-        why, tests = (functional if "entry" in job else programs)(server, job, limits)
-        print(json.dumps({"why": why, "tests": tests, "seconds": time.perf_counter() - began}), file=verdicts)
+        outcome = (functional if "entry" in job else programs)(server, job, limits)
+        print(json.dumps({**asdict(outcome), "seconds": time.perf_counter() - began}), file=verdicts)

@@ -38,6 +38,7 @@ def prelude() -> dict[str, Any]:
 
 
 PRELUDE = prelude()
+PRELUDE["numpy"].random.seed(0)  # loads it here rather than in every child
 
 
 def read_frame(fd: int) -> bytes | None:
@@ -64,8 +65,7 @@ def write_frame(fd: int, data: bytes) -> None:
 
 
 def _start() -> None:
-    random.seed(0)
-    sys.modules["numpy"].random.seed(0)
+    random.seed(0)  # Python draws a new seed in every forked process
     sys.setrecursionlimit(_DEEPEST)
     sys.argv = ["solution"]
 
