@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from experiments.errors import UserError
 from rewards.code import humaneval_tests, leetcode_tests
 
 T = TypeVar("T")
+_FORMATS = (zlib.error, pyarrow.ArrowException)
 _LARGEST = 1 << 30  # bytes of a file, unpacked; the sets have some 10 MB
 
 
@@ -22,7 +24,7 @@ def _read(path: Path, read: Callable[[Path], T]) -> T:
         return read(path)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, pyarrow.ArrowException) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, *_FORMATS) as error:
         said = " ".join(str(error).split())[:160]
         raise UserError(f"{path} is not what it should be: {type(error).__name__}: {said}") from error
 

@@ -64,7 +64,7 @@ def make_program_problems(
         orders = "\n".join(f"{label}) {verb} {operand}" for label, (verb, operand) in zip(LABELS, steps, strict=False))
         question = f"Start with x\n{orders}\nWhat is the program?"
         digest = hashlib.sha256(question.encode()).hexdigest()
-        if (int(digest[:8], 16) % 4 == 0) == (split == "training"):
+        if question not in problems and (int(digest[:8], 16) % 4 == 0) == (split == "training"):
             problems[question] = ProgramProblem(f"programs-{digest[8:20]}", question, leetcode_tests(_check(steps)))
     if len(problems) < count:
         raise ValueError(f"the mix {dict(mix)} offers too few distinct questions for {count} problems")
