@@ -110,7 +110,7 @@ def confine(limits: Limits, jailed: bool, nobody: bool) -> None:
     """Last step of a forked child before it runs foreign code; there is no way back. Raises OSError.
 
     jailed: it was born into a new PID namespace of the jail, and gets a temporary directory of its own. Otherwise it
-    may write no file at all, but read what its user may read. nobody: change to that user.
+    can open no file at all. nobody: change to that user.
     """
     if jailed:
         unshare(NEWNS)
@@ -138,11 +138,11 @@ def confine(limits: Limits, jailed: bool, nobody: bool) -> None:
     _system_call("capset", _SYS_CAPSET, header, bytes(24))
     die_with_parent()
     _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    _filter_system_calls(may_write_files=jailed)
+    _filter_system_calls(files=jailed)
 
 
-# What Python needs to compute, read libraries and use its temporary directory: names and x86_64 numbers. Everything
-# else fails with EPERM: no processes or threads, sockets, signals to others, mounts, shared memory, exec, ioctl.
+# What Python needs to compute, and in a jail to use files: names and x86_64 numbers. All else fails with EPERM: no
+# processes or threads, sockets, signals to others, mounts, shared memory, exec, ioctl.
 _COMPUTE = {
     "read": 0, "write": 1, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "poll": 7, "lseek": 8, "mmap": 9,
     "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15,
@@ -156,41 +156,33 @@ _COMPUTE = {
     "readlinkat": 267, "faccessat": 269, "pselect6": 270, "ppoll": 271, "dup3": 292, "pipe2": 293, "getrandom": 318,
     "statx": 332, "close_range": 436, "faccessat2": 439,
 }  # fmt: skip
-_WRITE_FILES = {
+_FILES = {
     "open": 2, "openat": 257, "pwrite64": 18, "fsync": 74, "fdatasync": 75, "truncate": 76, "ftruncate": 77,
     "rename": 82, "mkdir": 83, "rmdir": 84, "unlink": 87, "chmod": 90, "mkdirat": 258, "unlinkat": 263,
     "renameat": 264, "utimensat": 280, "renameat2": 316,
 }  # fmt: skip
 _FCNTL, _FCNTL_COMMANDS = 72, (0, 1, 2, 3, 4, 1030)  # duplicate, get and set flags: not F_SETOWN, which sends signals
-_OPEN_ARGUMENT = {2: 1, 257: 2}  # open, openat: which argument holds the flags
-_OPEN_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
+_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # 1: EPERM
 _X86_64 = 0xC000003E
 
 
-def _program(may_write_files: bool) -> list[tuple[int, int, int, int]]:
+def _program(files: bool) -> list[tuple[int, int, int, int]]:
     """Berkeley packet filter over struct seccomp_data: number at 0, architecture at 4, arguments from 16."""
     allow, refuse = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)
     program = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, _X86_64), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    numbers = [*_COMPUTE.values(), *(_WRITE_FILES.values() if may_write_files else ())]
-    for number in numbers:
+    for number in (*_COMPUTE.values(), *(_FILES.values() if files else ())):
         program += [(_EQUAL, 0, 1, number), allow]
-    program += [(_EQUAL, 0, 2 * len(_FCNTL_COMMANDS) + 2, _FCNTL), (_LOAD, 0, 0, 16 + 8)]
+    program += [(_EQUAL, 1, 0, _FCNTL), refuse, (_LOAD, 0, 0, 16 + 8)]
     for command in _FCNTL_COMMANDS:
         program += [(_EQUAL, 0, 1, command), allow]
-    program.append(refuse)
-    if not may_write_files:
-        for number, argument in _OPEN_ARGUMENT.items():
-            program += [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, 16 + 8 * argument)]
-            program += [(_ANY_BIT, 0, 1, _OPEN_TO_WRITE), refuse, allow]
     return [*program, refuse]
 
 
-def _filter_system_calls(may_write_files: bool) -> None:
+def _filter_system_calls(files: bool) -> None:
     if platform.machine() != "x86_64":
         raise OSError(0, f"the list of allowed system calls is for x86_64, not {platform.machine()}")
-    code = b"".join(struct.pack("HBBI", *step) for step in _program(may_write_files))
+    code = b"".join(struct.pack("HBBI", *step) for step in _program(files))
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
     _call("prctl", _PR_SET_SECCOMP, 2, ctypes.c_char_p(program), 0, 0)

@@ -36,7 +36,9 @@ class Sandbox:
         if isolation not in ("full", "weak"):
             raise SandboxError(f"reward.isolation={isolation}: choose full or weak")
         if isolation == "weak":
-            text = "warning: reward.isolation=weak: solutions can read every file that their user can (docs/rewards.md)"
+            text = (
+                "warning: reward.isolation=weak: no namespaces around solutions, only limits and a system call filter"
+            )
             print(text, file=sys.stderr)
         line = command("judge", isolation, json.dumps(asdict(limits)))
         try:

@@ -18,9 +18,9 @@ _STARS = (
     "sortedcontainers",
 )  # fmt: skip
 _MODULES = (
-    "array", "bisect", "collections", "copy", "datetime", "decimal", "enum", "fractions", "functools", "heapq", "io",
-    "itertools", "json", "math", "numpy", "operator", "queue", "random", "re", "statistics", "string", "sys",
-    "textwrap", "time", "typing",
+    "array", "bisect", "collections", "copy", "datetime", "decimal", "enum", "fractions", "functools", "hashlib",
+    "heapq", "io", "itertools", "json", "math", "numpy", "operator", "queue", "random", "re", "statistics", "string",
+    "sys", "textwrap", "time", "typing",
 )  # fmt: skip
 _DEEPEST = 100_000  # calls; LeetCode's own judge lifts Python's limit as well
 

@@ -165,6 +165,22 @@ def f(x):
 
 # Each returns x * x, and so passes, only if the attack works.
 FORBIDDEN = {
+    "read the project": """
+def f(x):
+    open('{project}').read()
+    return x * x
+""",
+    "read passwords": """
+def f(x):
+    open('/etc/passwd').read()
+    return x * x
+""",
+    "read the parent's memory": """
+import os
+def f(x):
+    open('/proc/{pid}/mem', 'rb').close()
+    return x * x
+""",
     "socket": """
 import socket
 def f(x):
@@ -279,16 +295,6 @@ def f(x):
 
 # Namespaces alone keep these away.
 FORBIDDEN_IN_FULL = {
-    "read the project": """
-def f(x):
-    open('{project}').read()
-    return x * x
-""",
-    "read passwords": """
-def f(x):
-    open('/etc/passwd').read()
-    return x * x
-""",
     "see processes": """
 import os
 def f(x): return x * x if os.path.exists('/proc') else 0

@@ -61,7 +61,8 @@ def program(sandbox: Sandbox, source: str, cases: list[tuple[str, str]]) -> Verd
 
 def attacked(verdict: Verdict) -> bool:
     """It failed, and not because the attack is badly written."""
-    return not verdict.passed and not any(error in verdict.why for error in ("NameError", "SyntaxError", "ImportError"))
+    mistakes = ("NameError", "SyntaxError", "ModuleNotFound")
+    return not verdict.passed and not any(error in verdict.why for error in mistakes)
 
 
 def processes() -> set[str]:
@@ -269,4 +270,4 @@ def test_no_isolation_by_mistake() -> None:
 
 def test_weak_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     Sandbox(1, LIMITS, "weak").close()
-    assert "weak: solutions can read every file" in capfd.readouterr().err
+    assert "isolation=weak: no namespaces" in capfd.readouterr().err
