@@ -30,7 +30,7 @@ def f(x):
     while True: a.append(bytearray(1 << 24))
 """,
     "huge answer": """
-def f(x): return 'x' * (1 << 26)
+def f(x): return 'x' * (1 << 24)
 """,
     "endless list": """
 def f(x):

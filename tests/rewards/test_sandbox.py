@@ -17,7 +17,7 @@ from rewards.isolation import Limits
 from rewards.sandbox import Sandbox, SandboxError, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMITS = Limits(cpu_s=1, wall_s=2.0, memory_mb=384, file_mb=4, output_kb=256)
+LIMITS = Limits(cpu_s=1, wall_s=1.5, memory_mb=256, file_mb=4, output_kb=256)
 HELD_UP_S = LIMITS.wall_s + 2.5  # wall time, the grace for a stuck judge, and a loaded machine
 CHECK = """
 def check(candidate):
@@ -61,7 +61,7 @@ def program(sandbox: Sandbox, source: str, cases: list[tuple[str, str]]) -> Verd
 
 def attacked(verdict: Verdict) -> bool:
     """It failed, and not because the attack is badly written."""
-    mistakes = ("NameError", "SyntaxError", "ModuleNotFound")
+    mistakes = ("NameError", "SyntaxError")
     return not verdict.passed and not any(error in verdict.why for error in mistakes)
 
 
@@ -103,18 +103,19 @@ def filled(source: str, folder: Path) -> str:
     return source
 
 
-def shared_folder() -> Path:
+@pytest.fixture
+def folder() -> Iterator[Path]:
     """A folder that anyone may write to, unlike pytest's own."""
-    folder = Path(tempfile.mkdtemp(prefix="sandbox-test-"))
-    folder.chmod(0o777)
-    (folder / "kept").write_text("kept")
-    (folder / "kept").chmod(0o666)
-    return folder
+    with tempfile.TemporaryDirectory(prefix="sandbox-test-") as name:
+        Path(name).chmod(0o777)
+        kept = Path(name) / "kept"
+        kept.write_text("kept")
+        kept.chmod(0o666)
+        yield Path(name)
 
 
 @pytest.mark.parametrize("source", FORBIDDEN.values(), ids=list(FORBIDDEN))
-def test_forbidden(sandbox: Sandbox, source: str) -> None:
-    folder = shared_folder()
+def test_forbidden(sandbox: Sandbox, source: str, folder: Path) -> None:
     assert attacked(function(sandbox, filled(source, folder)))
     assert [path.name for path in folder.iterdir()] == ["kept"]
     assert (folder / "kept").read_text() == "kept"
@@ -139,18 +140,17 @@ def test_programs_under_attack(sandbox: Sandbox) -> None:
     assert program(sandbox, "import os\nprint(36)\nos.fork()", cases).why == "exit status 1"
 
 
-def test_reasons(sandbox: Sandbox) -> None:
-    assert function(sandbox, ATTACKS["endless sleep"]).why == "wall time"
-    assert function(sandbox, ATTACKS["memory hog"]).why == "raised MemoryError: "
-    assert function(sandbox, ATTACKS["early exit"]).why == "ended before it answered"
-    assert function(sandbox, ATTACKS["huge answer"]).why == "returned too much"
-
-
-def test_cpu_time_ends_what_computes() -> None:
-    patient = Sandbox(1, Limits(cpu_s=1, wall_s=60.0), "weak")
+def test_reasons() -> None:
+    patient = Sandbox(1, Limits(cpu_s=1, wall_s=60.0, memory_mb=256, output_kb=256), "weak")
     assert function(patient, ATTACKS["endless loop"]).why == "CPU time"
     assert function(patient, ATTACKS["ignore signals"]).why == "CPU time"
+    assert function(patient, ATTACKS["memory hog"]).why == "raised MemoryError: "
+    assert function(patient, ATTACKS["early exit"]).why == "ended before it answered"
+    assert function(patient, ATTACKS["huge answer"]).why == "returned too much"
     patient.close()
+    hasty = Sandbox(1, Limits(wall_s=0.5), "weak")
+    assert function(hasty, ATTACKS["endless sleep"]).why == "wall time"
+    hasty.close()
 
 
 def test_nothing_leaks_from_one_solution_to_the_next(full: Sandbox) -> None:
