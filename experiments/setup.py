@@ -100,7 +100,7 @@ def check_reward(config: DictConfig) -> None:
         raise UserError(f"reward={name} cannot judge data={data}: choose {' or '.join(JUDGED_BY[data])}")
     if name == "code":
         try:
-            sandbox(config, parallel=1).close()
+            sandbox(config, parallel=min(1, config.reward.parallel)).close()
         except SandboxError as error:
             raise UserError(str(error)) from error
 
@@ -108,8 +108,9 @@ def check_reward(config: DictConfig) -> None:
 def sandbox(config: DictConfig, parallel: int) -> Sandbox:
     """The sandbox of `config.reward`. Raises UserError for limits that cannot be, SandboxError where there is none."""
     limits = plain(config.reward.limits)
-    if not all(isinstance(value, int | float) and value > 0 for value in (*limits.values(), parallel)):
-        raise UserError(f"reward.parallel={parallel}, reward.limits={limits}: must be above 0")
+    for name, value in (("parallel", parallel), *((f"limits.{key}", value) for key, value in limits.items())):
+        if not isinstance(value, (int, float) if name == "limits.wall_s" else int) or not 0 < value < 1 << 20:
+            raise UserError(f"reward.{name}={value}: must be a whole number above 0 (wall_s: any), and a sane one")
     return Sandbox(parallel, Limits(**limits), config.reward.isolation)
 
 

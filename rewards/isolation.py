@@ -33,7 +33,7 @@ class Limits:
 
     cpu_s: int = 4  # seconds of CPU time of one process
     wall_s: float = 10.0  # seconds from the first test to the last
-    memory_mb: int = 1024  # MiB of address space, the interpreter's own 200 included
+    memory_mb: int = 1024  # MiB of address space, the interpreter's own 150 included
     file_mb: int = 16  # MiB in its temporary directory, all files together
     output_kb: int = 4096  # KiB of standard output, or of one returned value
     open_files: int = 64

@@ -13,6 +13,12 @@ from rewards.workers import WorkerError, Workers, command
 
 _GRACE_S = 2.0  # beyond a solution's wall time, before its judge is taken for stuck
 
+_KNOWN = {
+    "source": "def f(x): return [len(bytearray(x << 24))]",  # 16 MiB, which anyone may want
+    "entry": "f",
+    "tests": "def check(candidate):\n    assert candidate(1) == [1 << 24]",
+}
+
 
 class SandboxError(RuntimeError):
     """The sandbox cannot be had on this machine; the message says what to change."""
@@ -48,6 +54,11 @@ class Sandbox:
                 f"reward.isolation={isolation} cannot be set up here: {error}; full needs user namespaces (or root) "
                 "and Linux 5.12, weak does without, both need x86_64 (docs/rewards.md)"
             ) from error
+
+        (verdict,) = self.run([_KNOWN])
+        if not verdict.passed:  # limits too small to start in would silently score everything 0
+            self.close()
+            raise SandboxError(f"a right solution does not pass under reward.limits={asdict(limits)}: {verdict.why}")
 
     def run(self, jobs: Sequence[dict[str, Any]]) -> list[Verdict]:
         """Verdicts in the order of the jobs, which rewards/code.py makes."""
