@@ -28,7 +28,7 @@ from rewards.workers import command
 
 # The fork server's whole environment, and so a solution's. Fixed hashing: sets are ordered alike in every run.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
-_HELPERS = {
+_GIVEN = {
     "list_node": values.list_node,
     "tree_node": values.tree_node,
     "is_same_list": values.is_same_list,
@@ -170,7 +170,7 @@ class Outcome:
 
 def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
     """Run `check(candidate)` of the tests."""
-    names: dict[str, Any] = dict(_HELPERS)
+    names: dict[str, Any] = dict(_GIVEN)
     exec(compile(job["tests"], "tests", "exec"), names)
     request = {"source": job["source"], "entry": job["entry"], "stdin": None}
     child = Child(server, request, time.monotonic() + limits.wall_s, limits)

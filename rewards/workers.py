@@ -39,7 +39,7 @@ class _Worker:
     """One process."""
 
     def __init__(self, line: list[str]):
-        # A session of its own: killed as a group, and an interrupt at the terminal is the trainer's to handle.
+        # A process group of its own: killed as one, and an interrupt at the terminal is the trainer's to handle.
         self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         said = self._read(_START_S)
         if said is None or not said["ready"]:
