@@ -25,7 +25,7 @@ from rewards.isolation import Limits
 from rewards.solution import answer_calls, read_frame, run_program
 
 ENDED = struct.Struct("<id")
-BROKEN = 111  # exit status of a child that could not be confined
+BROKEN = 111  # exit status of a child that could not be confined; the log says why
 
 
 def main() -> None:

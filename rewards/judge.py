@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewards import isolation, values
-from rewards.forkserver import BROKEN, ENDED
+from rewards.forkserver import ENDED
 from rewards.isolation import Limits
 from rewards.workers import command
 
@@ -146,8 +146,6 @@ class Child:
                 return "wall time"
         status, cpu_s = self.exit
         code = os.waitstatus_to_exitcode(status)
-        if code == BROKEN:
-            raise RuntimeError("the sandbox could not confine a child: see the log above")
         if code == -signal.SIGKILL and cpu_s > self.limits.cpu_s - 0.5:
             return "CPU time"
         return f"ended by signal {-code}" if code < 0 else f"exit status {code}" if code else ""

@@ -56,6 +56,10 @@ def f(x):
 import os
 def f(x): os._exit(0)
 """,
+    "exit as if never confined": """
+import os
+os._exit(111)
+""",
     "early sys.exit": """
 import sys
 sys.exit(0)
