@@ -6,6 +6,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from experiments import setup
+from experiments.errors import UserError
 from experiments.progress import Progress
 from experiments.run_folder import RunFolder
 
@@ -13,6 +14,8 @@ from experiments.run_folder import RunFolder
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Sample the policy on the training distribution; print accuracy and lengths, draw the histogram."""
     setup.check(config)
+    if config.data.name != "arithmetic":
+        raise UserError(f"task=policy measures answers to data=arithmetic, not {config.data.name}")
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config)
     policy = setup.policy_directory(config, progress.note)

@@ -1,6 +1,7 @@
 """Build what a run needs from its config: engine settings, policy directory, dataset, reward."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,14 @@ from das.drafter import HistoryDrafter
 from das.engine.build import EngineSettings, prepare_environment, speculative_config
 from das.engine.versions import require_supported
 from experiments.errors import UserError
+from rewards.brevity import brevity_reward
+from rewards.code import CodeReward
+from rewards.isolation import Limits
+from rewards.maths import MathsReward
+from rewards.sandbox import Sandbox, SandboxError
 
 WANDB_MODES = ("online", "offline", "off")
+JUDGED_BY = {"arithmetic": ("maths", "brevity"), "programs": ("code", "brevity")}  # data -> rewards
 ENGINE_ENVIRONMENT = ("threads", "kv_cache_gib")  # read before vLLM is imported, not by the engine
 
 
@@ -88,8 +95,32 @@ def check(config: DictConfig) -> None:
         if not path.exists() and (path.is_absolute() or config.policy.path.startswith(".")):
             raise UserError(f"policy.path={path} does not exist")
     schedule(config)
+    check_reward(config)
     require_supported()
     speculative_config(engine_settings(config, "unnamed"))
+
+
+def check_reward(config: DictConfig) -> None:
+    """Refuse a reward that cannot judge the data, or a sandbox this machine cannot give. Raises UserError."""
+    data, name = config.data.name, config.reward.name
+    if data not in JUDGED_BY:
+        raise UserError(f"data={data}: choose {' or '.join(JUDGED_BY)}")
+    if name not in JUDGED_BY[data]:
+        raise UserError(f"reward={name} cannot judge data={data}: choose {' or '.join(JUDGED_BY[data])}")
+    if name == "code":
+        try:
+            sandbox(config, parallel=min(1, config.reward.parallel)).close()
+        except SandboxError as error:
+            raise UserError(str(error)) from error
+
+
+def sandbox(config: DictConfig, parallel: int) -> Sandbox:
+    """The sandbox of `config.reward`. Raises UserError for limits that cannot be, SandboxError where there is none."""
+    limits = plain(config.reward.limits)
+    for name, value in (("parallel", parallel), *((f"limits.{key}", value) for key, value in limits.items())):
+        if not isinstance(value, (int, float) if name == "limits.wall_s" else int) or not 0 < value < 1 << 20:
+            raise UserError(f"reward.{name}={value}: must be a whole number above 0 (wall_s: any), and a sane one")
+    return Sandbox(parallel, Limits(**limits), config.reward.isolation)
 
 
 def policy_directory(config: DictConfig, progress: Callable[[str], None]) -> str:
@@ -98,7 +129,13 @@ def policy_directory(config: DictConfig, progress: Callable[[str], None]) -> str
         return str(config.policy.path)
     from das.policy.small import SmallPolicyConfig, build_small_policy
 
-    return str(build_small_policy(SmallPolicyConfig(), Path(config.cache) / "policies", progress))
+    policies = Path(config.cache) / "policies"
+    policy = build_small_policy(SmallPolicyConfig(), policies, progress)
+    if config.data.name == "programs":
+        from das.policy.programs.policy import build_programs_policy
+
+        policy = build_programs_policy(policy, policies, progress)
+    return str(policy)
 
 
 def mix(config: DictConfig) -> dict[int, float]:
@@ -109,42 +146,49 @@ def mix(config: DictConfig) -> dict[int, float]:
 
 
 def dataset(config: DictConfig) -> Dataset:
-    """Rows: prompt (conversational), answer, problem_id."""
-    if config.data.name != "arithmetic":
-        raise UserError(f"data={config.data.name}: choose arithmetic")
+    """Rows: prompt (conversational), problem_id, and what the reward needs: answer or tests."""
+    if config.data.name == "programs":
+        from das.policy.programs.task import make_program_problems
+
+        programs = make_program_problems(config.data.problems, config.seed, mix(config), split="training")
+        return Dataset.from_list([{**_row(problem), "tests": problem.tests} for problem in programs])
     from das.policy.arithmetic import make_training_problems
 
     problems = make_training_problems(config.data.problems, seed=config.seed, mix=mix(config))
-    return Dataset.from_list(
-        [
-            {
-                "prompt": [{"role": "user", "content": problem.question}],
-                "answer": problem.answer,
-                "problem_id": problem.problem_id,
-            }
-            for problem in problems
-        ]
-    )
+    return Dataset.from_list([{**_row(problem), "answer": problem.answer} for problem in problems])
+
+
+def _row(problem: Any) -> dict[str, Any]:
+    return {"prompt": [{"role": "user", "content": problem.question}], "problem_id": problem.problem_id}
 
 
 def reward(config: DictConfig) -> Callable[..., list[float]]:
-    """The reward in the form TRL calls it: completions as conversations, dataset columns as keywords."""
-    from rewards.brevity import brevity_reward
-    from rewards.maths import accuracy_reward
+    """The reward in the form TRL calls it: completions as conversations, dataset columns as keywords.
+
+    Workers and judges start at the first call.
+    """
 
     def texts(completions: list[list[dict[str, str]]]) -> list[str]:
         return [turn[-1]["content"] for turn in completions]
 
+    @cache
+    def maths_workers() -> MathsReward:
+        return MathsReward(config.reward.parallel, config.reward.timeout_s)
+
+    @cache
+    def judges() -> CodeReward:
+        return CodeReward(sandbox(config, config.reward.parallel))
+
     def maths(completions: list[list[dict[str, str]]], answer: list[str], **columns: Any) -> list[float]:
-        return accuracy_reward(texts(completions), answer)
+        return maths_workers()(texts(completions), answer)
+
+    def code(completions: list[list[dict[str, str]]], tests: list[str], **columns: Any) -> list[float]:
+        return judges()(texts(completions), tests)
 
     def brevity(completions: list[list[dict[str, str]]], **columns: Any) -> list[float]:
         return brevity_reward(texts(completions))
 
-    match config.reward.name:
-        case "maths":
-            return maths
-        case "brevity":
-            return brevity
-        case other:
-            raise UserError(f"reward={other}: choose maths or brevity")
+    rewards: dict[str, Callable[..., list[float]]] = {"maths": maths, "code": code, "brevity": brevity}
+    if config.reward.name not in rewards:
+        raise UserError(f"reward={config.reward.name}: choose {', '.join(rewards)}")
+    return rewards[config.reward.name]

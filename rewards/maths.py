@@ -1,32 +1,57 @@
-"""Reward for maths: 1.0 where math-verify finds the boxed answer equal to the gold answer, else 0.0."""
+"""Reward for maths: 1.0 where math-verify finds the boxed answer equal to the gold answer, else 0.0.
+
+math-verify stops itself by a signal, which a long computation inside C code does not notice, and nothing stops it from
+filling the memory. `MathsReward` therefore asks worker processes, which have a memory limit and can be killed;
+`accuracy_reward` is the same in this process, for texts of a policy that knows nothing of the kind.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import resource
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from math_verify import LatexExtractionConfig, parse, verify
+from rewards.workers import Workers, command
 
-# Only a boxed answer counts: without it the last bare number of an unfinished text would be taken as its answer.
-_EXTRACTION = [LatexExtractionConfig(boxed_match_priority=0)]
-# Seconds, enforced by math-verify through SIGALRM; parsing a sane answer takes about a millisecond.
+# Seconds for each of math-verify's own three calls (gold, response, comparison), enforced through SIGALRM; parsing a
+# sane answer takes about a millisecond.
 _TIMEOUT_S = 2
+_MEMORY_BYTES = 2 << 30  # address space of a worker; idle it has 0.06 GiB
+
+
+@lru_cache(maxsize=1)
+def _extraction() -> list[Any]:
+    from math_verify import LatexExtractionConfig
+
+    # Only a boxed answer counts: without it the last bare number of an unfinished text would be taken as its answer.
+    return [LatexExtractionConfig(boxed_match_priority=0)]
 
 
 @lru_cache(maxsize=65536)
 def _gold(answer: str) -> tuple[Any, ...]:
     """Parse a gold answer once; every sibling of a problem shares it."""
-    parsed = parse(f"\\boxed{{{answer}}}", extraction_config=_EXTRACTION, parsing_timeout=_TIMEOUT_S)
+    from math_verify import parse
+
+    parsed = parse(f"\\boxed{{{answer}}}", extraction_config=_extraction(), parsing_timeout=_TIMEOUT_S)
     if not parsed:
         raise ValueError(f"math-verify cannot parse the gold answer {answer!r}")
     return tuple(parsed)
 
 
+def _has_box(completion: str) -> bool:
+    """Skipping texts without a box changes no result and saves the parser's search through long truncated responses."""
+    return "\\boxed" in completion
+
+
 def _is_right(completion: str, answer: str) -> bool:
-    # Skipping texts without a box changes no result and saves the parser's search through long truncated responses.
-    if "\\boxed" not in completion:
+    from math_verify import parse, verify
+
+    if not _has_box(completion):
         return False
-    found = parse(completion, extraction_config=_EXTRACTION, extraction_mode="first_match", parsing_timeout=_TIMEOUT_S)
+    found = parse(completion, _extraction(), extraction_mode="first_match", parsing_timeout=_TIMEOUT_S)
     return bool(verify(list(_gold(answer)), found, timeout_seconds=_TIMEOUT_S))
 
 
@@ -37,3 +62,48 @@ def accuracy_reward(completions: list[str], answers: list[str]) -> list[float]:
     Call it from the main thread: math-verify's time limits use signals.
     """
     return [float(_is_right(completion, answer)) for completion, answer in zip(completions, answers, strict=True)]
+
+
+class MathsReward:
+    """accuracy_reward in worker processes. hung: how many responses cost their worker its life so far."""
+
+    def __init__(self, parallel: int, timeout_s: float):
+        """timeout_s: for one response, after which its worker is killed and it scores 0.0. Raises WorkerError."""
+        self._workers = Workers(command("maths"), parallel, timeout_s)
+        self.hung = 0
+
+    def __call__(self, completions: Sequence[str], answers: Sequence[str]) -> list[float]:
+        """As accuracy_reward, and 0.0 for a response that hangs or kills its worker."""
+        pairs = list(zip(completions, answers, strict=True))
+        asked = [index for index, (completion, _) in enumerate(pairs) if _has_box(completion)]
+        rewards = [0.0] * len(pairs)
+        for index, found in zip(asked, self._workers.ask([pairs[index] for index in asked]), strict=True):
+            if found is None:
+                self.hung += 1
+            elif "error" in found:
+                raise ValueError(found["error"])
+            else:
+                rewards[index] = found["reward"]
+        return rewards
+
+    def close(self) -> None:
+        """End the workers."""
+        self._workers.close()
+
+
+def main() -> None:
+    """Body of a worker: see rewards/workers.py."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what sympy prints must not be taken for an answer
+    accuracy_reward(["\\boxed{1}"], ["1"])  # imports what it needs
+    print(json.dumps({"ready": True}), file=answers)
+    for line in questions:
+        completion, answer = json.loads(line)
+        try:
+            reply: dict[str, Any] = {"reward": accuracy_reward([completion], [answer])[0]}
+        except ValueError as error:  # the gold answer's
+            reply = {"error": str(error)}
+        except (MemoryError, RecursionError):
+            reply = {"reward": 0.0}
+        print(json.dumps(reply), file=answers)

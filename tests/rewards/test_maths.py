@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
-from rewards.maths import accuracy_reward
+from rewards.maths import MathsReward, accuracy_reward
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT.parent / "shared" / "data" / "problems"
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[MathsReward]:
+    """Two workers with a time limit no sane answer comes near."""
+    reward = MathsReward(2, 8.0)
+    yield reward
+    reward.close()
 
 
 @pytest.mark.parametrize(
@@ -47,3 +62,34 @@ def test_long_responses_cost_under_three_milliseconds() -> None:
     start = time.process_time()
     accuracy_reward(completions, ["7"] * 200)
     assert (time.process_time() - start) / 200 < 3e-3
+
+
+def test_workers_agree_with_this_process(workers: MathsReward) -> None:
+    completions = [f"so \\boxed{{{text}}}" for text in ("53", "\\frac{1}{2}", "54", "x+1", "}{", "")] + ["53"]
+    answers = ["53", "0.5", "53", "1+x", "53", "53", "53"]
+    assert workers(completions, answers) == accuracy_reward(completions, answers) == [1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match="gold answer"):
+        workers(["\\boxed{1}"], [""])
+    assert workers(["\\boxed{1}"], ["1"]) == [1.0]
+
+
+def test_a_response_that_hangs_costs_its_worker_and_nothing_else() -> None:
+    slow = "\\boxed{9^{9^{9^{9}}}}"  # math-verify's own limit ends it after 2 s
+    reward = MathsReward(1, 1.0)
+    began = time.monotonic()
+    assert reward([slow, "\\boxed{3}"], ["3", "3"]) == [0.0, 1.0]
+    assert reward.hung == 1
+    assert time.monotonic() - began < 10
+    reward.close()
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA.relative_to(ROOT.parent)} beside the checkout")
+def test_gold_equals_gold_and_nothing_else(workers: MathsReward) -> None:
+    """A sample of MATH500; all of it and of DSR-sub: task=bench_rewards."""
+    rows = pyarrow.parquet.read_table(DATA / "math500.parquet").to_pylist()
+    golds = [row["reward_model"]["ground_truth"] for row in rows][:100]
+    boxed = [f"\\boxed{{{gold}}}" for gold in golds]
+    assert workers(boxed, golds) == [1.0] * len(golds)
+    order = random.Random(0).sample(range(len(golds)), len(golds))
+    permuted = workers([boxed[i] for i in order], golds)
+    assert permuted == [float(golds[i] == gold) for i, gold in zip(order, golds, strict=True)]

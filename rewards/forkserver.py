@@ -1,0 +1,155 @@
+"""Fork server: a jailed process that has imported what solutions need and forks a fresh, confined child for each.
+
+It never sees tests, answers or solutions: those reach the child through pipes that the judge (rewards/judge.py) made.
+So no child can find anything of another in its memory, and none can find an expected value. Protocol on the control
+socket: `R` with three descriptors (requests in, replies out, standard output) starts a child, `K` kills it; after
+every child its wait status and CPU seconds are sent back.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from rewards import isolation, values
+from rewards.isolation import Limits
+from rewards.solution import answer_calls, read_frame, run_program
+
+ENDED = struct.Struct("<id")
+BROKEN = 111  # exit status of a child that could not be confined; the log says why
+
+
+def main() -> None:
+    """Arguments: control socket, full or weak, the jail's folder, limits as JSON. Ends with its judge."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    jailed, root, limits = sys.argv[2] == "full", sys.argv[3], Limits(**json.loads(sys.argv[4]))
+    sys.argv = [""]
+    isolation.die_with_parent()
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        forker = _Jailed(control, root, null, limits) if jailed else _Forker(null, limits)
+    except OSError as error:
+        control.sendall(f"E{error.strerror}\n".encode())
+        return
+    gc.collect()
+    gc.freeze()  # children do not touch, and so do not copy, what is here already
+    control.sendall(b"S\n")
+    while True:
+        byte, fds, _, _ = socket.recv_fds(control, 1, 3)
+        if not byte:
+            return
+        if byte == b"R":  # a K here came too late for its child
+            pid = forker.fork(fds)
+            for fd in fds:
+                os.close(fd)
+            control.sendall(ENDED.pack(*_wait(control, pid)))
+
+
+def _wait(control: socket.socket, pid: int) -> tuple[int, float]:
+    """Wait for a child's end, or the order to kill it; return its wait status and CPU seconds."""
+    ended = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    poll.register(control, select.POLLIN)
+    while not any(fd == ended for fd, _ in poll.poll()):
+        ordered = control.recv(1)
+        os.kill(pid, signal.SIGKILL)  # in a jail process 1 of its namespace: nothing of it is left
+        if not ordered:  # the judge is gone
+            os._exit(0)
+    os.close(ended)
+    _, status, usage = os.wait4(pid, 0)
+    return status, usage.ru_utime + usage.ru_stime
+
+
+class _Forker:
+    """Forks confined children without namespaces: the weaker mode."""
+
+    jailed = False
+
+    def __init__(self, null: int, limits: Limits):
+        self.null, self.limits = null, limits
+        self.nobody = os.getuid() == 0
+
+    def fork(self, fds: list[int]) -> int:
+        """Start a child on (requests, replies, output) and return its process id."""
+        pid = os.fork()
+        if pid == 0:
+            self._child(fds)
+        return pid
+
+    def _child(self, fds: list[int]) -> NoReturn:
+        """Read the job, close everything else, give up all rights, run the solution."""
+        status = BROKEN
+        try:
+            requests, replies, output = fds
+            kept = [self.null, output, 2, requests, replies, self.null]
+            for target, fd in enumerate([os.dup2(fd, 200 + i) for i, fd in enumerate(kept)]):
+                os.dup2(fd, target)
+            os.closerange(len(kept), 256)
+            job = values.decode(read_frame(3) or b"")
+            if job["stdin"] is not None:
+                _give_stdin(job["stdin"])
+                os.closerange(3, 5)
+            isolation.confine(self.limits, self.jailed, self.nobody)
+            os.dup2(5, 2)  # until here errors are ours, and go to the log
+            os.close(5)
+            status = 1
+            if job["stdin"] is None:
+                answer_calls(job["source"], job["entry"], 3, 4)
+            else:
+                run_program(job["source"])
+            status = 0
+        except SystemExit as leaving:
+            status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        except BaseException:
+            if status == BROKEN:
+                traceback.print_exc()
+        finally:
+            os._exit(status & 0xFF)
+
+
+class _Jailed(_Forker):
+    """Lives in a jail, as process 1 of a PID namespace; every child is process 1 of a new one."""
+
+    jailed = True
+
+    def __init__(self, control: socket.socket, root: str, null: int, limits: Limits):
+        super().__init__(null, limits)
+        isolation.unshare(isolation.NEWUSER)
+        control.sendall(b"U\n")
+        if control.recv(1) != b"M":
+            raise OSError(0, "the judge could not map ids")
+        self.nobody = len(Path("/proc/self/uid_map").read_text().splitlines()) == 2
+        isolation.unshare(isolation.NEWNS | isolation.NEWNET | isolation.NEWIPC | isolation.NEWUTS | isolation.NEWPID)
+        inner = os.fork()
+        if inner:
+            _, status = os.waitpid(inner, 0)
+            os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+        isolation.die_with_parent()
+        self.namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        isolation.enter_jail(root)
+
+    def fork(self, fds: list[int]) -> int:
+        """See _Forker."""
+        isolation.unshare(isolation.NEWPID)
+        pid = super().fork(fds)
+        isolation.rejoin_pid_namespace(self.namespace)
+        return pid
+
+
+def _give_stdin(text: str) -> None:
+    given = os.memfd_create("stdin")
+    with os.fdopen(os.dup(given), "wb") as file:
+        file.write(text.encode())
+    os.lseek(given, 0, os.SEEK_SET)
+    os.dup2(given, 0)
+    os.close(given)

@@ -1,0 +1,161 @@
+"""Values between the tests and a solution: plain data as JSON, so that nothing a solution defines crosses over.
+
+A solution answers from its own process. What comes back is rebuilt from built-in types alone: no object of the solution
+(with an `__eq__` of its own) ever meets the tests, and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import numbers
+from collections import deque
+from typing import Any
+
+# A list or tree with more nodes is refused: it may be a cycle.
+_MOST_NODES = 100_000
+
+
+class ListNode:
+    """Linked list as LeetCode defines it."""
+
+    def __init__(self, val: Any = 0, next: ListNode | None = None):
+        self.val = val
+        self.next = next
+
+
+class TreeNode:
+    """Binary tree as LeetCode defines it."""
+
+    def __init__(self, val: Any = 0, left: TreeNode | None = None, right: TreeNode | None = None):
+        self.val = val
+        self.left = left
+        self.right = right
+
+
+def list_node(values: list[Any]) -> ListNode | None:
+    """Return the linked list of `values`; None for none."""
+    first = None
+    for value in reversed(values):
+        first = ListNode(value, first)
+    return first
+
+
+def tree_node(values: list[Any]) -> TreeNode | None:
+    """Return the tree whose nodes are `values` level by level, None where a node is absent."""
+    if not values or values[0] is None:
+        return None
+    root = TreeNode(values[0])
+    parents, rest = deque([root]), deque(values[1:])
+    while rest:
+        if not parents:
+            raise ValueError(f"not a tree in level order: {str(values)[:80]}")
+        parent = parents.popleft()
+        for side in ("left", "right"):
+            value = rest.popleft() if rest else None
+            if value is not None:
+                node = TreeNode(value)
+                setattr(parent, side, node)
+                parents.append(node)
+    return root
+
+
+def list_values(first: ListNode | None) -> list[Any]:
+    """Inverse of list_node. Raises ValueError for a list that does not end."""
+    values: list[Any] = []
+    while first is not None:
+        values.append(first.val)
+        first = first.next
+        if len(values) > _MOST_NODES:
+            raise ValueError(f"linked list of more than {_MOST_NODES} nodes, or a cycle")
+    return values
+
+
+def tree_values(root: TreeNode | None) -> list[Any]:
+    """Inverse of tree_node, without Nones at the end. Raises ValueError for a tree that does not end."""
+    values: list[Any] = []
+    nodes = deque([root])
+    while nodes:
+        node = nodes.popleft()
+        values.append(None if node is None else node.val)
+        if node is not None:
+            nodes += (node.left, node.right)
+        if len(values) > _MOST_NODES:
+            raise ValueError(f"tree of more than {_MOST_NODES} nodes, or a cycle")
+    while values and values[-1] is None:
+        values.pop()
+    return values
+
+
+def is_same_list(one: Any, other: Any) -> bool:
+    """Equal linked lists; anything else than a list (or None) is equal to none."""
+    return _is(one, ListNode) and _is(other, ListNode) and bool(list_values(one) == list_values(other))
+
+
+def is_same_tree(one: Any, other: Any) -> bool:
+    """Equal trees; anything else than a tree (or None) is equal to none."""
+    return _is(one, TreeNode) and _is(other, TreeNode) and bool(tree_values(one) == tree_values(other))
+
+
+def _is(value: Any, kind: type) -> bool:
+    return value is None or isinstance(value, kind)
+
+
+def _pack(value: Any) -> Any:
+    """Subclasses become their base: a defaultdict answers as a dict, as it would compare."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
+        return float(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, list):
+        return [_pack(item) for item in value]
+    for tag, kind in (("tuple", tuple), ("set", set), ("frozenset", frozenset)):
+        if isinstance(value, kind):
+            return {"t": tag, "v": [_pack(item) for item in value]}
+    if isinstance(value, dict):
+        return {"t": "dict", "v": [[_pack(key), _pack(item)] for key, item in value.items()]}
+    if isinstance(value, bytes | bytearray):
+        return {"t": "bytes", "v": value.hex()}
+    if isinstance(value, complex):
+        return {"t": "complex", "v": [value.real, value.imag]}
+    if isinstance(value, ListNode):
+        return {"t": "list_node", "v": _pack(list_values(value))}
+    if isinstance(value, TreeNode):
+        return {"t": "tree_node", "v": _pack(tree_values(value))}
+    raise TypeError(f"a {type(value).__name__} cannot be passed: only built-in data, ListNode and TreeNode")
+
+
+_BUILD: dict[str, Any] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "dict": dict,
+    "bytes": bytes.fromhex,
+    "complex": lambda parts: complex(*parts),
+    "list_node": list_node,
+    "tree_node": tree_node,
+}
+
+
+def _unpack(packed: Any) -> Any:
+    if isinstance(packed, list):
+        return [_unpack(item) for item in packed]
+    if isinstance(packed, dict):
+        return _BUILD[packed["t"]](_unpack(packed["v"]))
+    return packed
+
+
+def encode(value: Any) -> bytes:
+    """JSON of a value. Raises TypeError for what is no plain data, ValueError or RecursionError for what has no end."""
+    return json.dumps(_pack(value)).encode()
+
+
+def decode(data: bytes) -> Any:
+    """Inverse of encode. Raises ValueError for anything that encode cannot have written."""
+    try:
+        return _unpack(json.loads(data))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a value: {type(error).__name__}") from error

@@ -1,0 +1,117 @@
+"""Worker processes that answer JSON lines, each answer within a time limit: what hangs or dies is replaced.
+
+A worker is `main` of a module of this package. Its first line says {"ready": true} or {"ready": false, "why": ...};
+then it answers every line it gets with one line.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parent.parent
+_START_S = 60.0  # for a worker to come up, on a machine that is busy with other things
+
+
+class WorkerError(RuntimeError):
+    """A worker cannot be started; the message is its own, or says that there was none."""
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """Command line that calls `main` of rewards/`module`.py, with nothing of the user's own on the path."""
+    boot = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from rewards.{module} import main; main()"
+    return [sys.executable, "-s", "-P", "-c", boot, *arguments]
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, line: list[str]):
+        # A process group of its own: killed as one, and an interrupt at the terminal is the trainer's to handle.
+        self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        said = self._read(_START_S)
+        if said is None or not said["ready"]:
+            self.stop()
+            raise WorkerError(said["why"] if said else "a worker ended or did not answer: see the log above")
+
+    def _read(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next line; None if the process has ended or says nothing in time."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], timeout_s)
+        line = self.process.stdout.readline() if ready else b""
+        return dict(json.loads(line)) if line.endswith(b"\n") else None
+
+    def ask(self, question: bytes, timeout_s: float) -> dict[str, Any] | None:
+        """The answer to one line; None if the process did not survive it."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # then there is no answer to read either
+            self.process.stdin.write(question)
+            self.process.stdin.flush()
+        return self._read(timeout_s)
+
+    def stop(self) -> None:
+        """Kill the process and its group, and reap it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(BrokenPipeError):
+            self.process.communicate()
+
+
+class Workers:
+    """`parallel` workers of one kind. They end with close, or with this process, however it ends."""
+
+    def __init__(self, line: list[str], parallel: int, timeout_s: float):
+        """line: see command. timeout_s: for one answer. Raises WorkerError."""
+        self._line, self._timeout_s = line, timeout_s
+        self._free: SimpleQueue[_Worker] = SimpleQueue()
+        self._all: set[_Worker] = set()
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(parallel, "reward")
+        atexit.register(self.close)
+        try:
+            list(self._threads.map(lambda _: self._start(), range(parallel)))
+        except WorkerError:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        worker = _Worker(self._line)
+        with self._lock:
+            self._all.add(worker)
+        self._free.put(worker)
+
+    def _ask(self, question: Any) -> dict[str, Any] | None:
+        worker = self._free.get()
+        answer = worker.ask(json.dumps(question).encode() + b"\n", self._timeout_s)
+        if answer is not None:
+            self._free.put(worker)
+            return answer
+        worker.stop()
+        with self._lock:
+            self._all.remove(worker)
+        self._start()
+        return None
+
+    def ask(self, questions: Sequence[Any]) -> list[dict[str, Any] | None]:
+        """Answers in the order of the questions; None where a worker hung or died over it. Raises WorkerError."""
+        return list(self._threads.map(self._ask, questions))
+
+    def close(self) -> None:
+        """Kill all workers."""
+        atexit.unregister(self.close)
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._all:
+            worker.stop()
+        self._all.clear()

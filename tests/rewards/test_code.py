@@ -1,0 +1,105 @@
+"""The code reward: what counts as an answer, and the reference solutions of two problem sets."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rewards.code import CodeReward, code_of, humaneval_tests, leetcode_tests, program_tests
+from rewards.isolation import Limits
+from rewards.sandbox import Sandbox, SandboxError
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT.parent / "shared" / "data" / "problems"
+needs_problems = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA.relative_to(ROOT.parent)} beside the checkout")
+
+
+@pytest.fixture(scope="module")
+def reward() -> Iterator[CodeReward]:
+    """Two judges, with namespaces where the machine has them."""
+    try:
+        sandbox = Sandbox(2, Limits())
+    except SandboxError:
+        sandbox = Sandbox(2, Limits(), "weak")
+    yield CodeReward(sandbox)
+    sandbox.close()
+
+
+def fenced(source: str) -> str:
+    return f"Here it is:\n```python\n{source}\n```\nDone."
+
+
+def test_the_last_whole_block_is_the_answer() -> None:
+    assert code_of("```python\na\n```\ntext\n```\nb\n```") == "b\n"
+    assert code_of("```python\na") == ""
+    assert code_of("def f(): pass") == ""
+
+
+def test_both_forms(reward: CodeReward) -> None:
+    squares = leetcode_tests("def check(candidate):\n    assert candidate(n=3) == 9\n\ncheck(Solution().square)")
+    right = fenced("class Solution:\n    def square(self, n: int) -> int:\n        return n * n")
+    program = program_tests([("3\n", "9\n"), ("4", "16")])
+    printed = fenced("print(int(input()) ** 2)")
+    assert reward([right, "class Solution", "", printed], [squares] * 4) == [1.0, 0.0, 0.0, 0.0]
+    assert reward([printed, right, fenced("print(9)")], [program] * 3) == [1.0, 0.0, 0.0]
+
+
+def test_lists_trees_and_other_values(reward: CodeReward) -> None:
+    tests = leetcode_tests(
+        "def check(candidate):\n"
+        "    assert is_same_list(candidate(list_node([1, 2, 3])), list_node([3, 2, 1]))\n"
+        "    assert is_same_list(candidate(list_node([])), list_node([]))\n"
+        "check(Solution().f)"
+    )
+    turn = """
+class Solution:
+    def f(self, n):
+        turned = None
+        while n: turned = ListNode(n.val, turned); n = n.next
+        return turned
+"""
+    assert reward([fenced(turn), fenced(turn.replace("n.val", "1"))], [tests] * 2) == [1.0, 0.0]
+    tests = leetcode_tests(
+        "def check(candidate):\n"
+        "    assert is_same_tree(candidate(tree_node([1, None, 2, 3])), tree_node([1, 2, None, None, 3]))\n"
+        "check(Solution().f)"
+    )
+    mirror = """
+class Solution:
+    def f(self, t):
+        if t: t.left, t.right = self.f(t.right), self.f(t.left)
+        return t
+"""
+    assert reward([fenced(mirror), fenced("class Solution:\n    def f(self, t): return t")], [tests] * 2) == [1.0, 0.0]
+    values = (
+        "def check(candidate):\n    for v in (None, True, 1.5, float('inf'), 'ä\\ud800', b'x', 1j, (1, [2]), {1, 2}, "
+        "frozenset([1]), {1: {'a': (2,)}}, 10 ** 50):\n        got = candidate(v)\n"
+        "        assert got == v and type(got) is type(v)\ncheck(f)"
+    )
+    assert reward([fenced("def f(v): return v")], [leetcode_tests(values)]) == [1.0]
+
+
+@pytest.mark.parametrize("tests", ["", "x = 1", "check(", "check(a, b)"])
+def test_tests_of_no_known_form(tests: str) -> None:
+    with pytest.raises(ValueError, match="tests that"):
+        leetcode_tests(tests)
+
+
+@needs_problems
+def test_reference_solutions_pass_and_others_do_not(reward: CodeReward) -> None:
+    """Every 40th of DeepCoder, every 16th of HumanEval; all of both: task=bench_rewards."""
+    with (
+        gzip.open(DATA / "deepcoder_leetcode.json.gz") as deepcoder,
+        gzip.open(DATA / "HumanEval.jsonl.gz") as humaneval,
+    ):
+        problems = json.load(deepcoder)[::40]
+        rows = [json.loads(line) for line in humaneval][::16]
+    tests = [leetcode_tests(problem["tests"]["functional"]) for problem in problems]
+    tests += [humaneval_tests(row) for row in rows]
+    right = [problem["solutions"] for problem in problems] + [r["prompt"] + r["canonical_solution"] for r in rows]
+    assert reward([fenced(source) for source in right], tests) == [1.0] * len(tests)
+    others = right[-1:] + right[:-1]
+    assert reward([fenced(source) for source in others], tests) == [0.0] * len(tests)
+    assert reward([fenced("pass")] * len(tests), tests) == [0.0] * len(tests)

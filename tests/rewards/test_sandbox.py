@@ -1,0 +1,275 @@
+"""The sandbox under attack: nothing a solution does passes a test, leaves a trace, or holds the trainer up for long."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attacks import ATTACKS, FORBIDDEN, FORBIDDEN_IN_FULL
+
+from rewards.code import job, program_tests
+from rewards.isolation import Limits
+from rewards.sandbox import Sandbox, SandboxError, Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMITS = Limits(cpu_s=1, wall_s=1.5, memory_mb=256, file_mb=4, output_kb=256)
+HELD_UP_S = LIMITS.wall_s + 2.5  # wall time, the grace for a stuck judge, and a loaded machine
+CHECK = """
+def check(candidate):
+    assert candidate(6) == 36
+    assert candidate(7) == 49
+"""
+TESTS = {"entry": "f", "tests": CHECK, "prefix": ""}
+ENV_SECRET = "SANDBOX_TEST_SECRET"
+
+
+@pytest.fixture(scope="module", params=["full", "weak"])
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """One judge of each kind; the strong kind is not to be had everywhere."""
+    os.environ[ENV_SECRET] = "36 49"
+    try:
+        made = Sandbox(1, LIMITS, request.param)
+    except SandboxError as error:
+        pytest.skip(f"this machine lacks what isolation={request.param} needs: {error}")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def full() -> Iterator[Sandbox]:
+    """Two judges with namespaces."""
+    try:
+        made = Sandbox(2, LIMITS)
+    except SandboxError as error:
+        pytest.skip(f"this machine lacks what isolation=full needs: {error}")
+    yield made
+    made.close()
+
+
+def function(sandbox: Sandbox, source: str, check: str = CHECK) -> Verdict:
+    return sandbox.run([{"source": source, "entry": "f", "tests": check}])[0]
+
+
+def program(sandbox: Sandbox, source: str, cases: list[tuple[str, str]]) -> Verdict:
+    return sandbox.run([job(source, program_tests(cases))])[0]
+
+
+def attacked(verdict: Verdict) -> bool:
+    """It failed, and not because the attack is badly written."""
+    mistakes = ("NameError", "SyntaxError")
+    return not verdict.passed and not any(error in verdict.why for error in mistakes)
+
+
+def processes() -> set[str]:
+    """Ids of all processes of this machine."""
+    return {name for name in os.listdir("/proc") if name.isdigit()}
+
+
+def test_right_wrong_and_empty(sandbox: Sandbox) -> None:
+    assert function(sandbox, "def f(x): return x * x") == Verdict(True, "passed", 2, pytest.approx(0, abs=3))
+    assert function(sandbox, "def f(x): return 36").why == "wrong answer"
+    assert function(sandbox, "").why.startswith("raised NameError")
+    assert function(sandbox, "def f(x: return").why.startswith("raised SyntaxError")
+    assert function(sandbox, "def f(x): return str(x * x)").why == "wrong answer"
+    assert function(sandbox, "def f(x): return x * x", "def check(candidate): pass").why == "the tests never called it"
+    cases = [("1 2\n", "3"), ("4 5\n", "9")]
+    assert program(sandbox, "a, b = map(int, input().split()); print(a + b)", cases).passed
+    assert program(sandbox, "print(3)", cases).why == "wrong answer"
+    assert program(sandbox, "", cases).why == "wrong answer"
+    assert program(sandbox, "import sys; print(sum(map(int, sys.stdin.read().split()))); sys.exit(3)", cases).why == (
+        "exit status 3"
+    )
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
+def test_attack_fails_in_time(sandbox: Sandbox, attack: str) -> None:
+    began = time.monotonic()
+    verdict = function(sandbox, attack)
+    assert attacked(verdict), verdict
+    assert time.monotonic() - began < HELD_UP_S
+    assert function(sandbox, "def f(x): return x * x").passed  # and the next solution is judged as ever
+
+
+def filled(source: str, folder: Path) -> str:
+    for key, value in (
+        ("pid", os.getpid()), ("secret", ENV_SECRET), ("folder", folder), ("project", ROOT / "README.md"),
+    ):  # fmt: skip
+        source = source.replace("{" + key + "}", str(value))
+    return source
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that anyone may write to, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="sandbox-test-") as name:
+        Path(name).chmod(0o777)
+        kept = Path(name) / "kept"
+        kept.write_text("kept")
+        kept.chmod(0o666)
+        yield Path(name)
+
+
+@pytest.mark.parametrize("source", FORBIDDEN.values(), ids=list(FORBIDDEN))
+def test_forbidden(sandbox: Sandbox, source: str, folder: Path) -> None:
+    assert attacked(function(sandbox, filled(source, folder)))
+    assert [path.name for path in folder.iterdir()] == ["kept"]
+    assert (folder / "kept").read_text() == "kept"
+    assert function(sandbox, "def f(x): return x * x").passed
+
+
+@pytest.mark.parametrize("source", FORBIDDEN_IN_FULL.values(), ids=list(FORBIDDEN_IN_FULL))
+def test_forbidden_in_full(full: Sandbox, source: str) -> None:
+    assert attacked(function(full, filled(source, ROOT)))
+
+
+def test_programs_under_attack(sandbox: Sandbox) -> None:
+    cases = [("6\n", "36")]
+    began = time.monotonic()
+    flood = "import os\nwhile True: os.write(1, b'x' * (1 << 20))"
+    assert program(sandbox, flood, cases).why == "wrote too much"
+    assert program(sandbox, "import os\nos._exit(0)", cases).why == "wrong answer"
+    assert time.monotonic() - began < LIMITS.wall_s
+    assert program(sandbox, "while True: pass", cases).why in ("CPU time", "wall time")  # by how busy the machine is
+    late = "import os, time\nprint(36, flush=True)\nos.close(1)\ntime.sleep(99)"
+    assert program(sandbox, late, cases).why == "wall time"
+    assert program(sandbox, "import os\nprint(36)\nos.fork()", cases).why == "exit status 1"
+
+
+def test_reasons() -> None:
+    patient = Sandbox(1, Limits(cpu_s=1, wall_s=60.0, memory_mb=256, output_kb=256), "weak")
+    assert function(patient, ATTACKS["endless loop"]).why == "CPU time"
+    assert function(patient, ATTACKS["ignore signals"]).why == "CPU time"
+    assert function(patient, ATTACKS["memory hog"]).why == "raised MemoryError: "
+    assert function(patient, ATTACKS["early exit"]).why == "ended before it answered"
+    assert function(patient, ATTACKS["huge answer"]).why == "returned too much"
+    patient.close()
+    hasty = Sandbox(1, Limits(wall_s=0.5), "weak")
+    assert function(hasty, ATTACKS["endless sleep"]).why == "wall time"
+    hasty.close()
+
+
+def test_nothing_leaks_from_one_solution_to_the_next(full: Sandbox) -> None:
+    leave = """
+import builtins, collections, os, random, sys
+def f(x):
+    builtins.left = collections.left = sys.left = 1
+    os.environ['LEFT'] = '1'
+    random.seed(x)
+    open('/tmp/left', 'w').write('1')
+    sys.setrecursionlimit(50)
+    os.umask(0)
+    return x * x
+"""
+    look = """
+import builtins, collections, gc, os, random, sys
+def f(x):
+    left = [hasattr(m, 'left') for m in (builtins, collections, sys)] + ['LEFT' in os.environ, bool(os.listdir('/tmp'))]
+    left += [any('def f(x)' in o and 'open(' in o for o in gc.get_objects() if type(o) is str)]
+    return -1 if any(left) else random.random()
+"""
+    one = Sandbox(1, LIMITS)  # the same fork server for all
+    values = "def check(candidate): assert candidate(1) == 0.8444218515250481"  # random.seed(0), random.random()
+    verdicts = [function(one, look, values)]
+    assert function(one, leave).passed
+    verdicts.append(function(one, look, values))
+    one.close()
+    assert [verdict.passed for verdict in verdicts] == [True, True]  # fresh state, and the same random numbers
+
+
+def test_a_judge_that_hangs_or_dies_is_replaced(full: Sandbox) -> None:
+    """Tests that never end are the data's fault; the trainer must survive them too."""
+    began = time.monotonic()
+    endless = "def check(candidate):\n    while True: pass"
+    suicidal = "import os\ndef check(candidate): os._exit(0)"
+    verdicts = full.run(
+        [{"source": "def f(x): return x * x", "entry": "f", "tests": tests} for tests in (endless, suicidal, CHECK)]
+    )
+    assert [verdict.passed for verdict in verdicts] == [False, False, True]
+    assert time.monotonic() - began < 2 * HELD_UP_S
+
+
+def fork_servers() -> set[str]:
+    """Ids of fork servers and their children."""
+    found = set()
+    for pid in processes():
+        try:
+            if b"rewards.forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.add(pid)
+        except OSError:
+            continue  # it ended while we looked
+    return found
+
+
+def test_a_solution_dies_with_its_judge(sandbox: Sandbox) -> None:
+    before = fork_servers()
+    busy = "import time\ndef f(x):\n    while True: time.sleep(1)"
+    dying = """
+import os, threading
+def check(candidate):
+    threading.Timer(0.2, os._exit, [0]).start()
+    candidate(1)
+"""
+    assert function(sandbox, busy, dying).why == "its judge hung or died"
+    deadline = time.monotonic() + 5
+    while len(fork_servers()) > len(before) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(fork_servers()) <= len(before)
+
+
+@pytest.mark.parametrize("isolation", ["full", "weak"])
+def test_no_process_outlives_the_trainer(isolation: str) -> None:
+    """SIGKILL for the trainer in the middle of an endless solution: judges, fork servers and children go with it."""
+    script = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from rewards.sandbox import Sandbox
+from rewards.isolation import Limits
+sandbox = Sandbox(2, Limits(cpu_s=1, wall_s=2.0), sys.argv[1])
+print("up", flush=True)
+sandbox.run([{{"source": "import time\\ndef f(x): time.sleep(1000)", "entry": "f", "tests": "def check(c): c(1)"}}] * 2)
+"""
+    before = processes()
+    trainer = subprocess.Popen([sys.executable, "-c", script, isolation], stdout=subprocess.PIPE, text=True)
+    assert trainer.stdout is not None
+    if trainer.stdout.readline() != "up\n":
+        pytest.skip(f"this machine lacks what isolation={isolation} needs")
+    time.sleep(0.5)
+    mine = {pid for pid in processes() - before if _descends_from(pid, trainer.pid)}
+    assert len(mine) >= 6  # two judges, two fork servers, two children
+    trainer.send_signal(signal.SIGKILL)
+    trainer.wait()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and mine & processes():
+        time.sleep(0.1)
+    assert not mine & processes()
+
+
+def _descends_from(pid: str, ancestor: int) -> bool:
+    while pid not in ("0", "1"):
+        if int(pid) == ancestor:
+            return True
+        try:
+            pid = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]
+        except OSError:
+            return False
+    return False
+
+
+def test_many_at_once_keep_their_order(full: Sandbox) -> None:
+    sources = [f"def f(x): return x * x + {i % 3}" for i in range(24)]
+    verdicts = full.run([{"source": source, "entry": "f", "tests": CHECK} for source in sources])
+    assert [verdict.passed for verdict in verdicts] == [i % 3 == 0 for i in range(24)]
+
+
+def test_no_isolation_by_mistake() -> None:
+    with pytest.raises(SandboxError, match="choose full or weak"):
+        Sandbox(1, LIMITS, "none")
+
+
+def test_weak_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    Sandbox(1, LIMITS, "weak").close()
+    assert "isolation=weak: no namespaces" in capfd.readouterr().err
