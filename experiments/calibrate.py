@@ -22,7 +22,7 @@ from das.drafter import Drafts
 from experiments import setup
 from experiments.arm import quiet_into
 from experiments.compare import compose_config
-from experiments.errors import UserError
+from experiments.errors import RunFailed, UserError
 from experiments.progress import Progress
 from experiments.rollout import tokenized
 from experiments.run_folder import RunFolder, write_text
@@ -59,6 +59,12 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     task = config.task
     if min(*task.live, *task.drafts, task.passes, task.rounds) < 0 or min(task.live) < 1 or task.passes < 1:
         raise UserError("task.live and task.passes must be 1 or more, task.drafts 0 or more")
+    needed = 2 * (WARM_UP + int(task.passes)) + max(task.drafts)
+    if config.trainer.max_completion_length < needed:
+        raise UserError(
+            f"trainer.max_completion_length={config.trainer.max_completion_length}: task.passes={task.passes} with "
+            f"drafts of {max(task.drafts)} take up to {needed} tokens"
+        )
     own = [override for override in overrides if not override.startswith(("arm=", "budget"))]
     longest = max(1, *task.drafts)
     config = compose_config([*own, "arm=das", "budget=fixed", f"budget.tokens={longest}"])
@@ -125,6 +131,8 @@ def timed_passes(engine: Any, runner: Any, live: int, drafts: int, count: int) -
     rows: list[list[float]] = []
     settled = 0
     while len(rows) < count:
+        if not engine.has_unfinished_requests():
+            raise RunFailed(f"responses ended before {count} passes of {live} requests with {drafts} drafts were timed")
         before = runner.das_meter.step_tokens[-1:] if hasattr(runner, "das_meter") else []
         context = sum(len(r.prompt_token_ids) + len(r.output_token_ids) for r in runner.requests.values())
         start = time.perf_counter()

@@ -1,8 +1,8 @@
 """The paper's optimal budget (§2.4-2.6, corrected: das.budget.optimal), solved again while the rollout runs.
 
 Lengths are the mean tokens to come by the hazards of past rollouts, acceptance curves those of finished requests, costs
-those of the engine's own passes. The solution gives each request d* = p* / N* draft tokens a pass, a fraction: what a
-request was given and did not draft is kept for its next pass.
+those of the engine's own passes. The solution gives each request d* = p* / N* draft tokens a pass, a fraction: the part
+below one token is kept for the next pass.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ class ClosedForm(BudgetPolicy):
         self.lengths = RemainingLength(LONGEST_RESPONSE)
         self.acceptance = AcceptanceModel(Curve(k, alpha))
         self._live: list[LiveRequest] = []
-        self._per_pass = self._saved = np.empty(0)  # of these: d*, and tokens given and not yet drafted
+        self._per_pass = self._saved = np.empty(0)  # of these: d*, and the fraction not yet given
         self._age = RESOLVE
 
     def begin_step(self, requests: int) -> None:

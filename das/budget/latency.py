@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from das.budget.latency_forms import Array, Drafting, Form, Passes, fit_drafting
 from das.budget.policies import TargetPass
+
+LEAST_TOKEN = 1e-4  # of base: what a drafted token costs at least
 
 
 class OnlineFit:
@@ -65,8 +68,9 @@ def read_drafting(path: Path) -> Drafting:
         found = Drafting(**json.loads(path.read_text())["forms"]["drafting"]["coefficients"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"budget.latency={path}: no latency.json of task=calibrate ({error!r})") from None
-    if not (found.base > 0 and found.token > 0 and found.row >= 0 and found.drafting >= 0):
-        raise ValueError(f"budget.latency={path}: base and token must be above 0 and nothing negative, got {found}")
+    found = replace(found, token=max(found.token, LEAST_TOKEN * found.base))
+    if not (found.base > 0 and found.row >= 0 and found.drafting >= 0):
+        raise ValueError(f"budget.latency={path}: base must be above 0 and nothing negative, got {found}")
     return found
 
 
@@ -85,12 +89,15 @@ class LatencyModel:
         self._assumed = ratio
         self._online = OnlineFit(fit_drafting)
         self._seconds = self._tokens = self._seen = 0.0
+        self._drafted: set[int] = set()  # a few of the numbers of drafted tokens seen
 
     def observe(self, done: TargetPass) -> None:
         """Learn from one pass."""
         if self._measured is not None:
             return
         self._online.observe(done.live, done.tokens, done.context, done.seconds)
+        if done.drafted and len(self._drafted) < 4:
+            self._drafted.add(done.drafted)
         self._seconds, self._tokens, self._seen = (
             self._seconds + done.seconds,
             self._tokens + done.tokens,
@@ -103,13 +110,19 @@ class LatencyModel:
         return self._online.error
 
     @property
+    def _drafted_differently(self) -> bool:
+        """Passes told what a drafted token costs, if only that it costs nothing to speak of (GPUs)."""
+        return len(self._drafted) == 4
+
+    @property
     def form(self) -> Drafting:
         """The fit; the assumed ratio, scaled to the passes seen, while the fit is not usable."""
         if self._measured is not None:
             return self._measured
         fitted = self._online.fitted
-        if isinstance(fitted, Drafting) and fitted.base > 0 and fitted.token > 0:
-            return fitted
+        if isinstance(fitted, Drafting) and fitted.base > 0 and (fitted.token > 0 or self._drafted_differently):
+            least = LEAST_TOKEN * fitted.base
+            return fitted if fitted.token >= least else replace(fitted, token=least)
         token = self._seconds / (self._seen * self._assumed + self._tokens) if self._seen else 1.0
         return Drafting(token * self._assumed, token, 0.0, token)
 

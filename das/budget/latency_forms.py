@@ -91,7 +91,7 @@ class Roofline:
 
 OUTLIER = 3.0  # a pass this many times slower than the typical line was interrupted, not computed
 SHARE = 0.2  # `drafting` of `base`, until seen
-MADE_UP = 32.0  # passes that say so
+MADE_UP = 8.0  # passes that say so while all seen carry drafts
 KNOTS = 15  # places tried for the knot of TwoSegment, twice
 ROUNDS = 12  # of sorting passes into memory-bound and compute-bound; it settles in 3 to 6
 
@@ -131,7 +131,8 @@ def fit_drafting(passes: Passes, age_weights: Array) -> Drafting:
     columns = np.stack([np.ones(len(passes)), passes.live, drafted > 0, drafted], axis=1).astype(np.float64)
     columns = np.concatenate([columns, [[SHARE, 0, -1, 0]]])
     seconds = np.append(passes.seconds, 0.0)
-    return Drafting(*map(float, least_squares.linear(columns, seconds, np.append(weights, MADE_UP * weights.mean()))))
+    made_up = MADE_UP / (1 + np.count_nonzero(drafted == 0)) * weights.mean()
+    return Drafting(*map(float, least_squares.linear(columns, seconds, np.append(weights, made_up))))
 
 
 def fit_two_segment(passes: Passes, age_weights: Array) -> TwoSegment:

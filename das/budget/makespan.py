@@ -42,7 +42,7 @@ def chances_of_being_last(lengths: RemainingLength, live: Sequence[LiveRequest])
     for problem, rows in rows_of.items():
         generated = np.array([live[row].generated for row in rows])
         ended[rows] = 1 - lengths.beyond_many(problem, generated, tokens[rows])
-    ended[tokens >= room[:, None]] = 1.0  # cut off there
+    ended[tokens >= room[:, None] * (1 - 1e-9)] = 1.0  # cut off there
     ends_here = np.diff(ended, axis=1)
     others = np.log(np.maximum((ended[:, 1:] + ended[:, :-1]) / 2, 1e-9))
     last = (ends_here * np.exp(others.sum(axis=0) - others)).sum(axis=1)

@@ -70,7 +70,10 @@ class Marginal(BudgetPolicy):
         return self._idle < PATIENCE or self._idle == self._retry
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
-        return [self.longest if self.drafting else 0] * len(live)
+        if not self.drafting:
+            self._idle += 1
+            return [0] * len(live)
+        return [self.longest] * len(live)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
         """What a first token must promise; later ones must promise as much or more."""
@@ -96,16 +99,18 @@ class Marginal(BudgetPolicy):
             byref(expected),
         )
         if saved <= form.drafting:
+            if self._idle == self._retry:
+                self._retry = min(2 * self._retry, self._idle + RETRY[1])
+            self._idle += 1
             return [0] * len(drafts)
-        self._idle = -1  # until the pass is over
-        self._retry = RETRY[0]
+        self._idle, self._retry = 0, RETRY[0]
         return kept.tolist()
 
     def _shares(self, live: Sequence[LiveRequest]) -> np.ndarray:
         """Of the pass's fixed time, by request; sums to 1."""
         if not self.makespan or self._waiting > 0:
             return np.full(len(live), 1 / len(live))
-        if not self._live or self._weighed >= len(live):  # an estimate costs as much as there are requests
+        if not self._live or self._weighed >= max(8, len(live)):  # an estimate costs as much as requests
             self._live, self._weighed = list(live), 0
             self._share = chances_of_being_last(self.lengths, live)
         elif self._live != live:  # some have finished; one that is new counts as the average
@@ -118,9 +123,6 @@ class Marginal(BudgetPolicy):
     def observe_pass(self, done: TargetPass) -> None:
         self.latency.observe(done)
         self._weighed += 1
-        if self._idle == self._retry:
-            self._retry = min(2 * self._retry, self._idle + RETRY[1])
-        self._idle += 1
 
     def predict(self, live: int, drafted: int, context: int) -> float:
         return self.latency.predict(live, drafted, context)

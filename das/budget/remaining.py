@@ -54,6 +54,8 @@ class RemainingLength:
 
     def _survival(self, problem: str) -> Array:
         """P(length > edge) for every edge; 0 at the last."""
+        if problem not in self._problems:
+            problem = ""  # all unknown problems are alike
         if problem not in self._known:
             at_risk = np.cumsum(self._pool[::-1])[::-1]
             hazard = (self._pool + 0.05) / (

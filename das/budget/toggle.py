@@ -15,6 +15,8 @@ from das.budget.latency_forms import Roofline, fit_roofline
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 from das.drafter import Drafts
 
+FORGET = 8  # rollouts without drafts after which tau is forgotten: what is never tried cannot be seen to have improved
+
 
 class RooflineToggle(BudgetPolicy):
     """over: the budget in force while it is on. margin: epsilon of the rule. ramp: live requests that must have been
@@ -36,6 +38,7 @@ class RooflineToggle(BudgetPolicy):
         self._online = OnlineFit(fit_roofline)
         self._before = 0, 0, 0  # requests in drafted passes, drafted, accepted: of the rollout before
         self._now = 0, 0, 0
+        self._undrafted = 0  # rollouts in a row
 
     def begin_step(self, requests: int) -> None:
         self.on, self._most_live = False, 0
@@ -54,9 +57,9 @@ class RooflineToggle(BudgetPolicy):
 
     def speedup(self, live: Sequence[LiveRequest], gamma: float) -> float:
         """Predicted time without drafts / with them, for the same tokens. Before anything was drafted a pass counts as
-        emitting gamma tokens (published tau_0)."""
+        emitting gamma tokens (published tau_0; 1 + gamma / 2 if that is more)."""
         rows, drafted, accepted = self._before
-        asked, emitted = (drafted / rows, 1 + accepted / rows) if rows else (gamma, gamma)
+        asked, emitted = (drafted / rows, 1 + accepted / rows) if rows else (gamma, max(gamma, 1 + gamma / 2))
         fitted = self._online.fitted
         form = fitted if fitted is not None and isinstance(fitted, Roofline) and fitted.compute > 0 else self._assumed
         count, context = float(len(live)), float(sum(request.prompt + request.generated for request in live))
@@ -88,7 +91,8 @@ class RooflineToggle(BudgetPolicy):
         self.over.end(request)
 
     def end_step(self) -> None:
-        if self._now[0]:
+        self._undrafted = 0 if self._now[0] else self._undrafted + 1
+        if self._now[0] or self._undrafted == FORGET:
             self._before = self._now
         self._now = 0, 0, 0
         self.over.end_step()

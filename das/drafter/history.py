@@ -163,7 +163,7 @@ class HistoryDrafter:
         self._out = _Buffers(1024)
         self._open(native.prior_weights())
         if warm is not None:
-            self.load(Path(warm))
+            self.load(Path(warm), restart=True)
 
     def _open(self, weights: np.ndarray) -> None:
         """Start with an empty core."""
@@ -333,9 +333,9 @@ class HistoryDrafter:
         )
 
     @_locked
-    def load(self, path: Path) -> None:
+    def load(self, path: Path, restart: bool = False) -> None:
         """Replace history, clock and weights by saved ones, as far as the window reaches. ValueError while requests
-        live."""
+        live. restart: the clock starts at 0 again, for a new run with an old history."""
         if self._requests:
             raise ValueError(f"cannot load while {len(self._requests)} requests are live")
         a = load_arrays(path, _KIND)
@@ -343,12 +343,13 @@ class HistoryDrafter:
             raise ValueError(f"{path}: weights of another version of the drafter")
         self._close()
         self._open(np.ascontiguousarray(a["weights"], np.float64))
-        self.clock = int(a["clock"])
+        shift = int(a["clock"]) if restart else 0
+        self.clock = int(a["clock"]) - shift
         native.check(self._lib.das_clock(self._core, self.clock))
         start = 0
         numbers = (a[name].tolist() for name in ("clocks", "contexts", "lengths"))
         for problem, clock, context, length in zip(unpack_strings(a["problems"]), *numbers, strict=True):
-            stop = start + context + length
+            stop, clock = start + context + length, clock - shift
             if clock > self.clock - self.window:
                 past = self._response(problem, self._key("", problem), a["tokens"][start : start + context], None)
                 past.length = length

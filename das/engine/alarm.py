@@ -13,6 +13,7 @@ COLLAPSE = 3.0  # times fewer tokens accepted per pass than usual
 USUAL = 8  # rollouts that "usual" is the median of
 ENOUGH = 3  # of them before it means anything
 PASSES = 100  # target passes of requests that a rollout must have to be judged
+REMEMBERED = 2**18  # prompts
 ACCEPTED = 0.1  # tokens per pass below which there is nothing to collapse from
 
 
@@ -20,26 +21,37 @@ class Alarm:
     """Watches one drafter in one engine."""
 
     def __init__(self) -> None:
-        self._usual: deque[float] = deque(maxlen=USUAL)  # accepted per pass of the last rollouts
-        self._prompt_of: dict[str, int] = {}
+        self._usual: deque[tuple[float, float]] = deque(maxlen=USUAL)  # accepted per pass, per drafted token
+        self._prompt_of: dict[str, list[int]] = {}  # the latest of each problem, as of the last rollout
+        self._latest: dict[str, list[int]] = {}  # those of this one
         self._problem_of: dict[int, str] = {}
         self._requests = self._other_prompt = self._other_problem = 0
 
     def begin(self, problem: str, prompt: Sequence[int]) -> None:
         """A request starts."""
-        key = hash(tuple(prompt))
+        if len(self._problem_of) > REMEMBERED:
+            self._prompt_of.clear()
+            self._problem_of.clear()
+        now = list(prompt)
+        before = self._prompt_of.get(problem) or self._latest.setdefault(problem, now)
+        shared = min(len(before), len(now))
         self._requests += 1
-        self._other_prompt += self._prompt_of.setdefault(problem, key) != key
-        self._other_problem += self._problem_of.setdefault(key, problem) != problem
+        self._other_prompt += before[:shared] != now[:shared]  # the next turn of a conversation goes on from the last
+        self._latest[problem] = now
+        self._other_problem += self._problem_of.setdefault(hash(tuple(now)), problem) != problem
 
-    def end_step(self, passes: int, drafted: int, accepted: int, lost_tokens: int) -> list[str]:
+    def end_step(self, passes: int, drafted: int, accepted: int, lost_tokens: int, judged: bool = True) -> list[str]:
         """What is wrong with the rollout that ended, a line each; [] if nothing is.
 
         passes, drafted, accepted: summed over requests. lost_tokens: response tokens that finished and did not join the
-        history.
+        history. judged: False for an evaluation, which is not compared with rollouts of the training.
         """
         requests, other_prompt, other_problem = self._requests, self._other_prompt, self._other_problem
         self._requests = self._other_prompt = self._other_problem = 0
+        self._prompt_of |= self._latest
+        self._latest = {}
+        if not judged:
+            return []
         found = []
         if 2 * other_prompt > requests:
             found.append(
@@ -55,9 +67,13 @@ class Alarm:
             found.append(f"the index is stale: {lost_tokens} response tokens of this rollout did not join the history")
         if passes < PASSES:
             return found
-        now = accepted / passes
-        usual = median(self._usual) if len(self._usual) >= ENOUGH else 0.0
-        if usual > ACCEPTED and now * COLLAPSE < usual:
+        now, share = accepted / passes, accepted / max(1, drafted)
+        usual, usual_share = (
+            (median(column) for column in zip(*self._usual, strict=True)) if len(self._usual) >= ENOUGH else (0.0, 0.0)
+        )
+        # Few drafts of which as many hold as ever are the budget's choice; none at all may be a mistake.
+        held = drafted and share * COLLAPSE >= usual_share
+        if usual > ACCEPTED and now * COLLAPSE < usual and not held:
             if found:
                 why = "see above"
             elif not drafted:
@@ -68,5 +84,5 @@ class Alarm:
                     "check the weight sync, the checkpoint and the temperature"
                 )
             found.append(f"acceptance collapsed: {now:.2f} tokens accepted per pass, {usual:.2f} usually; {why}")
-        self._usual.append(now)
+        self._usual.append((now, share))
         return found

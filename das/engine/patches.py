@@ -4,6 +4,8 @@
 - GPUModelRunner.propose_draft_token_ids: the custom proposer class gets no request ids; drafting is timed for all arms.
 - VllmConfig.use_v2_model_runner: vLLM's second model runner, the default on GPUs for engines without drafts, has a
   sampler of its own, so an undrafted arm would silently draw other noise.
+- GPUModelRunner._input_fits_in_drafter: when one request nears max_model_len vLLM skips the drafter for all and has
+  drafts of token 0 verified in its place, which a drafter that runs no model has no need of.
 - SamplingParams._validate_spec_decode and build_logitsprocs: vLLM's verifier cannot do min_p and logit_bias with
   drafts, so it refuses them and does not even load their processors. The keyed verifier has both.
 - dispatch_cpu_unquantized_gemm (CPU): weights are packed and dropped, so new ones crash or go stale; and a single row
@@ -48,6 +50,7 @@ def apply() -> None:
         VllmConfig.use_v2_model_runner = _first_model_runner(VllmConfig.use_v2_model_runner)
     _patch(GPUModelRunner, "_sample", _keyed_sample)
     _patch(GPUModelRunner, "propose_draft_token_ids", _propose_with_requests)
+    _patch(GPUModelRunner, "_input_fits_in_drafter", _history_drafts_fit)
     _patch(SamplingParams, "_validate_spec_decode", _accept_sampling_params)
     _patch(gpu_model_runner, "build_logitsprocs", _all_logits_processors)
     if current_platform.is_cpu():
@@ -129,6 +132,10 @@ def _propose_with_requests(original: Callable[..., Any], runner: Any, *args: Any
     drafts = original(runner, *args, **kwargs)
     meter(runner).draft_s += time.perf_counter() - start
     return drafts
+
+
+def _history_drafts_fit(original: Callable[..., Any], runner: Any, *args: Any) -> bool:
+    return _drafts_by_das(runner.speculative_config) or bool(original(runner, *args))
 
 
 def _accept_sampling_params(original: Callable[..., Any], params: Any, speculative_config: Any) -> None:

@@ -32,7 +32,7 @@ class DasProposer:
         self.alarm = Alarm()
         self._clear_counts()
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
-        self._pass_batch = 0
+        self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._pass_ended = 0.0
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -54,10 +54,12 @@ class DasProposer:
         self._end(request for request in self.live if request not in requests)
         names: list[str] = self._runner.input_batch.req_ids
         rows, fresh, tokens = [], [], []
+        emitting: set[str] = set()
         drafted = accepted = context = 0
         for row, (name, new) in enumerate(zip(names, sampled_token_ids, strict=True)):
             if not new:
                 continue
+            emitting.add(name)
             live = self.live.get(name)
             if live is None:
                 live = self._begin(name, requests[name])
@@ -76,7 +78,7 @@ class DasProposer:
             rows.append(row)
             fresh.append(live)
             tokens.append(new)
-        self._watch_pass(len(names), len(fresh), drafted, accepted, context)
+        self._watch_pass(names, emitting, drafted, accepted, context)
         self._pending = {}
         drafts: list[list[int]] = [[] for _ in names]
         if not rows:  # prompts, or requests that never draft
@@ -102,19 +104,21 @@ class DasProposer:
                     self._pending[fresh[i].name] = count
         return drafts
 
-    def _watch_pass(self, batch: int, live: int, drafted: int, accepted: int, context: int) -> None:
-        """Tell the budget what the pass that just ended cost. Passes with prompts in them are not decode passes."""
+    def _watch_pass(self, names: list[str], emitting: set[str], drafted: int, accepted: int, context: int) -> None:
+        """Tell the budget what the pass that just ended cost. In a decode pass all had emitted in the one before: none
+        brings a prompt."""
         now = time.perf_counter()
-        if live and batch <= self._pass_batch:
+        live = len(names)
+        if live and self._decoding.issuperset(names):
             seconds = now - self._pass_ended
             self._predicted_s.append(self.budget.predict(live, drafted, context))
             self._measured_s.append(seconds)
             self.budget.observe_pass(TargetPass(live, drafted, accepted, context, seconds))
-        self._pass_batch, self._pass_ended = batch, now
+        self._decoding, self._pass_ended = emitting, now
 
     def begin_step(self, requests: int) -> None:
         """A rollout of this many requests begins."""
-        self._pass_batch = 0  # the time until the first pass was not decoding
+        self._decoding = set()  # the time until the first pass was not decoding
         self._clear_counts()
         self.budget.begin_step(requests)
 
@@ -126,12 +130,12 @@ class DasProposer:
         self._passes = self._drafted = self._accepted = self._kept_tokens = 0
         self._history_before = self.drafter.history_tokens
 
-    def end_step(self, clock: int) -> dict[str, Any]:
+    def end_step(self, clock: int, judged: bool = True) -> dict[str, Any]:
         """The rollout is over: requests join the history, the window moves to `clock` (a step or an epoch number)."""
         self._end(list(self.live))
-        self._pass_batch = 0  # the time until the next pass is training, not decoding
+        self._decoding = set()  # the time until the next pass is training, not decoding
         lost = self._history_before + self._kept_tokens - self.drafter.history_tokens if self.drafter.window else 0
-        alarms = self.alarm.end_step(self._passes, self._drafted, self._accepted, lost)
+        alarms = self.alarm.end_step(self._passes, self._drafted, self._accepted, lost, judged)
         self.drafter.end_step(clock)
         self.budget.end_step()
         return {

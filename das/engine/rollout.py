@@ -49,14 +49,20 @@ def roll_out(
     step: int,
     next_clock: int,
     schedule: LongestFirst | None = None,
+    evaluation: bool = False,
 ) -> tuple[list[Any], Rollout]:
     """Generate one response for each prompt.
 
     generate: llm.generate, or what stands behind it. sampling_params: shared; each request gets a copy with its own
     seed and problem id. next_clock: the drafter's clock once this rollout is over. schedule: in which order requests
     are handed in; it learns from what came.
-    Returns vLLM's outputs and the measured rollout.
+    evaluation: the alarm does not compare it with the rollouts of the training.
+    Returns vLLM's outputs and the measured rollout. Raises ValueError for n > 1: hand in n requests instead.
     """
+    if sampling_params.n != 1:
+        raise ValueError(
+            f"SamplingParams.n={sampling_params.n}: hand each prompt in that many times, with seeds of its own"
+        )
     if not len(problems) == len(prompts) == len(seeds):
         raise ValueError(f"{len(prompts)} prompts but {len(problems)} problem ids and {len(seeds)} seeds")
     parameters = []
@@ -71,7 +77,7 @@ def roll_out(
     start = time.perf_counter()
     started = generate([prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
     rollout_s = time.perf_counter() - start
-    report = llm.collective_rpc("das_end_rollout", args=(next_clock,))[0]
+    report = llm.collective_rpc("das_end_rollout", args=(next_clock, not evaluation))[0]
     outputs = [output for _, output in sorted(zip(order, started, strict=True), key=lambda pair: pair[0])]
     # vLLM appends a random tail to request ids inside the engine.
     costs = {name.rsplit("-", 1)[0]: cost for name, cost in report.pop("requests").items()}

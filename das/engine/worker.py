@@ -32,14 +32,17 @@ class DasWorker:
             runner.das_proposers[name] = DasProposer(runner.vllm_config, settings)
         runner.drafter = runner.das_proposers[name]
 
-    def das_end_rollout(self, clock: int) -> dict[str, Any]:
-        """Close the rollout: its meter's report, with the window moved to `clock` where there is a history."""
+    def das_end_rollout(self, clock: int, judged: bool = True) -> dict[str, Any]:
+        """Close the rollout: its meter's report, with the window moved to `clock` where there is a history.
+
+        judged: whether the alarm compares it with the rollouts before; False for an evaluation.
+        """
         drafter: Any = getattr(self.model_runner, "drafter", None)
         counts = meter(self.model_runner)
         history: dict[str, Any] = {}
         if hasattr(drafter, "end_step"):
             start = time.perf_counter()
-            history = drafter.end_step(clock)
+            history = drafter.end_step(clock, judged)
             counts.draft_s += time.perf_counter() - start
         return counts.report() | history
 

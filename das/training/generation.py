@@ -109,6 +109,7 @@ class SpeculativeGeneration(VLLMGeneration):
             self.step,
             self.clock(self.step + 1),
             None if self.evaluation else self.schedule,
+            self.evaluation,
         )
         self.after_rollout()
         return outputs

@@ -139,6 +139,49 @@ def test_length_model_counts_what_is_still_possible() -> None:
     assert model.current(25, LengthClass.SHORT) is LengthClass.LONG
 
 
+def test_floors_prune_nothing_that_would_be_kept() -> None:
+    """Drafts that end where floors say are trimmed to the same tokens as whole ones."""
+    rng = np.random.default_rng(0)
+    budget = Marginal(tokens=16, ratio=30)
+    for _ in range(50):
+        requests = live(6)
+        whole = [rng.uniform(0.2, 1.0, 16).tolist() for _ in requests]
+        floors = budget.floors(requests)
+        pruned = [own[: int((np.cumprod(own) >= floor).sum())] for own, floor in zip(whole, floors, strict=True)]
+        assert sum(map(len, pruned)) < 0.8 * sum(map(len, whole))
+        assert budget.trim(requests, batch(pruned)) == budget.trim(requests, batch(whole))
+
+
+def test_tokens_that_cost_nothing_are_all_verified() -> None:
+    """As on a GPU at small batches: the fit finds no price, and the assumed one must not come back."""
+    budget = Marginal(tokens=24, ratio=64)
+    rng = np.random.default_rng(0)
+    for _ in range(600):
+        count = int(rng.integers(1, 17))
+        budget.observe_pass(TargetPass(count, int(rng.integers(0, 100)), 0, 0, 5e-3 * rng.uniform(0.98, 1.02)))
+    assert budget.latency.form.base == pytest.approx(5e-3, rel=0.05)
+    assert min(budget.trim(live(16), batch([[0.9] * 24] * 16))) > 16
+
+
+def test_toggle_leaves_marginal_ready() -> None:
+    """Passes in which the toggle is off do not count as drafts that did not pay."""
+    budget = make_budget(
+        {
+            "name": "roofline_toggle",
+            "margin": 0.05,
+            "ramp": 0,
+            "one_way": True,
+            "ratio": 64,
+            "over": {"name": "marginal", "tokens": 4, "ratio": 64},
+        }
+    )
+    budget.begin_step(64)
+    for _ in range(100):
+        assert not any(budget.limits(live(64)))
+        budget.observe_pass(TargetPass(64, 0, 0, 6400, 1e-3))
+    assert any(budget.limits(live(4)))
+
+
 def test_batch_table_goes_by_live_requests() -> None:
     budget = make_budget({"name": "batch_table", "rows": [[1, 2, 8], [3, 4, 2], [5, 8, 0]]})
     assert [budget.limits(live(count))[0] for count in (1, 2, 3, 4, 5, 8, 99)] == [8, 8, 2, 2, 0, 0, 0]

@@ -262,10 +262,15 @@ def test_other_problems_texts_make_room_oldest_first() -> None:
 def test_warm_history(tmp_path: Path) -> None:
     past = HistoryDrafter()
     finish(past)
+    past.end_step(7)
     past.save(tmp_path / "history.npz")
-    warm = HistoryDrafter(warm=tmp_path / "history.npz")
+    warm = HistoryDrafter(warm=tmp_path / "history.npz", window=8)
     assert warm.history_tokens == len(TEXT)
     assert drafts_text(warm)
+    warm.end_step(0)  # a new run starts its own clock; what was 7 old goes on from there
+    assert warm.history_tokens == len(TEXT)
+    warm.end_step(1)
+    assert warm.history_tokens == 0
 
 
 def test_probabilities_are_learned_and_saved(tmp_path: Path) -> None:

@@ -49,6 +49,25 @@ def test_wrong_problem_ids_are_named() -> None:
     assert "do not repeat" in line
 
 
+def test_few_drafts_that_hold_are_no_collapse() -> None:
+    """A budget that drafts less, and an evaluation, are not the drafter's failure; no drafts at all may be."""
+    alarm = Alarm()
+    for _ in range(3):
+        step(alarm, 2000)
+    assert alarm.end_step(passes=1000, drafted=300, accepted=250, lost_tokens=0) == []
+    assert alarm.end_step(passes=1000, drafted=5000, accepted=0, lost_tokens=0, judged=False) == []
+    (line,) = alarm.end_step(passes=1000, drafted=0, accepted=0, lost_tokens=0)
+    assert "nothing was drafted" in line
+
+
+def test_a_conversation_that_goes_on_keeps_its_problem() -> None:
+    alarm = Alarm()
+    for length in (10, 30, 80):
+        for problem, first in (("a", 1), ("b", 2)):
+            alarm.begin(problem, [first, *range(100, 100 + length)])
+        assert alarm.end_step(passes=10, drafted=0, accepted=0, lost_tokens=0) == []
+
+
 def test_a_stale_index_is_named() -> None:
     (line,) = step(Alarm(), 2000, lost=700)
     assert "index is stale: 700" in line
@@ -98,6 +117,42 @@ def test_a_drafting_engine_raises_the_alarm(roll) -> None:  # type: ignore[no-un
     drafter.end = lambda request, keep: end(request, keep=False)
     alarms, _ = go()
     assert [alarm for alarm in alarms if "index is stale: 480" in alarm], alarms
+
+
+def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: Engines, tiny_policy: str) -> None:
+    """More requests than slots, prompts cut in pieces, responses up to the model's limit: every pass the budget learns
+    from has only requests that decoded before, and the drafter sees every token."""
+    from vllm import SamplingParams
+
+    llm = engines.build(
+        tiny_policy,
+        method="das",
+        max_model_len=128,
+        max_num_seqs=2,
+        max_num_batched_tokens=80,
+        budget={"name": "fixed", "tokens": 32},
+    )
+    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    proposer = runner.drafter
+    decoding: list[bool] = []
+    watch = proposer._watch_pass
+
+    def watched(names: list[str], emitting: set[str], *counts: int) -> None:
+        seen = len(proposer._measured_s)
+        before = set(proposer._decoding)
+        watch(names, emitting, *counts)
+        decoding.append(len(proposer._measured_s) > seen)
+        assert not decoding[-1] or set(names) <= before
+
+    proposer._watch_pass = watched
+    prompts = [{"prompt_token_ids": [7 + i, *range(20, 90)]} for i in range(6)]
+    params = SamplingParams(temperature=1.0, max_tokens=400, ignore_eos=True)
+    _, rollout = roll_out(llm, llm.generate, prompts, params, list("abcdef"), list(range(6)), 1, 1)
+    assert rollout.tokens == rollout.report["history_tokens"]
+    assert [len(response) for response in rollout.responses] == [128 - 71] * 6
+    assert len(decoding) == rollout.report["decode_steps"]
+    assert 0 < sum(decoding) < len(decoding) - 3
+    engines.close()
 
 
 def test_the_schedule_touches_no_token(roll) -> None:  # type: ignore[no-untyped-def]
