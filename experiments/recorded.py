@@ -62,7 +62,8 @@ def grouped(work: Workload, group: int, batch: int) -> list[Workload]:
         groups = [ids for ids in groups if len(ids) == group]
         if not groups:
             break
-        steps += [work.part(sum(groups[at : at + batch], [])) for at in range(0, len(groups), batch)]
+        for at in range(0, len(groups), batch):
+            steps.append(work.part([i for ids in groups[at : at + batch] for i in ids]))
         epoch += 1
     if not steps:
         raise UserError(f"no problem has {group} responses: lower the group size")
