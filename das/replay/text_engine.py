@@ -43,6 +43,9 @@ class TextEngine(Engine):
         self._drafts = np.empty((0, 0), np.int32)
         self._drafting = 0.0  # seconds spent on them
         self._batch = 0
+        # Requests and passes by tokens drafted, and by tokens accepted.
+        self.drafts_of = np.zeros(self.budget.longest + 1, np.int64)
+        self.accepts_of = np.zeros(self.budget.longest + 1, np.int64)
         self._prompt = np.arange(min(work.prompt, KNOWN_PROMPT), dtype=np.int32) + PROMPT
         # A row's window may reach beyond the last response.
         self._text = np.concatenate([work.tokens, np.full(self.budget.longest + 1, -1, np.int32)])
@@ -77,6 +80,8 @@ class TextEngine(Engine):
         self.passes += batch
         self.drafted += drafted
         self.accepted += accepted
+        self.drafts_of += np.bincount(self._kept, minlength=len(self.drafts_of))
+        self.accepts_of += np.bincount(right, minlength=len(self.accepts_of))
         self._at = self._at + emitted
         self._context += total
 
