@@ -34,10 +34,13 @@ def write(
     path.write_text(
         f"<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
         f"<title>Will speculation pay?</title><style>{STYLE}</style><h1>Will speculation pay for these rollouts?</h1>"
-        f"<p class='advice'>{html.escape(advice)}</p><ul>{''.join(f'<li>{html.escape(line)}</li>' for line in about)}</ul>"
+        "<p "
+        f"class='advice'>{html.escape(advice)}</p><ul>{''.join(f'<li>{html.escape(line)}</li>' for line in about)}</ul>"
         "<table><tr><th>arm</th><th>rollout, s</th><th>change</th><th>range</th><th>step, s</th><th>change</th>"
-        f"<th>tokens a pass</th></tr>{rows}</table><p>Range: drafted tokens cost 30 % less or more than the latency model "
-        "says, where it was simulated. suffix-like is this project's drafter at suffix decoding's settings. w4, eagle and "
+        f"<th>tokens a pass</th></tr>{rows}</table><p>Range: drafted tokens cost 30 % less or more than the latency "
+        "model "
+        "says, where it was simulated. suffix-like is this project's drafter at suffix decoding's settings. w4, "
+        "eagle and "
         "mtp are models at the given acceptance, switched on once they pay.</p>"
         f"<p>{_image(_bars(arms))}</p><p>{_image(_live(timelines, scale))}</p><p>{_image(_speedup(curve))}</p></html>"
     )

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Line:
@@ -54,7 +56,8 @@ def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, tit
     for name, (xs, ys) in lines.items():
         axes.plot(xs, ys, "--" if name.endswith("(paper)") else "-", label=name, linewidth=1.4)
     axes.set(xlabel=x, ylabel=y, title=title)
-    axes.set_ylim(bottom=0)
+    if all(np.min(ys) >= 0 for _, ys in lines.values()):
+        axes.set_ylim(bottom=0)
     axes.legend(fontsize=8)
     figure.savefig(path)
     plt.close(figure)

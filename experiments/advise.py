@@ -19,7 +19,7 @@ from das.budget.latency_forms import Form
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step, roll_out
 from das.replay.engine import Engine, PlainEngine
-from das.replay.hardware import HEAD_PASS, W4_PASS, W4_REQUEST, W4_VERIFY_REQUEST, derived
+from das.replay.hardware import HEAD_PASS, TARGET_REQUEST, W4_PASS, W4_REQUEST, W4_VERIFY_REQUEST, derived
 from das.replay.profile_engine import ModelDrafter, Profile, ProfileEngine, constant_rate
 from das.replay.scale import Dearer, Scaled
 from das.replay.text_engine import TextEngine
@@ -31,6 +31,7 @@ from experiments.recorded import read_rollouts
 from experiments.run_folder import RunFolder
 
 WORTH = 0.03  # a smaller gain of rollout time is not worth a change of settings
+MOST_LIVE = 1024  # live requests an engine, looked at
 DOUBT = 0.3  # drafted tokens may cost this much less or more than the latency model says
 
 
@@ -46,8 +47,14 @@ class Case:
     draft_s: float  # a request and pass
 
     def times(self, dearer: float = 1.0) -> Times:
-        # What one request costs in drafting is paid by each it stands for.
-        return Times(Scaled(Dearer(self.form, dearer), self.scale), draft_request=self.draft_s * self.scale)
+        # What one request costs in drafting and for its prompt is paid by each it stands for.
+        b, x = np.array(1.0), np.array(0.0)
+        few, many = (float(self.form.predict(b, np.array(n), x)) for n in (2048.0, 4096.0))
+        return Times(
+            Scaled(Dearer(self.form, dearer), self.scale),
+            prefill=max(0.0, many - few) / 2048 * self.scale,
+            draft_request=self.draft_s * self.scale,
+        )
 
     def simulate(self, engine: Engine) -> list[Step]:
         return [roll_out(work, [engine], [range(len(work))], i + 1) for i, work in enumerate(self.works)]
@@ -194,7 +201,12 @@ def models(task: DictConfig, case: Case) -> dict[str, ModelDrafter]:
 
     try:
         return {
-            "w4": model(Profile((float(task.w4_rate),) * int(task.w4_tokens)), W4_PASS, W4_REQUEST, W4_VERIFY_REQUEST),
+            "w4": model(
+                Profile((float(task.w4_rate),) * int(task.w4_tokens)),
+                W4_PASS,
+                W4_REQUEST,
+                W4_VERIFY_REQUEST - TARGET_REQUEST,
+            ),
             "eagle": model(constant_rate(float(task.eagle_tau), int(task.eagle_tokens)), HEAD_PASS, 0.0, 0.0),
             "mtp": model(Profile(tuple(map(float, task.mtp_rates))), HEAD_PASS, 0.0, 0.0),
         }
@@ -228,14 +240,14 @@ def summary(
 
 
 def speedup_by_live(engine: TextEngine, case: Case) -> list[tuple[int, float]]:
-    """Speedup of a pass at so many live requests an engine, with the best draft limit, from what the drafter's drafts of
-    the last step were worth."""
+    """Speedup of a pass at so many live requests an engine, at the best draft limit: from what drafts were worth in the
+    last step."""
     drafted = np.cumsum(engine.drafts_of[::-1])[::-1][1:] / engine.drafts_of.sum()  # share with at least j tokens
     accepted = np.cumsum(engine.accepts_of[::-1])[::-1][1:] / engine.accepts_of.sum()
     emitted, sent = 1 + np.cumsum(accepted), np.cumsum(drafted)
     context = float(np.mean(case.works[-1].lengths)) / 2
     curve = []
-    for live in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024):
+    for live in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, MOST_LIVE):
         b = np.full(len(sent), float(live))
         drafts = case.form.predict(b, b * (1 + sent), b * context) + case.draft_s * live
         plain = case.form.predict(b, b, b * context)
@@ -245,20 +257,24 @@ def speedup_by_live(engine: TextEngine, case: Case) -> list[tuple[int, float]]:
 
 def advice(das: dict[str, float], name: str, pays: int, case: Case) -> str:
     """One plain line."""
+    limit = f"up to about {pays} live requests an engine" if pays < MOST_LIVE else "at any number of live requests"
     window = 2 if "window" in name else 16
     gain, sure = -das["rollout_change"], -das["high_change"]
     if sure >= WORTH:
         return (
             f"Turn it on with arm=das budget=marginal budget.tokens=32 drafter.window={window}: rollouts should take "
-            f"{gain:.0%} less time ({sure:.0%} to {-das['low_change']:.0%}), whole steps {-das['step_change']:.0%} less; "
-            f"it pays up to about {pays} live requests an engine, and the budget stops drafting above."
+            f"{gain:.0%} less time ({sure:.0%} to {-das['low_change']:.0%}), whole steps {-das['step_change']:.0%} "
+            "less; "
+            f"it pays {limit}; the budget drafts less as they are more."
         )
     if gain >= WORTH:
         return (
-            f"Perhaps: {gain:.0%} less rollout time is expected, but {sure:.0%} if drafted tokens cost {DOUBT:.0%} more than "
+            f"Perhaps: {gain:.0%} less rollout time is expected, but {sure:.0%} if drafted tokens cost {DOUBT:.0%} "
+            "more than "
             "assumed: measure your step times (task.step_ms) and ask again."
         )
     return (
-        f"Do not: speculation from history changes rollout time by {-gain:+.0%} here; it pays up to about {pays} live requests "
+        f"Do not: speculation from history changes rollout time by {-gain:+.0%} here; it pays up to about {pays} "
+        "live requests "
         f"an engine, and {das['tokens_per_pass']:.2f} tokens a pass do not make up for what drafts cost."
     )

@@ -33,8 +33,8 @@ BANDWIDTH_SHARE = 0.776
 FLOPS_SHARE = 0.748
 KV_SHARE = 0.30
 TARGET_REQUEST = 54e-6  # seconds a live request in a pass
-# A 4-bit copy of the target as its drafter: a draft pass over a target pass (eta_D W_D / W_T: .48, .49, .42), and what a
-# request adds to a draft pass and to a verifying one.
+# A 4-bit copy of the target as its drafter: a draft pass over a target pass (eta_D W_D / W_T: .48, .49, .42), and what
+# a request adds to a draft pass and to a verifying one.
 W4_PASS = 0.46
 W4_REQUEST = 103e-6
 W4_VERIFY_REQUEST = 200e-6

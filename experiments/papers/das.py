@@ -26,7 +26,8 @@ from experiments.recorded import grouped, read_rollouts
 from experiments.setup import plain
 
 PREFACE = (
-    "Text: recorded chains of thought (no recording of the paper's own runs exists); where a trace has too few responses "
+    "Text: recorded chains of thought (no recording of the paper's own runs exists); where a trace has too few "
+    "responses "
     "of a problem, further ones are synthetic (das/replay/synthesis.py). Latencies: points of the paper's Fig 8, "
     "digitised. One engine of the paper's 8 or 16 is simulated with its share of problems. Reduction = 1 - with / "
     "without speculation. Figures of the paper carry no time unit; seconds are assumed."
@@ -226,8 +227,10 @@ def maths(
             f"{lengths.mean():.0f} tokens on average, {lengths.max()} at most.",
             [*lines, accepted],
             "The first epoch has no history of its own problems, and chains of thought sampled at 0.6 to 0.7 repeat "
-            "their siblings and themselves for 1 to 2 tokens a pass only; that alone saves what steps 1-9 show. The paper "
-            "saves 50 % in step 1, which our replay of recorded text does not support: either its trees were warm, or its "
+            "their siblings and themselves for 1 to 2 tokens a pass only; that alone saves what steps 1-9 show. The "
+            "paper "
+            "saves 50 % in step 1, which our replay of recorded text does not support: either its trees were warm, "
+            "or its "
             "responses repeat themselves more (das_reduction.png is the curve that recorded text supports). "
             "What limits it later is the text, not the budget: see the cold-start table for tokens per pass. "
             "Times in seconds differ because our responses are shorter than its 16k-capped ones and because Fig 8 at "
@@ -280,7 +283,8 @@ def code(
                 f"{batch} problems x 8 on one engine of 16, {steps} steps, no problem twice, at most {most} tokens. "
                 "The text is recorded maths: no recorded code was at hand.",
                 lines,
-                "No history can help here (DeepCoder's 24K problems do not come twice in 50 steps): the gain is own and "
+                "No history can help here (DeepCoder's 24K problems do not come twice in 50 steps): the gain is own "
+                "and "
                 "sibling text, in both. With few live requests a pass costs its fixed price, drafts are nearly free, "
                 "and the budget has little to cut: unlimited loses less than in the paper.",
             )
@@ -317,10 +321,12 @@ def cold_start(
     return [
         Section(
             "Cold start: where do drafts come from?",
-            f"{task.ablation_problems} problems x 8 x 4 epochs, fixed drafts of 16. Tokens per pass in each epoch, and the "
+            f"{task.ablation_problems} problems x 8 x 4 epochs, fixed drafts of 16. Tokens per pass in each epoch, "
+            "and the "
             "reduction of rollout time over all of them. The paper has no such ablation.",
             lines,
-            "Siblings and own text give most of it; history adds from the second epoch on, as much as a warm start gives "
+            "Siblings and own text give most of it; history adds from the second epoch on, as much as a warm start "
+            "gives "
             "the first.",
         )
     ]
@@ -374,7 +380,8 @@ def scope_and_window(
                     accepted(scope="global+request", window=1000),
                 ),
             ],
-            "The order of problem and global scope is the paper's; the request's own text is worth more here than there.",
+            "The order of problem and global scope is the paper's; the request's own text is worth more here than "
+            "there.",
         ),
         Section(
             "Fig 7: window, in epochs",
@@ -391,7 +398,8 @@ def scope_and_window(
                 ),
                 Line("all", str(seven["window_all"]["mean"]), "", every),
             ],
-            "Recorded text of one policy: nothing goes stale, so a longer window can only help. Levels differ: the paper's "
+            "Recorded text of one policy: nothing goes stale, so a longer window can only help. Levels differ: the "
+            "paper's "
             "steps 400-600 follow hundreds of updates that make a policy repeat itself.",
         ),
     ]
