@@ -264,17 +264,14 @@ def advice(das: dict[str, float], name: str, pays: int, case: Case) -> str:
         return (
             f"Turn it on with arm=das budget=marginal budget.tokens=32 drafter.window={window}: rollouts should take "
             f"{gain:.0%} less time ({sure:.0%} to {-das['low_change']:.0%}), whole steps {-das['step_change']:.0%} "
-            "less; "
-            f"it pays {limit}; the budget drafts less as they are more."
+            f"less; it pays {limit}; the budget drafts less as they are more."
         )
     if gain >= WORTH:
         return (
             f"Perhaps: {gain:.0%} less rollout time is expected, but {sure:.0%} if drafted tokens cost {DOUBT:.0%} "
-            "more than "
-            "assumed: measure your step times (task.step_ms) and ask again."
+            "more than assumed: measure your step times (task.step_ms) and ask again."
         )
     return (
-        f"Do not: speculation from history changes rollout time by {-gain:+.0%} here; it pays up to about {pays} "
-        "live requests "
-        f"an engine, and {das['tokens_per_pass']:.2f} tokens a pass do not make up for what drafts cost."
+        f"Do not: speculation from history changes rollout time by {-gain:+.0%} here; it pays up to about {pays} live "
+        f"requests an engine, and {das['tokens_per_pass']:.2f} tokens a pass do not make up for what drafts cost."
     )

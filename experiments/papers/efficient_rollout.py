@@ -22,10 +22,8 @@ from experiments.progress import Progress
 
 PREFACE = (
     "Times: the paper's published roofline constants (A100, TP1). Lengths: drawn between guessed quantiles, as the "
-    "paper "
-    "gives completion times only; 8 engines of 128 requests, the slowest ends the rollout. Acceptance: the published "
-    "rate at "
-    "every position. Change = with speculation / without - 1."
+    "paper gives completion times only; 8 engines of 128 requests, the slowest ends the rollout. Acceptance: the "
+    "published rate at every position. Change = with speculation / without - 1."
 )
 MODELS = ("Qwen2.5-7B", "Qwen2.5-14B", "Llama-3.1-8B-Instruct")
 HOST_MS = (0, 5, 10, 15)  # of a speculation cycle: the paper's roofline leaves it out
@@ -136,15 +134,11 @@ def main_table(published: dict[str, Any], models: dict[str, Roofline], folder: P
         "3 rollouts a cell, means. EAGLE-3: its published draft time, the roofline's verification, the mean tau.",
         lines,
         "With the roofline's times alone both W4 arms gain more than was measured; 10 to 15 ms of host time a cycle, "
-        "which the roofline leaves out, bring the 7B and the 8B near the measured values. The 14B's measured "
-        "slowdown of "
-        "always-on is not reached at any host time tried. EAGLE-3 is far off: its tau falls with depth (1.2 to 1.6 "
-        "beyond "
-        "4k tokens for the 7B and the Llama), and the tail is deep; a mean tau hides that, and host time is left out "
-        "too. "
-        "The order toggle, always on, plain holds in every cell. No constant was fitted to these results; the host "
-        "times "
-        "are a scan.",
+        "which the roofline leaves out, bring the 7B and the 8B near the measured values. The 14B's measured slowdown "
+        "of always-on is not reached at any host time tried. EAGLE-3 is far off: its tau falls with depth (1.2 to 1.6 "
+        "beyond 4k tokens for the 7B and the Llama), and the tail is deep; a mean tau hides that, and host time is "
+        "left out too. The order toggle, always on, plain holds in every cell. No constant was fitted to these "
+        "results; the host times are a scan.",
         [drawn],
     )
 

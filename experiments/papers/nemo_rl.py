@@ -13,8 +13,7 @@ from experiments.progress import Progress
 PREFACE = (
     "The paper's numbers are second-hand (three public summaries that agree). Ours are computed from a model of three "
     "parameters: rollout speedup = alpha / (c0 + c1 k), step speedup = 1 / (1 - R + R / rollout speedup), with alpha "
-    "tokens "
-    "a cycle, k drafted, R the rollout's share of the step."
+    "tokens a cycle, k drafted, R the rollout's share of the step."
 )
 
 
@@ -80,13 +79,11 @@ def drafters(published: dict[str, Any]) -> Section:
     return Section(
         "Drafters, 8B",
         "Ours: the published alpha with a derived B200 roofline (not measured) at 8, 64 and 256 live requests an "
-        "engine, and "
-        f"{HEAD_PASS} of a plain pass for each draft pass.",
+        f"engine, and {HEAD_PASS} of a plain pass for each draft pass.",
         lines,
-        "Where drafts are nearly free (few live requests) the roofline promises far more than was measured, and longer "
-        "drafts look better, where the paper found them worse. What was measured needs 0.6 to 0.8 plain passes for "
-        "every "
-        "drafted token: many live requests, a slow drafting path, or host time a pass that no roofline has.",
+        "Where drafts are nearly free (few live requests) the roofline promises far more than was measured, and "
+        "longer drafts look better, where the paper found them worse. What was measured needs 0.6 to 0.8 plain passes "
+        "for every drafted token: many live requests, a slow drafting path, or host time a pass that no roofline has.",
     )
 
 
@@ -100,8 +97,7 @@ def asynchronous(published: dict[str, Any]) -> Section:
         "If nothing but the exposed rollout shrank.",
         [Line("step speedup", "", f"{data['step_speedup']}x", f"{ours:.2f}x")],
         f"The step shrank by {data['step_s']['ar'] - data['step_s']['sd']:.1f} s, the exposed rollout by "
-        f"{exposed:.1f} s: the "
-        "rest is not explained by what is published.",
+        f"{exposed:.1f} s: the rest is not explained by what is published.",
     )
 
 
@@ -143,12 +139,10 @@ def heatmap(published: dict[str, Any], folder: Path) -> Section:
     return Section(
         "235B-A22B, simulated by the paper",
         f"c0 = {c0}, c1 = {c1}, R = {model['R_gen_512']} at 512 and {model['R_gen_2048']} at 2048 GPUs: solved from "
-        "the first two "
-        "published points (and the last, for its R); the third is the test.",
+        "the first two published points (and the last, for its R); the third is the test.",
         lines,
         "The published speedups need drafting that costs 3 % of a pass a token; at the cost implied by the measured "
-        "8B runs "
-        "most of them are gone (nemo_cost.png).",
+        "8B runs most of them are gone (nemo_cost.png).",
         [grid, drawn],
     )
 
