@@ -27,7 +27,7 @@ def write(
     """Write the page. scale: requests that each simulated one stands for."""
     rows = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{row['rollout_s']:.1f}</td><td>{row['rollout_change']:+.1%}</td>"
-        f"<td>{row['low_change']:+.1%} to {row['high_change']:+.1%}</td><td>{row['step_s']:.1f}</td>"
+        f"<td>{span(row).lstrip(', ')}</td><td>{row['step_s']:.1f}</td>"
         f"<td>{row['step_change']:+.1%}</td><td>{row['tokens_per_pass']:.2f}</td></tr>"
         for name, row in arms.items()
     )
@@ -44,6 +44,13 @@ def write(
         "mtp are models at the given acceptance, switched on once they pay.</p>"
         f"<p>{_image(_bars(arms))}</p><p>{_image(_live(timelines, scale))}</p><p>{_image(_speedup(curve))}</p></html>"
     )
+
+
+def span(row: Mapping[str, float]) -> str:
+    """The range of an arm's change, where its price was varied."""
+    if row["low_s"] == row["high_s"]:
+        return ""
+    return f", {row['low_change']:+.1%} to {row['high_change']:+.1%}"
 
 
 def _figure() -> tuple[Any, Any]:

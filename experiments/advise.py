@@ -93,11 +93,10 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         if name == "das":
             low, high = (case.text(budget, 1 + sign * DOUBT, **options)[0] for sign in (-1, 1))
         results[name] = steps, low, high
-    for name, model in models(task, case).items():
-        results[name] = tuple(  # type: ignore[assignment]
-            case.simulate(ProfileEngine(case.times(dearer), case.slots, model, 0))
-            for dearer in (1.0, 1 - DOUBT, 1 + DOUBT)
-        )
+    priced = [models(task, case, dearer) for dearer in (1.0, 1 - DOUBT, 1 + DOUBT)]
+    for name in priced[0]:
+        runs = [case.simulate(ProfileEngine(case.times(), case.slots, model[name], 0)) for model in priced]
+        results[name] = runs[0], runs[1], runs[2]
     share = rest_share(task, plain)
     arms = {name: summary(steps, low, high, plain, share) for name, (steps, low, high) in results.items()}
     curve = speedup_by_live(engine, case)
@@ -113,8 +112,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     }
     for name, row in arms.items():
         progress.note(
-            f"{name:<14s} rollout {row['rollout_s']:8.2f} s ({row['rollout_change']:+.1%}, {row['low_change']:+.1%} to "
-            f"{row['high_change']:+.1%})  step {row['step_s']:8.2f} s ({row['step_change']:+.1%})  "
+            f"{name:<14s} rollout {row['rollout_s']:8.2f} s ({row['rollout_change']:+.1%}{page.span(row)})  "
+            f"step {row['step_s']:8.2f} s ({row['step_change']:+.1%})  "
             f"tokens/pass {row['tokens_per_pass']:.2f}"
         )
     timelines = {name: steps[-1].timelines[0] for name, (steps, _, _) in results.items() if name in ("none", "das")}
@@ -181,9 +180,9 @@ def sample(steps: list[Workload], tokens: int) -> list[Workload]:
     return [work.part(ids) for work, ids in zip(related, parts, strict=True) if ids]
 
 
-def models(task: DictConfig, case: Case) -> dict[str, ModelDrafter]:
+def models(task: DictConfig, case: Case, dearer: float) -> dict[str, ModelDrafter]:
     """Drafters that are models, at the given acceptance. A draft pass costs a share of a plain one."""
-    times = case.times()
+    times = case.times(dearer)
 
     def plain(live: float, context: float) -> float:
         return times.target(int(live), 0, int(context))
@@ -257,7 +256,11 @@ def speedup_by_live(engine: TextEngine, case: Case) -> list[tuple[int, float]]:
 
 def advice(das: dict[str, float], name: str, pays: int, case: Case) -> str:
     """One plain line."""
-    limit = f"up to about {pays} live requests an engine" if pays < MOST_LIVE else "at any number of live requests"
+    limit = (
+        f"up to about {pays} live requests an engine"
+        if pays < MOST_LIVE
+        else f"at every number of live requests looked at, up to {pays}"
+    )
     window = 2 if "window" in name else 16
     gain, sure = -das["rollout_change"], -das["high_change"]
     if sure >= WORTH:
