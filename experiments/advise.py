@@ -6,7 +6,7 @@ settings, advice. Page: advice.html, self-contained.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from das.replay.profile_engine import ModelDrafter, Profile, ProfileEngine, cons
 from das.replay.scale import Dearer, Scaled
 from das.replay.text_engine import TextEngine
 from das.replay.times import Table, Times
-from das.replay.workload import Workload
+from das.replay.workload import Workload, workload
 from experiments.errors import UserError
 from experiments.progress import Progress
 from experiments.recorded import read_rollouts
@@ -93,12 +93,9 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         if name == "das":
             low, high = (case.text(budget, 1 + sign * DOUBT, **options)[0] for sign in (-1, 1))
         results[name] = steps, low, high
-    priced = [models(task, case, dearer) for dearer in (1.0, 1 - DOUBT, 1 + DOUBT)]
-    for name in priced[0]:
-        runs = [case.simulate(ProfileEngine(case.times(), case.slots, model[name], 0)) for model in priced]
-        results[name] = runs[0], runs[1], runs[2]
     share = rest_share(task, plain)
     arms = {name: summary(steps, low, high, plain, share) for name, (steps, low, high) in results.items()}
+    arms |= model_arms(task, case, plain, share)
     curve = speedup_by_live(engine, case)
     pays = max([live for live, gain in curve if gain >= 1 + WORTH], default=0)
     chosen = "das, window 2" if arms["das, window 2"]["rollout_s"] < 0.99 * arms["das"]["rollout_s"] else "das"
@@ -178,6 +175,22 @@ def sample(steps: list[Workload], tokens: int) -> list[Workload]:
     kept = set(chosen)
     parts = [[i for i, p in enumerate(work.problems) if p in kept] for work in related]
     return [work.part(ids) for work, ids in zip(related, parts, strict=True) if ids]
+
+
+def model_arms(task: DictConfig, case: Case, plain: Sequence[Step], share: float) -> dict[str, dict[str, float]]:
+    """Drafters that are models need lengths only: a whole engine's requests, drawn from those of the last step."""
+    lengths = np.random.default_rng(0).choice(case.works[-1].lengths, round(len(case.works[-1]) * case.scale))
+    whole = workload([str(i) for i in range(len(lengths))], [np.zeros(n, np.int32) for n in lengths], int(task.prompt))
+    full = replace(case, works=[whole], scale=1.0)
+    none = full.simulate(PlainEngine(full.times(), full.slots))
+    seconds = float(np.mean([step.rollout_s for step in plain])) / none[0].rollout_s  # of the sample, for the table
+    priced = [models(task, full, dearer) for dearer in (1.0, 1 - DOUBT, 1 + DOUBT)]
+    arms = {}
+    for name in priced[0]:
+        runs = [full.simulate(ProfileEngine(full.times(), full.slots, model[name], 0)) for model in priced]
+        row = summary(runs[0], runs[1], runs[2], none, share)
+        arms[name] = {key: value * seconds if key.endswith("_s") else value for key, value in row.items()}
+    return arms
 
 
 def models(task: DictConfig, case: Case, dearer: float) -> dict[str, ModelDrafter]:
