@@ -247,13 +247,16 @@ def maths(
             f"{lengths.mean():.0f} tokens on average, {lengths.max()} at most.",
             [*lines, accepted],
             "The paper saves 50 % from step 1 on; recorded text supports the curve in das_reduction.png: less in the "
-            "first epoch, where only siblings and own text can be drafted from, more once problems come again. Two "
-            "things limit it. The text: with 16 tokens drafted at every pass it gives 2 to 3 tokens a pass (cold "
-            "start, below). And the batch: at 256 live requests Fig 8's price of a drafted token (28 us) is what an "
-            "emitted one costs, so only likely ones pay; `drafts for nothing` is what the same drafts would save if "
-            "verification were free. Seconds differ because our responses are shorter than its own, and because Fig 8 "
-            "at 256 live requests (15 ms) does not give the 28 ms a pass that 457 s for 16k tokens would need: what "
-            "else its passes cost is not published.",
+            "first epoch, where only siblings and own text can be drafted from, more once problems come again. What "
+            "limits it most is the batch: at 256 live requests Fig 8's price of a drafted token (28 us) is what an "
+            "emitted one costs, so only likely ones pay. `drafts for nothing` is what 16 drafted tokens at every pass "
+            "would save if verifying them were free: the paper's savings are near that, as if its engine verified for "
+            "less than its own Fig 8 says. The text is the other limit: 2 to 3 tokens a pass with 16 drafted (cold "
+            "start, below). Seconds differ because our responses are shorter than its own, and because Fig 8 at 256 "
+            "live "
+            "requests (15 ms) does not give the 28 ms a pass that 457 s for 16k tokens would need: what else its "
+            "passes "
+            "cost is not published.",
             figures,
         ),
         Section(
