@@ -253,10 +253,8 @@ def maths(
             "would save if verifying them were free: the paper's savings are near that, as if its engine verified for "
             "less than its own Fig 8 says. The text is the other limit: 2 to 3 tokens a pass with 16 drafted (cold "
             "start, below). Seconds differ because our responses are shorter than its own, and because Fig 8 at 256 "
-            "live "
-            "requests (15 ms) does not give the 28 ms a pass that 457 s for 16k tokens would need: what else its "
-            "passes "
-            "cost is not published.",
+            "live requests (15 ms) does not give the 28 ms a pass that 457 s for 16k tokens would need: what else its "
+            "passes cost is not published.",
             figures,
         ),
         Section(
