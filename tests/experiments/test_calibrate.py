@@ -1,6 +1,7 @@
 """task=calibrate: passes hold what they should, and its file is a latency model."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_timed_passes_hold_all_requests_and_all_drafts(engines: Engines, tiny_po
     rows = timed_passes(engine, runner, live=4, drafts=3, count=5)
     assert [row[:2] for row in rows] == [[4, 16]] * 5
     contexts = [row[2] for row in rows]
-    assert all(later - earlier >= 4 for earlier, later in zip(contexts, contexts[1:], strict=False))
+    assert all(later - earlier >= 4 for earlier, later in pairwise(contexts))
     assert all(row[3] > 0 for row in rows)
     engines.close()
 

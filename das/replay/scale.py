@@ -1,0 +1,28 @@
+"""Forms that stand for other forms: one simulated request for several, drafts at another price."""
+
+from dataclasses import dataclass
+
+from das.budget.latency_forms import Array, Form
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Every simulated request stands for `requests` alike ones: few recorded responses for a large batch."""
+
+    form: Form
+    requests: float
+
+    def predict(self, live: Array, tokens: Array, context: Array) -> Array:
+        return self.form.predict(live * self.requests, tokens * self.requests, context * self.requests)
+
+
+@dataclass(frozen=True)
+class Dearer:
+    """What drafted tokens add to a pass costs `times` as much: how far off may the latency model be?"""
+
+    form: Form
+    times: float
+
+    def predict(self, live: Array, tokens: Array, context: Array) -> Array:
+        plain = self.form.predict(live, live, context)
+        return plain + self.times * (self.form.predict(live, tokens, context) - plain)

@@ -1,0 +1,137 @@
+"""Workloads of sizes that no trace has, made of recorded responses.
+
+A problem's responses are its recorded ones, in random order, each once; when more are needed, they come again, changed.
+A changed response is a walk: it begins like a recorded one, has its length, and with probability 1/run a token goes on
+at another place of the problem's responses that follows the same token. So every two tokens in a row are recorded ones.
+`run` is fitted so that the drafter gets as many tokens per pass out of changed responses as out of recorded ones:
+half of the recorded responses and as many changed ones against all recorded ones.
+
+Lengths are those of the recorded responses (bootstrap); `stretch` multiplies them all, `most` cuts them.
+
+A synthetic problem is a recorded one under other token ids, so that it shares nothing with its doubles; the first of
+each keeps its ids, and shares what recorded problems share.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from das.replay.workload import Workload, workload
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A recorded problem: its responses one after the other, and places that look alike."""
+
+    tokens: np.ndarray
+    begins: np.ndarray  # where each response begins
+    lengths: np.ndarray
+    ends: np.ndarray  # bool: the last token of a response
+    order: np.ndarray  # places sorted by their token, without the ends of responses
+    first: np.ndarray  # of each place: where its like begin in `order`, and how many they are
+    count: np.ndarray
+
+    def other(self, at: np.ndarray, choice: np.ndarray) -> np.ndarray:
+        """A place like each of `at` (any place, where there is none); choice: uniform in [0, 1)."""
+        pick = self.first[at] + (choice * self.count[at]).astype(np.int64)
+        anywhere = (choice * len(self.order)).astype(np.int64)
+        return self.order[np.where(self.count[at] > 0, pick, anywhere)]
+
+
+def _source(responses: list[np.ndarray]) -> _Source:
+    lengths = np.array([len(response) for response in responses])
+    tokens = np.concatenate(responses)
+    stops = np.cumsum(lengths)
+    ends = np.zeros(len(tokens), bool)
+    ends[stops - 1] = True
+    order = np.argsort(tokens, kind="stable")
+    order = order[~ends[order]]
+    first = np.searchsorted(tokens[order], tokens, side="left")
+    count = np.searchsorted(tokens[order], tokens, side="right") - first
+    return _Source(tokens, stops - lengths, lengths, ends, order, first, count)
+
+
+class Synthesis:
+    """run: mean tokens in a row that a changed response copies."""
+
+    def __init__(self, recorded: Workload, run: float) -> None:
+        if run < 1:
+            raise ValueError(f"a changed response copies at least 1 token in a row, got {run}")
+        if recorded.lengths.max() < 2:
+            raise ValueError("responses of one token say nothing about text")
+        self.run = run
+        self.vocabulary = int(recorded.tokens.max()) + 1
+        members: dict[str, list[np.ndarray]] = {}
+        for i, problem in enumerate(recorded.problems):
+            members.setdefault(problem, []).append(recorded.response(i))
+        self._sources = [_source(responses) for responses in members.values()]
+
+    def make(self, problems: int, group: int, most: int, seed: int, stretch: float = 1.0, prompt: int = 0) -> Workload:
+        """`problems` problems with `group` responses each, of at most `most` tokens; a problem's are in a row."""
+        if min(problems, group, most) < 1 or stretch <= 0:
+            raise ValueError("problems, group, most and stretch must be positive")
+        random = np.random.default_rng(seed)
+        names, texts = [], []
+        for problem in range(problems):
+            source = self._sources[problem % len(self._sources)]
+            own_ids = problem // len(self._sources) * self.vocabulary
+            recorded = len(source.begins)
+            homes = np.concatenate([random.permutation(recorded) for _ in range(-(-group // recorded))])[:group]
+            lengths = np.clip(np.round(stretch * source.lengths[homes]), 1, most).astype(np.int64)
+            texts += [text + own_ids for text in self._texts(source, homes, lengths, random)]
+            names += [f"synthetic-{problem}"] * group
+        return workload(names, texts, prompt)
+
+    def _texts(
+        self, source: _Source, homes: np.ndarray, lengths: np.ndarray, random: np.random.Generator
+    ) -> list[np.ndarray]:
+        """A text for each home; texts that are not just recorded ones are made side by side."""
+        begins, own = source.begins[homes], source.lengths[homes]
+        again = np.arange(len(homes)) >= len(source.begins)
+        texts = [source.tokens[b : b + n] for b, n in zip(begins.tolist(), lengths.tolist(), strict=True)]
+        made = np.flatnonzero(again | (lengths > own))
+        if not len(made):
+            return texts
+        longest = int(lengths[made].max())
+        leaving, choice = random.random((longest, len(made))), random.random((longest, len(made)))
+        out = np.empty((longest, len(made)), np.int32)
+        rate = np.where(again[made], 1 / self.run, 0.0)
+        at, left = begins[made], lengths[made]
+        for t in range(longest):
+            out[t] = source.tokens[at]
+            go = (leaving[t] < rate) | source.ends[at]
+            at = np.where(go, source.other(at, choice[t]), at) + 1 if go.any() else at + 1
+        for column, i in enumerate(made.tolist()):
+            texts[i] = out[: left[column], column]
+        return texts
+
+
+def halves(recorded: Workload) -> tuple[Workload, int]:
+    """Every other response of each problem, and how many responses the problem with the fewest has."""
+    members: dict[str, list[int]] = {}
+    for i, problem in enumerate(recorded.problems):
+        members.setdefault(problem, []).append(i)
+    chosen = [i for ids in members.values() for i in ids[::2]]
+    return recorded.part(chosen), min(len(ids) for ids in members.values())
+
+
+def fitted(
+    recorded: Workload, tokens_per_pass: Callable[[Workload], float], most: int, seed: int, rounds: int = 6
+) -> Synthesis:
+    """A synthesis of all recorded responses, with the `run` at which half of them, changed, stand in for the others.
+
+    tokens_per_pass: of a workload with as many responses a problem as the recorded one, by replay. Bisection on a
+    logarithmic scale, 1 to 1000 tokens.
+    """
+    goal = tokens_per_pass(recorded)
+    half, group = halves(recorded)
+    problems = len(set(recorded.problems))
+    low, high = 1.0, 1000.0
+    for _ in range(rounds):
+        middle = float(np.sqrt(low * high))
+        if tokens_per_pass(Synthesis(half, middle).make(problems, group, most, seed)) < goal:
+            low = middle
+        else:
+            high = middle
+    return Synthesis(recorded, float(np.sqrt(low * high)))

@@ -1,0 +1,56 @@
+"""What a pass costs in a replay: the target's forward, prompts, drafting and the host, as terms of their own."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from das.budget.latency_forms import Array, Form
+
+
+@dataclass(frozen=True)
+class Table:
+    """Measured times of passes by their tokens, linear between the points and beyond the last two."""
+
+    tokens: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.seconds) or len(self.tokens) < 2:
+            raise ValueError("a latency table needs two points or more, tokens and seconds of each")
+        if min(np.diff(self.tokens)) <= 0:
+            raise ValueError("a latency table's tokens must rise from point to point")
+        if min(self.seconds) <= 0:
+            raise ValueError(f"times must be positive, got {min(self.seconds)}")
+
+    def predict(self, live: Array, tokens: Array, context: Array) -> Array:
+        slope = (self.seconds[-1] - self.seconds[-2]) / (self.tokens[-1] - self.tokens[-2])
+        beyond = np.maximum(np.asarray(tokens) - self.tokens[-1], 0.0) * slope
+        return np.interp(tokens, self.tokens, self.seconds) + beyond
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds. The form is of das.budget.latency_forms, or a Table."""
+
+    form: Form
+    host: float = 0.0  # a pass: scheduling, sampling, output
+    prefill: float = 0.0  # a prompt token
+    draft_request: float = 0.0  # a request that is asked for a draft
+    draft_token: float = 0.0  # a drafted token, before trimming
+    speculation: float = 0.0  # a pass that verifies drafts, beside what the form says
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name != "form" and getattr(self, field.name) < 0:
+                raise ValueError(f"cost {field.name} is negative: {getattr(self, field.name)}")
+
+    def target(self, live: int, drafted: int, context: int) -> float:
+        """A target pass, with the host's share."""
+        b, n, x = (np.array(value, np.float64) for value in (live, live + drafted, context))
+        return float(self.form.predict(b, n, x)) + self.host + (self.speculation if drafted else 0.0)
+
+    def plain(self, live: int, context: int, passes: int) -> Array:
+        """`passes` target passes in a row without drafts, the context growing by a token a request and pass."""
+        contexts = context + live * np.arange(passes, dtype=np.float64)
+        b = np.full(passes, live, np.float64)
+        return self.form.predict(b, b, contexts) + self.host

@@ -1,0 +1,59 @@
+"""What is replayed: the responses of a training step, as token ids or as lengths alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from das.trajectory import token_array
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The responses of one training step, in the order their requests are sent.
+
+    problems: problem id of each; tokens: all responses one after the other; starts: where each begins, and the end of
+    the last; prompt: tokens of a prompt.
+    """
+
+    problems: tuple[str, ...]
+    tokens: np.ndarray  # int32
+    starts: np.ndarray  # int64 [responses + 1]
+    prompt: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.problems:
+            raise ValueError("nothing to replay: no responses")
+        if len(self.starts) != len(self.problems) + 1:
+            raise ValueError(f"{len(self.problems)} problem ids but {len(self.starts) - 1} responses")
+        if (self.lengths < 1).any():
+            raise ValueError(f"response {int(np.argmin(self.lengths))} is empty: every response needs a token")
+        if self.prompt < 0:
+            raise ValueError(f"prompts cannot have {self.prompt} tokens")
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each response."""
+        return np.diff(self.starts)
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def response(self, i: int) -> np.ndarray:
+        """Token ids of a response."""
+        return self.tokens[self.starts[i] : self.starts[i + 1]]
+
+    def part(self, chosen: Sequence[int]) -> "Workload":
+        """The chosen responses only."""
+        return workload([self.problems[i] for i in chosen], [self.response(i) for i in chosen], self.prompt)
+
+    def capped(self, most: int) -> "Workload":
+        """The same, each response cut at `most` tokens."""
+        return workload(self.problems, [self.response(i)[:most] for i in range(len(self))], self.prompt)
+
+
+def workload(problems: Sequence[str], responses: Sequence[Sequence[int] | np.ndarray], prompt: int = 0) -> Workload:
+    """Responses (token ids) and their problems. ValueError for none, an empty one, or ids that are no token ids."""
+    arrays = [token_array(response) for response in responses]
+    starts = np.concatenate([[0], np.cumsum([len(a) for a in arrays])]).astype(np.int64)
+    return Workload(tuple(problems), np.concatenate(arrays) if arrays else np.empty(0, np.int32), starts, prompt)

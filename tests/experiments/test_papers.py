@@ -1,0 +1,54 @@
+"""The DAS report at its smallest, on traces made here."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from experiments import reproduce
+from experiments.drafter_replay import generated
+from experiments.errors import CONFIGS, UserError
+
+SMALL = "problems=2 maths_steps=10 maths_batch=1 code_steps=2 ablation_problems=2 window_problems=2 window_epochs=3"
+
+
+def report(traces: Path, folder: Path, *more: str) -> str:
+    overrides = ["task=reproduce", f"task.traces={traces}", *(f"task.{option}" for option in SMALL.split()), *more]
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = compose("config", overrides=overrides)
+    reproduce.run(config, [], str(folder))
+    return (folder / "report.md").read_text()
+
+
+def write_traces(folder: Path) -> Path:
+    folder.mkdir()
+    for seed, name in enumerate(("areal_deepscaler_base", "areal_nemotron_base", "steer_r1d_qwen14b_pos0to3")):
+        with gzip.open(folder / f"{name}.jsonl.gz", "wt") as file:
+            for problem, texts in generated(2, 32, 120, seed):
+                for text in texts:
+                    file.write(json.dumps({"problem_id": problem, "response_ids": text.tolist()}) + "\n")
+    return folder
+
+
+def test_das_report(tmp_path: Path) -> None:
+    rows = [{"arm": arm, "rollout_s": s} for arm, s in (("none", 2.0), ("das", 1.0), ("das_unlimited", 1.25))]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = report(write_traces(tmp_path / "traces"), tmp_path / "out", f"task.engine_run={tmp_path / 'run'}")
+    for title in ("Fig 8", "Fig 10", "Fig 1:", "Figs 11 and 12", "Fig 13 left", "Cold start", "Fig 6", "Fig 7"):
+        assert f"## {title}" in text
+    assert "| das against none, steps 1-30: reduction | 40.7 % |" in text
+    assert "| 50.0 % |" in text
+    assert "| 20.0 % |" in text
+    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {
+        "das_fig10.png",
+        "das_reduction.png",
+        "das_fig1.png",
+    }
+
+
+def test_missing_traces_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"task.traces=.* are not there"):
+        report(tmp_path, tmp_path / "out")

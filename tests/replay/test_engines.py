@@ -1,0 +1,212 @@
+"""Simulated engines against a slow, obvious simulation: a loop over requests and tokens, one pass at a time."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+
+from das.budget import LiveRequest, make_budget
+from das.budget.latency_forms import Drafting, Roofline
+from das.drafter import HistoryDrafter
+from das.replay.cluster import roll_out
+from das.replay.engine import PlainEngine
+from das.replay.profile_engine import ModelDrafter, Profile, ProfileEngine, constant_rate
+from das.replay.text_engine import PROMPT, TextEngine
+from das.replay.times import Table, Times
+from das.replay.workload import Workload, workload
+
+FORMS = (
+    Drafting(5e-3, 1e-4, 2e-3, 3e-4),
+    Roofline(5e-3, 1e-8, 2e-4, 1e-4),
+    Table((1.0, 10.0, 40.0), (4e-3, 5e-3, 9e-3)),
+)
+
+
+def made(seed: int, problems: int = 3, group: int = 4) -> Workload:
+    """Siblings repeat each other's phrases."""
+    random = np.random.default_rng(seed)
+    names, texts = [], []
+    for problem in range(problems):
+        phrases = [random.integers(0, 50, random.integers(3, 12)) for _ in range(6)]
+        for _ in range(group):
+            chosen = random.integers(0, 6, random.integers(1, 20))
+            names.append(f"p{problem}")
+            texts.append(np.concatenate([phrases[i] for i in chosen]))
+    return workload(names, texts, prompt=int(random.integers(0, 30)))
+
+
+def slow_plain(work: Workload, times: Times, slots: int) -> tuple[float, dict[int, float]]:
+    waiting, live, now = deque(range(len(work))), [], 0.0
+    finished = {}
+    while waiting or live:
+        came = 0
+        while waiting and len(live) < slots:
+            live.append([waiting.popleft(), 0])
+            came += 1
+        context = sum(work.prompt + at for _, at in live)
+        now += times.target(len(live), 0, context) + came * work.prompt * times.prefill
+        for request in live:
+            request[1] += 1
+            if request[1] == work.lengths[request[0]]:
+                finished[request[0]] = now
+        live = [r for r in live if r[0] not in finished]
+    return now, finished
+
+
+def slow_text(
+    work: Workload, times: Times, slots: int, drafter: HistoryDrafter, settings: dict, most: int
+) -> tuple[float, int, int, int]:
+    """Time, passes, drafted, accepted of a rollout; the drafter is left as the step left it."""
+    budget = make_budget(settings)
+    budget.begin_step(len(work))
+    waiting = deque(range(len(work)))
+    live: list[tuple[int, LiveRequest]] = []
+    over: list[LiveRequest] = []
+    drafts: dict[int, list[int]] = {}
+    now = drafting = 0.0
+    passes = drafted = accepted = batch = 0
+    prompt = np.arange(min(work.prompt, 128)) + PROMPT
+    while waiting or live:
+        fresh = []
+        while waiting and len(live) < slots:
+            i = waiting.popleft()
+            fresh.append((i, LiveRequest(str(i), work.problems[i], most, prompt=work.prompt)))
+            live.append(fresh[-1])
+        asked = sum(len(drafts.get(i, ())) for i, _ in live)
+        context = sum(work.prompt + r.generated for _, r in live)
+        seconds = times.target(len(live), asked, context) + drafting + len(fresh) * work.prompt * times.prefill
+        now += seconds
+        new: list[list[int]] = []
+        for i, request in live:
+            text = work.response(i).tolist()
+            draft, good = drafts.get(i, []), 0
+            while good < len(draft) and text[request.generated + good : request.generated + good + 1] == [draft[good]]:
+                good += 1
+            new.append(text[request.generated : request.generated + good + 1])
+            request.generated += len(new[-1])
+            request.drafted += len(draft)
+            request.accepted += good
+            request.passes += 1
+            passes, drafted, accepted = passes + 1, drafted + len(draft), accepted + good
+        for request in over:
+            drafter.end(request.name)
+            budget.end(request)
+        for _, request in fresh:
+            drafter.begin(request.name, request.problem, prompt)
+        if len(live) <= batch:
+            from das.budget import TargetPass
+
+            good = sum(len(tokens) for tokens in new)
+            budget.observe_pass(TargetPass(len(live), asked, good - len(live), context, seconds))
+        batch = len(live)
+        requests = [request for _, request in live]
+        drafter.observe_batch([r.name for r in requests], new)
+        limits = [
+            max(0, min(budget.longest, most - r.generated - 1, limit))
+            for r, limit in zip(requests, budget.limits(requests), strict=True)
+        ]
+        drafts, drafting = {}, 0.0
+        if any(limits):
+            proposed = drafter.propose_batch([r.name for r in requests], limits)
+            kept = budget.trim(requests, proposed)
+            drafts = {i: proposed[row].tokens[: kept[row]] for row, (i, _) in enumerate(live)}
+            drafting = times.draft_request * len(live) + times.draft_token * int(proposed.counts.sum())
+        over = [r for i, r in live if r.generated == work.lengths[i]]
+        live = [(i, r) for i, r in live if r.generated < work.lengths[i]]
+    for request in over:
+        drafter.end(request.name)
+    return now, passes, drafted, accepted
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_plain_engine_is_the_loop(seed: int) -> None:
+    work, slots = made(seed), 1 + seed % 7
+    times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5)
+    step = roll_out(work, [engine := PlainEngine(times, slots)], [range(len(work))], 1)
+    seconds, finished = slow_plain(work, times, slots)
+    assert step.rollout_s == pytest.approx(seconds)
+    assert engine.finished == pytest.approx(finished)
+    assert step.passes == step.tokens == len(work.tokens)
+    assert step.timelines[0]["emitted"].sum() == step.tokens
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "budget", [{"name": "fixed", "tokens": 5}, {"name": "batch_table", "rows": [[1, 3, 8], [4, 99, 0]]}]
+)
+def test_text_engine_is_the_loop(seed: int, budget: dict) -> None:
+    slots = 1 + seed % 7
+    times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5, draft_request=1e-5, draft_token=1e-6)
+    fast, slow = HistoryDrafter(min_prob=0.05), HistoryDrafter(min_prob=0.05)
+    engine = TextEngine(times, slots, fast, make_budget(budget), 400)
+    for clock in (1, 2):  # the second step drafts from the first one's history
+        work = made(seed)
+        step = roll_out(work, [engine], [range(len(work))], clock)
+        expected = slow_text(work, times, slots, slow, budget, 400)
+        slow.end_step(clock)
+        assert (step.passes, step.drafted, step.accepted) == expected[1:]
+        assert step.rollout_s == pytest.approx(expected[0])
+        assert step.timelines[0]["emitted"].sum() == step.tokens
+    assert step.accepted > 0
+    assert np.array_equal(fast.weights(), slow.weights())
+
+
+def test_marginal_budget_sees_the_simulated_times() -> None:
+    """It learns the form it runs on, though its assumed ratio says that drafts are worth nothing."""
+    work = made(1, problems=4, group=16)
+    form = Drafting(base=20e-3, row=0.0, drafting=0.0, token=1e-4)
+    budget = make_budget({"name": "marginal", "tokens": 16, "ratio": 64})
+    engine = TextEngine(Times(form), 64, HistoryDrafter(min_prob=0.05), budget, 400)
+    for clock in range(1, 6):
+        roll_out(work, [engine], [range(len(work))], clock)
+    assert budget.predict(8, 16, 0) == pytest.approx(float(form.predict(8, 24, 0)), rel=0.05)
+
+
+@pytest.mark.parametrize("gamma", [1, 3, 7])
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.95, 1.0])
+def test_constant_rate_has_its_tau(gamma: int, share: float) -> None:
+    tau = 1 + gamma * share
+    profile = constant_rate(tau, gamma)
+    assert profile.tau == pytest.approx(tau)
+    drawn = profile.accepted(np.random.default_rng(0).random(200_000))
+    assert drawn.max() <= gamma
+    assert 1 + drawn.mean() == pytest.approx(tau, rel=0.01)
+
+
+def test_profile_engine_counts_cycles() -> None:
+    work = workload(["a", "b"], [np.arange(40), np.arange(20)])
+    model = ModelDrafter(Profile((1.0, 1.0, 1.0)), lambda b, x: 1e-3 * b, lambda b, x: 10e-3, host=1e-3)
+    step = roll_out(work, [ProfileEngine(Times(FORMS[0]), 2, model, 0)], [[0, 1]], 1)
+    assert step.passes == 10 + 5
+    assert step.rollout_s == pytest.approx(5 * (10e-3 + 6e-3 + 1e-3) + 5 * (10e-3 + 3e-3 + 1e-3))
+    assert step.drafted == 45
+
+
+def test_toggle_waits_for_few_requests() -> None:
+    """Drafting costs by the request, so that it pays only once most have gone."""
+    lengths = [10] * 30 + [300, 300]
+    work = workload([str(i) for i in range(32)], [np.zeros(n, int) for n in lengths])
+    form = Drafting(10e-3, 0.0, 0.0, 0.0)
+    model = ModelDrafter(Profile((0.9,) * 3), lambda b, x: 1e-3 * b, lambda b, x: 11e-3, pays_from=1.05)
+    step = roll_out(work, [ProfileEngine(Times(form), 32, model, 0)], [range(32)], 1)
+    line = step.timelines[0]
+    plain = line["tokens"] == line["live"]
+    assert plain[:10].all()
+    assert not plain[10:].any()
+    assert step.rollout_s < 0.1 + 290 * 10e-3
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="no responses"):
+        workload([], [])
+    with pytest.raises(ValueError, match="response 1 is empty"):
+        workload(["a", "b"], [[1], []])
+    with pytest.raises(ValueError, match="negative"):
+        Times(FORMS[0], host=-1.0)
+    with pytest.raises(ValueError, match="slot"):
+        PlainEngine(Times(FORMS[0]), 0)
+    with pytest.raises(ValueError, match="impossible"):
+        constant_rate(5.0, 3)
+    engine = TextEngine(Times(FORMS[0]), 1, HistoryDrafter(), make_budget({"name": "fixed", "tokens": 2}), 3)
+    with pytest.raises(ValueError, match="more than the limit of 3"):
+        roll_out(workload(["a"], [[1, 2, 3, 4]]), [engine], [[0]], 1)

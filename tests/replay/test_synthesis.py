@@ -1,0 +1,94 @@
+"""Synthetic workloads: what they must keep of the recorded one."""
+
+import numpy as np
+import pytest
+
+from das.budget import make_budget
+from das.drafter import HistoryDrafter
+from das.replay.cluster import roll_out
+from das.replay.engine import PlainEngine
+from das.replay.synthesis import Synthesis, fitted, halves
+from das.replay.text_engine import TextEngine
+from das.replay.times import Table, Times
+from das.replay.workload import Workload, workload
+from experiments.drafter_replay import generated
+from experiments.recorded import grouped
+
+TIMES = Times(Table((1, 100, 500), (7e-3, 11e-3, 22e-3)))  # the paper's Fig 8
+
+
+def recorded(problems: int = 4, responses: int = 16, length: int = 300) -> Workload:
+    made = generated(problems, responses, length, seed=5)
+    random = np.random.default_rng(0)
+    names = [name for name, texts in made for _ in texts]
+    texts = [text[: int(random.integers(50, length))] for _, group in made for text in group]
+    return workload(names, texts)
+
+
+def tokens_per_pass_and_time(work: Workload) -> tuple[float, float]:
+    """Epochs of 4 responses a problem, one after the other, fixed drafts."""
+    engine = TextEngine(TIMES, 64, HistoryDrafter(min_prob=0.05), make_budget({"name": "fixed", "tokens": 8}), 1000)
+    steps = [roll_out(part, [engine], [range(len(part))], i + 1) for i, part in enumerate(grouped(work, 4, 0))]
+    return sum(s.tokens for s in steps) / sum(s.passes for s in steps), sum(s.rollout_s for s in steps)
+
+
+def test_as_many_as_recorded_are_the_recorded_ones() -> None:
+    work = recorded()
+    made = Synthesis(work, 5.0).make(4, 16, 10**6, seed=1)
+    assert sorted(work.response(i).tobytes() for i in range(64)) == sorted(
+        made.response(i).tobytes() for i in range(64)
+    )
+
+
+def test_doubles_share_no_token_and_more_responses_are_new() -> None:
+    work = recorded()
+    made = Synthesis(work, 5.0).make(8, 32, 10**6, seed=1)
+    first = {int(t) for i in range(4 * 32) for t in made.response(i)}
+    second = {int(t) for i in range(4 * 32, 8 * 32) for t in made.response(i)}
+    assert not first & second
+    texts = [made.response(i).tobytes() for i in range(32)]
+    assert len(set(texts)) == 32
+    assert sorted(made.lengths[:16]) == sorted(made.lengths[16:32])
+
+
+def test_two_tokens_in_a_row_are_recorded() -> None:
+    work = recorded(problems=1)
+    made = Synthesis(work, 3.0).make(1, 64, 10**6, seed=1)
+    pairs = {
+        pair
+        for i in range(len(work))
+        for pair in zip(work.response(i)[:-1].tolist(), work.response(i)[1:].tolist(), strict=True)
+    }
+    found = [
+        pair
+        for i in range(64)
+        for pair in zip(made.response(i)[:-1].tolist(), made.response(i)[1:].tolist(), strict=True)
+    ]
+    assert np.mean([pair in pairs for pair in found]) > 0.999
+
+
+def test_stretch_and_cap() -> None:
+    work = recorded()
+    made = Synthesis(work, 5.0).make(4, 16, 400, seed=1, stretch=2.0)
+    assert made.lengths.max() == 400
+    assert made.lengths.mean() > 1.5 * work.lengths.mean()
+
+
+def test_fitted_stands_in_for_the_recorded() -> None:
+    """Half of the responses, and changed ones for the rest: the same tokens per pass and time as all of them."""
+    work = recorded()
+    found = fitted(work, lambda w: tokens_per_pass_and_time(w)[0], 1000, seed=0, rounds=8)
+    half, group = halves(work)
+    made = Synthesis(half, found.run).make(4, group, 1000, seed=7)
+    expected, got = tokens_per_pass_and_time(work), tokens_per_pass_and_time(made)
+    assert got[0] == pytest.approx(expected[0], rel=0.05)
+    assert got[1] == pytest.approx(expected[1], rel=0.08)
+    plain = [roll_out(w, [PlainEngine(TIMES, 64)], [range(len(w))], 1).rollout_s for w in (work, made)]
+    assert plain[1] == pytest.approx(plain[0], rel=0.05)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match="at least 1 token"):
+        Synthesis(recorded(), 0.5)
+    with pytest.raises(ValueError, match="must be positive"):
+        Synthesis(recorded(), 5.0).make(0, 4, 100, 0)
