@@ -80,6 +80,7 @@ def train_arm(config: DictConfig, policy: str, folder: Path, group: str, turns: 
         )
         trainer.remove_callback(PrinterCallback)  # rows go to metrics.jsonl and the progress line
         trainer.train()
+        trainer.vllm_generation.llm.collective_rpc("das_save_history", args=(str(folder / "history.npz"),))
         final = {
             "final_weights": weights_digest(trainer.model),
             "optimizer": optimizer_digest(trainer.optimizer),

@@ -99,4 +99,5 @@ def roll_steps(config: DictConfig, policy: str, run_folder: RunFolder, progress:
         run_folder.add_rollout(step + 1, rollout_rows(rollout, [None] * len(rollout.responses)))
         run_folder.add_timeline(step + 1, {k: v for k, v in rollout.report.items() if k.startswith(("step_", "pass_"))})
         progress.step(row)
+    llm.collective_rpc("das_save_history", args=(str(run_folder.path / "history.npz"),))
     return metrics

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
+from das.budget.acceptance import TokenCalibration
 from das.budget.remaining import RemainingLength
 from das.drafter import HistoryDrafter
 from das.engine.alarm import Alarm
@@ -30,6 +31,8 @@ class DasProposer:
         self._runner: Any = None
         self.lengths = RemainingLength(self.max_model_len)
         self.alarm = Alarm()
+        self.calibration = TokenCalibration()
+        self._sample: tuple[str, list[float]] = "", []  # one draft of the pass: whose, and its probabilities
         self._clear_counts()
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._decoding: set[str] = set()  # requests that emitted in the last pass
@@ -67,6 +70,8 @@ class DasProposer:
                 continue
             pending = self._pending.get(name, 0)
             right = min(len(new) - 1, pending)
+            if name == self._sample[0]:
+                self.calibration.observe(self._sample[1], right)
             context += live.prompt + live.generated
             drafted += pending
             accepted += right
@@ -80,6 +85,7 @@ class DasProposer:
             tokens.append(new)
         self._watch_pass(names, emitting, drafted, accepted, context)
         self._pending = {}
+        self._sample = "", []
         drafts: list[list[int]] = [[] for _ in names]
         if not rows:  # prompts, or requests that never draft
             return drafts
@@ -102,6 +108,8 @@ class DasProposer:
                 if count:
                     drafts[rows[i]] = proposed.tokens[i, :count].tolist()
                     self._pending[fresh[i].name] = count
+            i = len(self._measured_s) % len(kept)  # one draft a pass is enough to see whether probabilities hold
+            self._sample = fresh[i].name, proposed.probs[i, : kept[i]].tolist()
         return drafts
 
     def _watch_pass(self, names: list[str], emitting: set[str], drafted: int, accepted: int, context: int) -> None:
@@ -141,6 +149,7 @@ class DasProposer:
         return {
             "history_tokens": self.drafter.history_tokens,
             "alarms": alarms,
+            "calibration_error": self.calibration.error,
             "predicted_length": self._predicted_length,
             "pass_predicted_s": self._predicted_s,
             "pass_measured_s": self._measured_s,

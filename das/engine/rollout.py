@@ -138,9 +138,10 @@ def by_class(rollout: Rollout) -> dict[str, int]:
 
 
 def prediction_errors(rollout: Rollout) -> dict[str, float]:
-    """length_error: sum |predicted at start - actual| / sum of actual lengths. pass_time_error: mean |predicted /
-    measured - 1| over decode passes. Each where the arm predicts it."""
+    """What the arm foresaw, as far as it does: calibration_error, length_error, pass_time_error (docs/metrics.md)."""
     row: dict[str, float] = {}
+    if "calibration_error" in rollout.report:
+        row["calibration_error"] = rollout.report["calibration_error"]
     known = [
         (request["predicted_length"], len(response))
         for request, response in zip(rollout.requests, rollout.responses, strict=True)

@@ -1,6 +1,7 @@
 """Methods added to vLLM's worker (worker_extension_cls), reached by `collective_rpc` in process or not."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 from das.engine.meter import RolloutMeter
@@ -45,6 +46,12 @@ class DasWorker:
             history = drafter.end_step(clock, judged)
             counts.draft_s += time.perf_counter() - start
         return counts.report() | history
+
+    def das_save_history(self, path: str) -> None:
+        """Write the drafter's history and weights, for `drafter.warm`; nothing where no history is kept."""
+        drafter: Any = getattr(self.model_runner, "drafter", None)
+        if isinstance(drafter, DasProposer):
+            drafter.drafter.save(Path(path))
 
     def das_repack(self) -> None:
         """Make the linear layers use the weights that were just loaded (CPU)."""

@@ -12,6 +12,7 @@ from hydra import initialize_config_dir
 from omegaconf import DictConfig
 
 from analysis import read
+from das.drafter import HistoryDrafter
 from experiments.compare import arm_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,6 +86,14 @@ def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
     assert len(responses) == 8
     assert sum(len(row["response_ids"]) for row in responses) == read.metrics(das)[1]["tokens"]
     assert sum(row["passes"] for row in responses) == read.metrics(das)[1]["passes"]
+    metrics = read.metrics(das)
+    assert all(row["wasted"] == row["drafted"] - row["accepted"] >= 0 for row in metrics)
+    assert all(row["drafted"] == sum(row[f"drafted_{name}"] for name in ("short", "medium", "long")) for row in metrics)
+    assert {"calibration_error", "length_error", "pass_time_error"} <= metrics[-1].keys()
+    assert not any(row["alarms"] for row in metrics)
+    warm = HistoryDrafter(warm=das / "history.npz")
+    assert warm.history_tokens == metrics[-1]["history_tokens"] > 0
+    assert (folder / "budget_das.png").stat().st_size > 0
     assert list(das.glob("wandb/offline-run-*/run-*.wandb"))
     assert json.loads((folder / "meta.json").read_text())["versions"]["trl"] == "1.16.0"
 
