@@ -47,7 +47,7 @@ def test_marginal_cuts_where_a_token_costs_least(probabilities: list[list[float]
 
 def test_marginal_spends_on_the_request_that_decides() -> None:
     """A problem with long responses is drafted further than those with short ones, unless requests wait for slots."""
-    budget = Marginal(tokens=32, ratio=20)
+    budget = Marginal(tokens=32, ratio=20, makespan=True)
     requests = [LiveRequest(name="a", problem="long", max_tokens=4000)]
     requests += [LiveRequest(name=str(i), problem="short", max_tokens=4000) for i in range(7)]
     for problem, length in (("long", 2000), ("short", 50)):
@@ -60,7 +60,7 @@ def test_marginal_spends_on_the_request_that_decides() -> None:
         budget.begin(request)
     kept = budget.trim(requests, drafts)
     assert kept[0] > 1.5 * max(kept[1:])
-    alike = Marginal(tokens=32, ratio=20, makespan=False)
+    alike = Marginal(tokens=32, ratio=20)
     assert len(set(alike.trim(requests, drafts))) == 1
 
 
