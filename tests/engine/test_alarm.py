@@ -2,13 +2,17 @@
 
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from conftest import Engines
 
 from das.budget.schedule import LongestFirst
 from das.engine.alarm import Alarm
-from das.engine.rollout import request_seed, roll_out
+from das.engine.rollout import Rollout, request_seed, roll_out
+
+Go = Callable[..., tuple[list[str], Rollout]]
 
 PROMPTS = {"a": [1, 2], "b": [3, 4], "c": [5, 6], "d": [7, 8]}
 
@@ -74,7 +78,7 @@ def test_a_stale_index_is_named() -> None:
 
 
 @pytest.fixture
-def roll(engines: Engines, tiny_policy: str):  # type: ignore[no-untyped-def]
+def roll(engines: Engines, tiny_policy: str) -> Iterator[tuple[Go, Any]]:
     """Rolls out 4 problems x 2 siblings on a drafting engine with 4 slots; returns (alarms, responses)."""
     from vllm import SamplingParams
 
@@ -83,7 +87,7 @@ def roll(engines: Engines, tiny_policy: str):  # type: ignore[no-untyped-def]
     )
     clock = 0
 
-    def go(ids: dict[str, str] | None = None, schedule: LongestFirst | None = None):  # type: ignore[no-untyped-def]
+    def go(ids: dict[str, str] | None = None, schedule: LongestFirst | None = None) -> tuple[list[str], Rollout]:
         nonlocal clock
         clock += 1
         names = [name for name in PROMPTS for _ in range(2)]
@@ -103,7 +107,7 @@ def roll(engines: Engines, tiny_policy: str):  # type: ignore[no-untyped-def]
     engines.close()
 
 
-def test_a_drafting_engine_raises_the_alarm(roll) -> None:  # type: ignore[no-untyped-def]
+def test_a_drafting_engine_raises_the_alarm(roll: tuple[Go, Any]) -> None:
     """The same rollout again and again is accepted nearly whole; then ids are mixed up, then nothing is kept."""
     go, llm = roll
     quiet = [go() for _ in range(5)]
@@ -155,7 +159,7 @@ def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: En
     engines.close()
 
 
-def test_the_schedule_touches_no_token(roll) -> None:  # type: ignore[no-untyped-def]
+def test_the_schedule_touches_no_token(roll: tuple[Go, Any]) -> None:
     go, _ = roll
     _, given = go()
     schedule = LongestFirst()
@@ -167,7 +171,7 @@ def test_the_schedule_touches_no_token(roll) -> None:  # type: ignore[no-untyped
     assert max(first[4:]) < min(first[:4])  # 4 slots: d and c started before a and b
 
 
-def test_time_between_rollouts_is_no_pass(roll) -> None:  # type: ignore[no-untyped-def]
+def test_time_between_rollouts_is_no_pass(roll: tuple[Go, Any]) -> None:
     """Training, and a probe of the weights, lie between two rollouts: the budget must not learn them as slow passes."""
     from vllm import SamplingParams
 
