@@ -146,7 +146,7 @@ class DasProposer:
         alarms = self.alarm.end_step(self._passes, self._drafted, self._accepted, lost, judged)
         self.drafter.end_step(clock)
         self.budget.end_step()
-        return {
+        report = {
             "history_tokens": self.drafter.history_tokens,
             "alarms": alarms,
             "calibration_error": self.calibration.error,
@@ -154,6 +154,8 @@ class DasProposer:
             "pass_predicted_s": self._predicted_s,
             "pass_measured_s": self._measured_s,
         }
+        self._clear_counts()  # for those who only ever end rollouts
+        return report
 
     def _begin(self, name: str, state: Any) -> LiveRequest:
         params = state.sampling_params

@@ -186,3 +186,16 @@ def test_time_between_rollouts_is_no_pass(roll: tuple[Go, Any]) -> None:
     go()
     assert len(seconds) > 20
     assert max(seconds) < 1.0
+
+
+def test_those_who_only_end_rollouts_hear_no_alarm(roll: tuple[Go, Any]) -> None:
+    """A plain vLLM script: generate, then das_end_rollout; the window drops what was there before."""
+    from vllm import SamplingParams
+
+    _, llm = roll
+    params = SamplingParams(max_tokens=20, ignore_eos=True, extra_args={"das_problem": "p"})
+    for clock in (100, 200, 300):
+        llm.generate([{"prompt_token_ids": [5, 6, 7]}] * 4, params, use_tqdm=False)
+        (report,) = llm.collective_rpc("das_end_rollout", args=(clock,))
+        assert report["alarms"] == []
+        assert report["history_tokens"] in (0, 80)
