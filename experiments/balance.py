@@ -1,8 +1,9 @@
 """task=balance: rollouts on several simulated engines. Which placement, by which lengths, and whose history?
 
 Placement needs lengths only, so it is measured at full size, without speculation: round robin, random, longest first by
-true lengths (what could be), by lengths predicted from earlier epochs (what can be). History is compared on texts, with
-the real drafter and budget.
+true lengths (what could be), by lengths predicted from earlier epochs (what can be), problems whole or siblings apart
+(who draft from each other only where engines share a history). History is compared on texts, with the real drafter and
+budget.
 result.json: placement: rows of slots, placement, epoch, rollout_s, over_bound; history: rows of history, epoch,
 tokens_per_pass, rollout_s.
 """
@@ -30,11 +31,13 @@ from experiments.recorded import grouped
 from experiments.run_folder import RunFolder
 from experiments.setup import plain
 
-HOWS = {  # name -> placement, lengths it looks at
-    "round robin": ("round_robin", "true"),
-    "random": ("random", "true"),
-    "longest first, true lengths": ("longest_first", "true"),
-    "longest first, predicted": ("longest_first", "predicted"),
+HOWS = {  # name -> placement, lengths it looks at, whether siblings stay on one engine
+    "round robin": ("round_robin", "true", True),
+    "random": ("random", "true", True),
+    "longest first, true lengths": ("longest_first", "true", True),
+    "longest first, predicted": ("longest_first", "predicted", True),
+    "siblings apart, true lengths": ("longest_first", "true", False),
+    "siblings apart, predicted": ("longest_first", "predicted", False),
 }
 LONGEST = 16384  # tokens: lengths are learned up to here (paper)
 
@@ -90,12 +93,13 @@ def placements(task: DictConfig, recorded: Workload, times: Times, progress: Pro
         # What a request adds to a full pass, over what a pass costs alone.
         full = times.form.predict(slots * one, slots * one, 0 * one)[0]
         token = float(full - plain_pass) / max(1, slots - 1) / float(plain_pass)
-        for name, (how, by) in HOWS.items():
+        for name, (how, by, together) in HOWS.items():
             known = RemainingLength(LONGEST)
             steps: list[Step] = []
             for at, work in enumerate(works):
                 lengths = work.lengths if by == "true" else predicted_lengths(known, work.problems)
-                placed = place(lengths, work.problems, int(task.engines), how, slots, token, seed=at)
+                groups = work.problems if together else [str(i) for i in range(len(work))]
+                placed = place(lengths, groups, int(task.engines), how, slots, token, seed=at)
                 engines = [PlainEngine(times, slots) for _ in range(task.engines)]
                 steps.append(roll_out(work, engines, placed, at + 1))
                 for problem, length in zip(work.problems, work.lengths.tolist(), strict=True):

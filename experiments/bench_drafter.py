@@ -161,7 +161,10 @@ COSTS: dict[str, Callable[[Problems, DictConfig], dict[str, float]]] = {"das": d
 
 
 def batches(problems: Problems, task: DictConfig) -> dict[str, float]:
-    """Query cost, us a request, by batch: requests of all problems decode at once over a group of history each."""
+    """Query cost, us of this thread's processor time a request, by batch, of the call that the engine makes.
+
+    Requests of all problems decode at once over a group of history each.
+    """
     costs = {}
     for batch in task.batches:
         drafter = HistoryDrafter(min_prob=task.min_prob)
@@ -182,9 +185,9 @@ def batches(problems: Problems, task: DictConfig) -> dict[str, float]:
         spent = 0.0
         for step in range(rounds):
             drafter.observe_batch(names, [texts[name][3 * step : 3 * step + 3] for name in names])
-            start = time.perf_counter()
-            drafter.propose(names, [task.tokens] * batch)
-            spent += time.perf_counter() - start
+            start = time.thread_time()
+            drafter.propose_batch(names, [task.tokens] * batch)
+            spent += time.thread_time() - start
         costs[str(batch)] = spent / rounds / batch * 1e6
     return costs
 

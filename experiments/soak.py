@@ -130,11 +130,13 @@ def _train(container: dict[str, Any], policy: str, folder: Path, pipe: Connectio
 
     config = OmegaConf.create(container)
     assert isinstance(config, DictConfig)
-    end = time.monotonic() + config.task.minutes * 60
 
     class StopInTime(TrainerCallback):
+        def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+            self.end = time.monotonic() + config.task.minutes * 60
+
         def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-            control.should_training_stop = time.monotonic() > end
+            control.should_training_stop = time.monotonic() > self.end
 
     die_with_parent()
     with quiet_into(folder / "log.txt"):
