@@ -7,6 +7,7 @@ plain_processor_s: the same work without speculation; peak_gib: the most memory 
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -62,12 +63,12 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         rows.append(row)
         progress.note(
             f"step {i + 1}: {len(work)} responses, {row['tokens']:,} tokens, longest {row['longest']:,}: replayed in "
-            f"{row['wall_s']:.1f} s ({row['processor_s']:.1f} s of processor time), simulated {row['rollout_s']:.0f} s, "
+            f"{row['wall_s']:.1f} s (processor {row['processor_s']:.1f} s), simulated {row['rollout_s']:.0f} s, "
             f"tokens/pass {row['tokens_per_pass']:.2f}"
         )
     processor = time.process_time()
     roll_out(works[0], [PlainEngine(times, int(task.slots)) for _ in engines], placed[0], 1)
-    result = {
+    result: dict[str, Any] = {
         "steps": rows,
         "plain_processor_s": time.process_time() - processor,
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,

@@ -14,9 +14,10 @@ def test_a_soak_of_seconds(tiny_policy: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = subprocess.run(
         [
-            sys.executable, str(ROOT / "run.py"), "task=soak", "task.minutes=0.2", "task.warm_up_minutes=0", "wandb=off",
-            "reward=brevity", "data.problems=6", "trainer.per_device_train_batch_size=8", "trainer.num_generations=4",
-            "trainer.max_completion_length=48", "engine.max_model_len=160", "checkpoint.every=0", "budget=fixed",
+            sys.executable, str(ROOT / "run.py"), "task=soak", "task.minutes=0.2", "task.warm_up_minutes=0",
+            "wandb=off", "reward=brevity", "data.problems=6", "trainer.per_device_train_batch_size=8",
+            "trainer.num_generations=4", "trainer.max_completion_length=48", "engine.max_model_len=160",
+            "checkpoint.every=0", "budget=fixed",
             f"policy.path={tiny_policy}", f"hydra.run.dir={run}",
         ],
         cwd=ROOT, capture_output=True, text=True, check=False,

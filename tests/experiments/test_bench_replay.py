@@ -1,0 +1,34 @@
+"""task=bench_replay at its smallest, on traces made here."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from test_papers import write_traces
+
+from experiments import bench_replay
+from experiments.errors import CONFIGS, UserError
+
+SMALL = "problems=2 engines=2 slots=8 batch=4 group=4 steps=2"
+
+
+def run(traces: Path, folder: Path, *more: str) -> dict:
+    overrides = ["task=bench_replay", f"task.traces={traces}", *(f"task.{option}" for option in SMALL.split()), *more]
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        bench_replay.run(compose("config", overrides=overrides), [], str(folder))
+    found: dict = json.loads((folder / "result.json").read_text())
+    return found
+
+
+def test_history_makes_the_second_step_shorter(tmp_path: Path) -> None:
+    result = run(write_traces(tmp_path / "traces"), tmp_path / "out")
+    first, second = result["steps"]
+    assert second["tokens_per_pass"] > first["tokens_per_pass"] >= 1
+    assert 0 < result["peak_gib"] < 64
+
+
+@pytest.mark.parametrize(("override", "said"), [("task.engines=0", "task.engines=0"), ("task.gpu=Z1", "unknown GPU")])
+def test_bad_input_is_one_line(tmp_path: Path, override: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        run(tmp_path, tmp_path / "out", override)
