@@ -116,9 +116,17 @@ def _call(given: Any, wanted: Any) -> tuple[list[Any], list[Any]]:
 
     LiveCodeBench writes both as JSON, an argument a line. TACO has plain values, the result within a list or not.
     """
-    if isinstance(given, str):
-        return [json.loads(line) for line in given.split("\n") if line.strip()], [json.loads(wanted)]
-    return given, [wanted, wanted[0]] if isinstance(wanted, list) and wanted else [wanted]
+    if not isinstance(given, str):
+        return given, _accepted(wanted)
+    arguments = [json.loads(line) for line in given.split("\n") if line.strip()]
+    try:
+        return arguments, [json.loads(wanted)]
+    except (TypeError, ValueError):  # a plain value after all
+        return arguments, _accepted(wanted)
+
+
+def _accepted(wanted: Any) -> list[Any]:
+    return [wanted, wanted[0]] if isinstance(wanted, list) and wanted else [wanted]
 
 
 FORMS: dict[str, Callable[[Any, Mapping[str, Any], int | None], str]] = {
