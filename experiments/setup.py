@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from math import lcm
 from pathlib import Path
@@ -197,6 +198,9 @@ def check_reward(config: DictConfig) -> None:
 def sandbox(config: DictConfig, parallel: int) -> Sandbox:
     """The sandbox of `config.reward`. Raises UserError for limits that cannot be, SandboxError where there is none."""
     limits = plain(config.reward.limits)
+    known = [field.name for field in fields(Limits)]
+    if unknown := limits.keys() - set(known):
+        raise UserError(f"reward.limits has no {', '.join(sorted(unknown))}: it has {', '.join(known)}")
     for name, value in (("parallel", parallel), *((f"limits.{key}", value) for key, value in limits.items())):
         if not isinstance(value, (int, float) if name == "limits.wall_s" else int) or not 0 < value < 1 << 20:
             raise UserError(f"reward.{name}={value}: must be a whole number above 0 (wall_s: any), and a sane one")

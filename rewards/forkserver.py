@@ -2,8 +2,8 @@
 
 It never sees tests, answers or solutions: those reach the child through pipes that the judge (rewards/judge.py) made.
 So no child can find anything of another in its memory, and none can find an expected value. Protocol on the control
-socket: `R` with three descriptors (requests in, replies out, standard output) starts a child, `K` kills it; after
-every child its wait status and CPU seconds are sent back.
+socket: `R` with three descriptors (requests in, replies out, standard output) starts a child, `T` asks for its CPU
+seconds so far, `K` kills it; after every child its wait status and CPU seconds are sent back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,7 +26,8 @@ from rewards import isolation, values
 from rewards.isolation import Limits
 from rewards.solution import answer_calls, read_frame, run_program
 
-ENDED = struct.Struct("<id")
+REPORT = struct.Struct("<id")  # wait status, CPU seconds
+RUNNING = -1  # in place of a wait status
 BROKEN = 111  # exit status of a child that could not be confined; the log says why
 
 
@@ -34,6 +37,7 @@ def main() -> None:
     jailed, root, limits = sys.argv[2] == "full", sys.argv[3], Limits(**json.loads(sys.argv[4]))
     sys.argv = [""]
     isolation.die_with_parent()
+    Path("/proc/self/oom_score_adj").write_text("1000")  # short of memory, the kernel ends a solution, not the trainer
     null = os.open(os.devnull, os.O_RDWR)
     try:
         forker = _Jailed(control, root, null, limits) if jailed else _Forker(null, limits)
@@ -47,21 +51,26 @@ def main() -> None:
         byte, fds, _, _ = socket.recv_fds(control, 1, 3)
         if not byte:
             return
-        if byte == b"R":  # a K here came too late for its child
+        if byte == b"R":  # a T or K here came too late for its child
             pid = forker.fork(fds)
             for fd in fds:
                 os.close(fd)
-            control.sendall(ENDED.pack(*_wait(control, pid)))
+            with suppress(BrokenPipeError):  # the judge is gone, and the next read says so
+                control.sendall(REPORT.pack(*_wait(control, pid)))
 
 
 def _wait(control: socket.socket, pid: int) -> tuple[int, float]:
     """Wait for a child's end, or the order to kill it; return its wait status and CPU seconds."""
+    clock = ~pid << 3 | 2  # of its CPU time, as the kernel numbers them
     ended = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(control, select.POLLIN)
     while not any(fd == ended for fd, _ in poll.poll()):
         ordered = control.recv(1)
+        if ordered == b"T":
+            control.sendall(REPORT.pack(RUNNING, time.clock_gettime(clock)))
+            continue
         os.kill(pid, signal.SIGKILL)  # in a jail process 1 of its namespace: nothing of it is left
         if not ordered:  # the judge is gone
             os._exit(0)
@@ -96,7 +105,9 @@ class _Forker:
                 os.dup2(fd, target)
             os.closerange(len(kept), 256)
             job = values.decode(read_frame(3) or b"")
-            if job["stdin"] is not None:
+            if job["stdin"] is None:
+                os.dup2(5, 1)
+            else:
                 _give_stdin(job["stdin"])
                 os.closerange(3, 5)
             isolation.confine(self.limits, self.jailed, self.nobody)

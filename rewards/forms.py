@@ -82,7 +82,7 @@ def _deepcoder(tests: Any, row: Mapping[str, Any], most: int | None) -> str:
         raise ValueError("no tests")
     if not name:
         return program_tests([(_joined(given), _joined(_lines(wanted))) for given, wanted in cases])
-    calls = json.dumps([(_arguments(given), _accepted(wanted)) for given, wanted in cases])
+    calls = json.dumps([_call(given, wanted) for given, wanted in cases])
     # Solutions come as a method of LeetCode's class or as a plain function.
     entry = f"Solution().{name} if 'Solution' in globals() else {name}"
     return json.dumps({"entry": entry, "tests": _CALLS.format(cases=calls), "prefix": ""})
@@ -111,18 +111,21 @@ def _joined(part: Any) -> str:
     return "\n".join(map(str, part)) if isinstance(part, list) else str(part)
 
 
-def _arguments(given: Any) -> list[Any]:
-    """Arguments of a call: a list, or as LiveCodeBench has them: JSON, one a line."""
-    return given if isinstance(given, list) else [json.loads(line) for line in str(given).split("\n") if line.strip()]
+def _call(given: Any, wanted: Any) -> tuple[list[Any], list[Any]]:
+    """Arguments of a call and the results that count as right.
+
+    LiveCodeBench writes both as JSON, an argument a line. TACO has plain values, the result within a list or not.
+    """
+    if not isinstance(given, str):
+        return given, _accepted(wanted)
+    arguments = [json.loads(line) for line in given.split("\n") if line.strip()]
+    try:
+        return arguments, [json.loads(wanted)]
+    except (TypeError, ValueError):  # a plain value after all
+        return arguments, _accepted(wanted)
 
 
 def _accepted(wanted: Any) -> list[Any]:
-    """Results that count as right: TACO wraps them in a list, not always."""
-    if isinstance(wanted, str):
-        try:
-            return [json.loads(wanted)]
-        except ValueError:
-            return [wanted]
     return [wanted, wanted[0]] if isinstance(wanted, list) and wanted else [wanted]
 
 

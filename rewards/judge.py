@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -22,8 +23,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewards import isolation, values
-from rewards.forkserver import ENDED
-from rewards.isolation import Limits
+from rewards.forkserver import REPORT, RUNNING
+from rewards.isolation import LEAST_SHARE, WALL_TIME, Limits
 from rewards.workers import command
 
 # The fork server's whole environment, and so a solution's. Fixed hashing: sets are ordered alike in every run.
@@ -34,6 +35,7 @@ _GIVEN = {
     "is_same_list": values.is_same_list,
     "is_same_tree": values.is_same_tree,
 }
+_LOOK_S = 0.5  # between two looks at what a solution does that is beyond its wall time
 
 
 class Failed(BaseException):
@@ -71,30 +73,46 @@ class ForkServer:
 
 
 class Child:
-    """One confined process, from fork to end. Every wait ends at `deadline` (time.monotonic)."""
+    """One confined process, from fork to end. No wait is longer than its solution may take."""
 
-    def __init__(self, server: ForkServer, job: dict[str, Any], deadline: float, limits: Limits):
-        self.deadline, self.limits = deadline, limits
+    def __init__(self, server: ForkServer, began: float, spent_s: float, limits: Limits):
+        """began: of the solution, as time.monotonic. spent_s: CPU seconds of its children before this one."""
+        self.began, self.spent_s, self.limits = began, spent_s, limits
+        self.look = began + limits.wall_s
         self.control = server.control
         self.exit: tuple[int, float] | None = None
         requests, self.requests = os.pipe()
         self.replies, replies = os.pipe()
         self.output, output = os.pipe()
-        if job["stdin"] is None:
-            os.close(output)
-            output = os.open(os.devnull, os.O_WRONLY)
         socket.send_fds(self.control, [b"R"], [requests, replies, output])
         for fd in (requests, replies, output):
             os.close(fd)
         os.set_blocking(self.requests, False)
-        self.send(values.encode(job))
 
     def _wait(self, fd: int, event: int) -> None:
-        """Wait until `fd` is ready. Raises Failed at the deadline."""
+        """Wait until `fd` is ready. Raises Failed for a solution that sleeps beyond its wall time.
+
+        One that computes is ended by its CPU time: on a busy machine that takes longer by the clock, and the verdict
+        must not depend on it.
+        """
         poll = select.poll()
         poll.register(fd, event)
-        if not poll.poll(max(0.0, self.deadline - time.monotonic()) * 1000):
-            raise Failed("wall time")
+        while not poll.poll(max(0.0, self.look - time.monotonic()) * 1000):
+            self.control.sendall(b"T")
+            status, cpu_s = self._report()
+            if status != RUNNING:
+                return
+            now = time.monotonic()
+            if self.spent_s + cpu_s < LEAST_SHARE * (now - self.began):
+                raise Failed(WALL_TIME)
+            self.look = now + _LOOK_S
+
+    def _report(self) -> tuple[int, float]:
+        """The fork server's next report: wait status, or RUNNING, and CPU seconds."""
+        status, cpu_s = REPORT.unpack(self.control.recv(REPORT.size, socket.MSG_WAITALL))
+        if status != RUNNING:
+            self.exit = status, cpu_s
+        return status, cpu_s
 
     def send(self, data: bytes) -> None:
         """Send a message; a child that has ended is noticed when its reply is awaited."""
@@ -114,7 +132,7 @@ class Child:
             part = os.read(fd, min(size - len(parts), 1 << 16))
             if not part:
                 if exactly:
-                    raise Failed(self.end(kill=False) or "ended before it answered")
+                    raise Failed(self.end() or "ended before it answered")
                 break
             parts += part
         return bytes(parts)
@@ -133,28 +151,28 @@ class Child:
             raise CandidateError(str(value)[:200])
         return value
 
-    def end(self, kill: bool) -> str:
-        """Wait for the child's end and say how it ended ("" for well); kill it now, or at the deadline."""
+    def end(self) -> str:
+        """Wait for the child's end and say how it ended ("" for well). Raises Failed as every wait."""
         if self.exit is None:
-            poll = select.poll()
-            poll.register(self.control, select.POLLIN)
-            late = kill or not poll.poll(max(0.0, self.deadline - time.monotonic()) * 1000)
-            if late:
-                self.control.sendall(b"K")
-            self.exit = ENDED.unpack(self.control.recv(ENDED.size, socket.MSG_WAITALL))
-            if late and not kill:
-                return "wall time"
+            self._wait(self.control.fileno(), select.POLLIN)
+        if self.exit is None:
+            self._report()
+        assert self.exit is not None
         status, cpu_s = self.exit
         code = os.waitstatus_to_exitcode(status)
         if code == -signal.SIGKILL and cpu_s > self.limits.cpu_s - 0.5:
             return "CPU time"
         return f"ended by signal {-code}" if code < 0 else f"exit status {code}" if code else ""
 
-    def close(self) -> None:
-        """Kill what still runs; nothing of the child is left after this."""
-        self.end(kill=True)
+    def close(self) -> float:
+        """Kill what still runs; nothing of the child is left after this. Returns its CPU seconds."""
+        if self.exit is None:
+            self.control.sendall(b"K")
+        while self.exit is None:
+            self._report()
         for fd in (self.requests, self.replies, self.output):
             os.close(fd)
+        return self.exit[1]
 
 
 @dataclass(frozen=True)
@@ -171,7 +189,7 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outco
     names: dict[str, Any] = dict(_GIVEN)
     exec(compile(job["tests"], "tests", "exec"), names)
     request = {"source": job["source"], "entry": job["entry"], "stdin": None}
-    child = Child(server, request, time.monotonic() + limits.wall_s, limits)
+    child = Child(server, time.monotonic(), 0.0, limits)
     calls = 0
 
     def candidate(*arguments: Any, **keywords: Any) -> Any:
@@ -184,6 +202,7 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outco
     if job["entry"].isidentifier():
         names[job["entry"]] = candidate  # HumanEval's tests may call it by its name too
     try:
+        child.send(values.encode(request))
         child.receive()
         names["check"](candidate)
     except Failed as error:
@@ -200,22 +219,25 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outco
 
 
 def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
-    """Run the program once for each [input, expected output], all within one wall time."""
-    deadline = time.monotonic() + limits.wall_s
+    """Run the program once for each [input, expected output], all within the time of one solution."""
+    began, spent_s = time.monotonic(), 0.0
     for passed, (given, expected) in enumerate(job["tests"]):
-        child = Child(server, {"source": job["source"], "stdin": given}, deadline, limits)
+        child = Child(server, began, spent_s, limits)
         try:
+            child.send(values.encode({"source": job["source"], "stdin": given}))
             output = child.read(child.output, (limits.output_kb << 10) + 1, exactly=False)
             if len(output) > limits.output_kb << 10:
                 return Outcome(False, "wrote too much", passed)
-            ending = child.end(kill=False)
+            ending = child.end()
         except Failed as error:
             return Outcome(False, str(error), passed)
         finally:
-            child.close()
+            spent_s += child.close()
         if ending:
             return Outcome(False, ending, passed)
-        if output.decode(errors="replace").split() != expected.split():
+        if spent_s > limits.cpu_s:
+            return Outcome(False, "CPU time", passed)
+        if output.decode(errors="surrogateescape").split() != expected.split():
             return Outcome(False, "wrong answer", passed)
     count = len(job["tests"])
     return Outcome(count > 0, "passed" if count else "no tests", count)
@@ -233,7 +255,11 @@ def main() -> None:
         print(json.dumps({"ready": False, "why": error.strerror}), file=verdicts)
         return
     print(json.dumps({"ready": True}), file=verdicts)
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in jobs:
+        # For the tests and what they compare as much as for the solution: an answer can be built to compare slowly.
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + limits.cpu_s + 1, most))
         job = json.loads(line)
         began = time.perf_counter()
         outcome = (functional if "entry" in job else programs)(server, job, limits)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 from collections.abc import Sequence
 from functools import lru_cache
@@ -55,12 +56,41 @@ def _has_box(completion: str) -> bool:
     return "\\boxed" in completion
 
 
+_TOKENS = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
+_AND = re.compile(r"[\s$]*(,|(,\s*)?(and|or|\\text\{\s*(and|or)\s*\}))[\s$]*")
+
+
+def _boxed(completion: str) -> str:
+    """The last complete box, with those before it that only a comma, "and" or "or" parts from it.
+
+    math-verify by itself takes all boxes of a text for one set, and any formula where there is no complete box: then an
+    intermediate result in a box makes a right answer wrong, and a formula of an unfinished text makes it right.
+    """
+    opened: list[tuple[int, bool]] = []
+    boxes: list[tuple[int, int]] = []  # begin and end of those in no other
+    for token in _TOKENS.finditer(completion):
+        if token[0] == "}" and opened:
+            begin, is_box = opened.pop()
+            while is_box and boxes and boxes[-1][0] > begin:
+                boxes.pop()
+            if is_box:
+                boxes.append((begin, token.end()))
+        elif token[0].endswith("{") and token[0] != "\\{":
+            opened.append((token.start(), token[0] != "{"))
+    if not boxes:
+        return ""
+    first = len(boxes) - 1
+    while first and _AND.fullmatch(completion, boxes[first - 1][1], boxes[first][0]):
+        first -= 1
+    return completion[boxes[first][0] : boxes[-1][1]].replace("\n", " ")
+
+
 def _is_right(completion: str, answer: str) -> bool:
     from math_verify import parse, verify
 
     if not _has_box(completion):
         return False
-    found = parse(completion, _extraction(), extraction_mode="first_match", parsing_timeout=_TIMEOUT_S)
+    found = parse(_boxed(completion), _extraction(), extraction_mode="first_match", parsing_timeout=_TIMEOUT_S)
     return bool(verify(list(_gold(answer)), found, timeout_seconds=_TIMEOUT_S))
 
 

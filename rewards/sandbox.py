@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rewards.isolation import Limits
-from rewards.workers import WorkerError, Workers, command
+from rewards.isolation import WALL_TIME, Limits
+from rewards.workers import TALLY, WorkerError, Workers, command
 
-_GRACE_S = 2.0  # beyond a solution's wall time, before its judge is taken for stuck
+_GRACE_S = 2.0  # beyond the longest a solution may take, before its judge is taken for stuck
 
 _KNOWN = {
     "source": "def f(x): return [len(bytearray(x << 24))]",  # 16 MiB, which anyone may want
@@ -48,7 +48,7 @@ class Sandbox:
             print(text, file=sys.stderr)
         line = command("judge", isolation, json.dumps(asdict(limits)))
         try:
-            self._workers = Workers(line, parallel, limits.wall_s + _GRACE_S)
+            self._workers = Workers(line, parallel, limits.longest_s + _GRACE_S)
         except WorkerError as error:
             raise SandboxError(
                 f"reward.isolation={isolation} cannot be set up here: {error}; full needs user namespaces (or root) "
@@ -63,7 +63,9 @@ class Sandbox:
     def run(self, jobs: Sequence[dict[str, Any]]) -> list[Verdict]:
         """Verdicts in the order of the jobs, which rewards/code.py makes."""
         stuck = Verdict(False, "its judge hung or died", 0, 0.0)
-        return [stuck if found is None else Verdict(**found) for found in self._workers.ask(jobs)]
+        verdicts = [stuck if found is None else Verdict(**found) for found in self._workers.ask(jobs)]
+        TALLY.add(timeouts=sum(verdict.why == WALL_TIME for verdict in verdicts))
+        return verdicts
 
     def close(self) -> None:
         """End all judges and what runs under them."""

@@ -32,12 +32,20 @@ class Tally:
 
     deaths: int = 0  # workers that died over a question, which then was asked once more
     failures: int = 0  # questions left without an answer: the worker hung, or the second one died too
+    timeouts: int = 0  # solutions that the clock ended, not their CPU time
+
+    def add(self, deaths: int = 0, failures: int = 0, timeouts: int = 0) -> None:
+        """Count, from any thread."""
+        with _COUNTING:
+            self.deaths += deaths
+            self.failures += failures
+            self.timeouts += timeouts
 
     def take(self) -> dict[str, int]:
         """The counts since the last call, by their names in metrics.jsonl."""
         with _COUNTING:
-            found = {"judge_deaths": self.deaths, "judge_failures": self.failures}
-            self.deaths = self.failures = 0
+            found = {f"judge_{name}": count for name, count in vars(self).items()}
+            self.deaths = self.failures = self.timeouts = 0
         return found
 
 
@@ -127,16 +135,16 @@ class Workers:
                 answer = worker.ask(line, self._timeout_s)
             except EOFError:  # killed from outside, or by the question: asking once more tells
                 self._replace(worker)
-                with _COUNTING:
-                    TALLY.deaths += 1
+                TALLY.add(deaths=1)
+                if worker.process.returncode == -signal.SIGXCPU:  # so it would end again
+                    break
                 continue
             if answer is not None:
                 self._free.put(worker)
                 return answer
             self._replace(worker)
             break
-        with _COUNTING:
-            TALLY.failures += 1
+        TALLY.add(failures=1)
         return None
 
     def _replace(self, worker: _Worker) -> None:

@@ -29,6 +29,7 @@ def composed(*overrides: str) -> DictConfig:
         (["data=programs", "reward=code", "reward.limits.cpu_s=0"], "reward.limits.cpu_s=0"),
         (["data=programs", "reward=code", "reward.limits.cpu_s=1.5"], "reward.limits.cpu_s=1.5"),
         (["data=programs", "reward=code", "reward.limits.wall_s=inf"], "reward.limits.wall_s=inf"),
+        (["data=programs", "reward=code", "+reward.limits.disk_mb=1"], "reward.limits has no disk_mb"),
         (["data=programs", "reward=code", "reward.parallel=0"], "reward.parallel=0"),
         (["data=programs", "reward=code", "reward.isolation=weak", "reward.limits.memory_mb=8"], "does not pass"),
     ],

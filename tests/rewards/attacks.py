@@ -165,6 +165,83 @@ def f(x):
         frame = frame.f_back
     return x * x if found else 0
 """,
+    "read ahead": """
+import fcntl, os
+def f(x):
+    fcntl.fcntl(3, 4, os.O_NONBLOCK)
+    return x * x if os.read(3, 1) else 0
+""",
+    "half a reply": r"""
+import os, time
+def f(x):
+    os.write(4, b'\x10\0')
+    while True: time.sleep(9)
+""",
+    "a reply in drops": r"""
+import os, time
+def f(x):
+    os.write(4, b'\0\x80\0\0[')
+    while True:
+        time.sleep(0.01)
+        os.write(4, b' ')
+""",
+    "hang while the answer is packed": """
+import numbers
+class E(numbers.Integral): pass
+E.__abstractmethods__ = frozenset()
+def hang(self):
+    while True: pass
+E.__int__ = hang
+def f(x): return E()
+""",
+    "an error whose text never ends": """
+class E(BaseException):
+    def __str__(self):
+        while True: pass
+def f(x): raise E
+""",
+    "an error with a name of 4 MB": """
+def f(x): raise type('E' * (1 << 22), (Exception,), {})
+""",
+    "tree of trees": """
+def f(x):
+    t = TreeNode(0)
+    for _ in range(60): t = TreeNode(t, t, t)
+    return t
+""",
+    "signals without end": """
+import signal
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 1e-6, 1e-6)
+def f(x):
+    while True: pass
+""",
+    "answer on the way out": """
+import os, struct
+class E:
+    def __del__(self):
+        reply = b'["value", 36]'
+        os.write(4, struct.pack('<I', len(reply)) + reply)
+kept = E()
+def f(x): raise SystemExit(0)
+""",
+    "watch the frames": """
+import sys
+seen = []
+def watch(frame, event, argument):
+    seen.extend({'check', 'tests', 'expected', 'cases'} & {*frame.f_locals, *frame.f_globals})
+    return watch
+sys.settrace(watch)
+sys.setprofile(watch)
+def f(x): return x * x if seen else 0
+""",
+    "system calls of 32 bits": r"""
+import ctypes, mmap
+def f(x):
+    code = mmap.mmap(-1, 4096, prot=7)
+    code.write(bytes.fromhex('b802000000cd80c3'))  # fork
+    if ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))() > 0: return x * x
+""",
 }
 
 # Each returns x * x, and so passes, only if the attack works.
@@ -295,6 +372,34 @@ def f(x):
     os.memfd_create('x')
     return x * x
 """,
+    "symbolic link out": """
+import os
+def f(x):
+    os.symlink('{folder}/kept', '/tmp/link')
+    return x * x
+""",
+    "hard link to a library": """
+import os
+def f(x):
+    os.link(os.__file__, '/tmp/link')
+    return x * x
+""",
+    "system calls of another numbering": """
+import ctypes
+def f(x): return x * x if ctypes.CDLL(None).syscall(0x40000000 + 57) >= 0 else 0
+""",
+    "take the parent's descriptors": """
+import ctypes
+def f(x): return x * x if ctypes.CDLL(None).syscall(434, 1, 0) >= 0 else 0
+""",
+    "system calls by ring": """
+import ctypes
+def f(x): return x * x if ctypes.CDLL(None).syscall(425, 1, ctypes.create_string_buffer(200)) >= 0 else 0
+""",
+    "queues that outlive it": """
+import ctypes
+def f(x): return x * x if ctypes.CDLL(None).msgget(7, 0o1666) >= 0 else 0
+""",
 }
 
 # Namespaces alone keep these away.
@@ -313,4 +418,17 @@ def f(x):
         with open(str(i), 'wb') as file: file.write(bytes(1 << 20))
     return x * x
 """,
+}
+
+# Programs with their cases; none prints what is expected by right means.
+PROGRAM_ATTACKS = {
+    "answers behind the input": ("import os\nprint(os.pread(0, 1000, 0).decode()[-2:])", [("6\n", "36")]),
+    "notes from one test to the next": (
+        "import os\nif os.path.exists('/tmp/a'): print(49)\nelse: print(36, file=open('/tmp/a', 'w')); print(36)",
+        [("6\n", "36"), ("7\n", "49")],
+    ),
+    "another hook for exceptions": ("import sys\nsys.excepthook = lambda *_: print(36)\n1 / 0", [("6\n", "36")]),
+    "right, then a crash": ("import ctypes\nprint(36, flush=True)\nctypes.string_at(0)", [("6\n", "36")]),
+    "bytes that are no text": ("import sys\nsys.stdout.buffer.write(b'\\xff')", [("6\n", "\ufffd")]),
+    "digits of other scripts": ("print('\uff13\uff16')", [("6\n", "36")]),
 }

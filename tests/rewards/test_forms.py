@@ -21,3 +21,19 @@ def _pairs(node: object) -> list[list[str]]:
         here = [node] if len(node) == 2 and all(isinstance(value, str) for value in node) else []
         return here + [pair for value in node for pair in _pairs(value)]
     return []
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "call"),
+    [
+        ('[1, 2]\n"3"', "123", [[[1, 2], "3"], [123]]),
+        ('"a"', '"123"', [["a"], ["123"]]),
+        ('"a"', "no JSON", [["a"], ["no JSON"]]),
+        (["a"], "123", [["a"], ["123"]]),
+        (["a"], ["123"], [["a"], [["123"], "123"]]),
+        ([1], 123, [[1], [123]]),
+    ],
+)
+def test_results_are_json_where_the_arguments_are(given: object, wanted: object, call: object) -> None:
+    found = json.loads(FORMS["deepcoder"]({"inputs": [given], "outputs": [wanted], "fn_name": "f"}, {}, None))
+    assert f"json.loads({json.dumps([call])!r})" in found["tests"]

@@ -36,6 +36,22 @@ def workers() -> Iterator[MathsReward]:
         ("", "53", 0.0),
         ("\\boxed{}}}{{ \x00 \\frac{ \\boxed{\\boxed{", "53", 0.0),
         ("\\boxed{nonsense ++ *}", "53", 0.0),
+        ("$53$, so \\boxed{", "53", 0.0),
+        ("$53$, so \\boxed{5", "53", 0.0),
+        ("$53$, so \\boxed{}", "53", 0.0),
+        ("first \\boxed{50}\nthen \\boxed{53}.", "53", 1.0),
+        ("first \\boxed{53}\nthen \\boxed{54}.", "53", 0.0),
+        ("$\\boxed{1}$, $\\boxed{2}$, and $\\boxed{3}$", "1,2,3", 1.0),
+        ("\\boxed{1}, \\boxed{2} or \\boxed{3}", "2", 0.0),
+        ("\\boxed{1 \\text{ or } 2 \\text{ or } 3}", "2", 0.0),
+        ("\\boxed{1, 2, 3}", "3", 0.0),
+        ("\\boxed{53 = 54}", "53", 0.0),
+        ("\\boxed{[0, 100]}", "53", 0.0),
+        ("\\boxed{\n53\n}", "53", 1.0),
+        ("\\boxed{\\{2, 1\\}}", "1,2", 1.0),
+        ("\\boxed{\\boxed{53}} }{", "53", 1.0),
+        ("\\boxed{50\\%}", "50", 0.0),
+        ("\\boxed{\uff15\uff13}", "53", 0.0),
     ],
 )
 def test_reward_of_one_completion(completion: str, answer: str, reward: float) -> None:
@@ -81,7 +97,7 @@ def test_a_response_that_hangs_costs_its_worker_and_nothing_else() -> None:
     began = time.monotonic()
     assert reward([slow, "\\boxed{3}"], ["3", "3"]) == [0.0, 1.0]
     assert reward.hung == 1
-    assert TALLY.take() == {"judge_deaths": 0, "judge_failures": 1}
+    assert TALLY.take() == {"judge_deaths": 0, "judge_failures": 1, "judge_timeouts": 0}
     assert time.monotonic() - began < 10
     reward.close()
 
@@ -105,5 +121,5 @@ def test_a_worker_killed_from_outside_costs_no_reward() -> None:
     (worker,) = reward._workers._all
     worker.process.kill()
     assert reward(["\\boxed{3}", "\\boxed{4}"], ["3", "3"]) == [1.0, 0.0]
-    assert TALLY.take() == {"judge_deaths": 1, "judge_failures": 0}
+    assert TALLY.take() == {"judge_deaths": 1, "judge_failures": 0, "judge_timeouts": 0}
     reward.close()

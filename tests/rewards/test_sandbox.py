@@ -7,18 +7,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from attacks import ATTACKS, FORBIDDEN, FORBIDDEN_IN_FULL
+from attacks import ATTACKS, FORBIDDEN, FORBIDDEN_IN_FULL, PROGRAM_ATTACKS
 
 from rewards.code import job, program_tests
 from rewards.isolation import Limits
 from rewards.sandbox import Sandbox, SandboxError, Verdict
+from rewards.workers import TALLY
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = Limits(cpu_s=1, wall_s=1.5, memory_mb=256, file_mb=4, output_kb=256)
-HELD_UP_S = LIMITS.wall_s + 2.5  # wall time, the grace for a stuck judge, and a loaded machine
+HELD_UP_S = LIMITS.longest_s + 2.5  # the grace for a stuck judge, and a loaded machine
 CHECK = """
 def check(candidate):
     assert candidate(6) == 36
@@ -133,11 +135,56 @@ def test_programs_under_attack(sandbox: Sandbox) -> None:
     flood = "import os\nwhile True: os.write(1, b'x' * (1 << 20))"
     assert program(sandbox, flood, cases).why == "wrote too much"
     assert program(sandbox, "import os\nos._exit(0)", cases).why == "wrong answer"
-    assert time.monotonic() - began < LIMITS.wall_s
-    assert program(sandbox, "while True: pass", cases).why in ("CPU time", "wall time")  # by how busy the machine is
+    assert time.monotonic() - began < HELD_UP_S
+    assert program(sandbox, "while True: pass", cases).why == "CPU time"
     late = "import os, time\nprint(36, flush=True)\nos.close(1)\ntime.sleep(99)"
     assert program(sandbox, late, cases).why == "wall time"
     assert program(sandbox, "import os\nprint(36)\nos.fork()", cases).why == "exit status 1"
+
+
+@pytest.mark.parametrize(("source", "cases"), PROGRAM_ATTACKS.values(), ids=list(PROGRAM_ATTACKS))
+def test_program_attack_fails(sandbox: Sandbox, source: str, cases: list[tuple[str, str]]) -> None:
+    verdict = program(sandbox, source, cases)
+    assert attacked(verdict), verdict
+    assert function(sandbox, "def f(x): return x * x").passed
+
+
+@pytest.mark.parametrize("isolation", ["full", "weak"])
+def test_the_clock_ends_what_sleeps_and_cpu_time_what_computes(isolation: str) -> None:
+    """Beyond its wall time, as on a busy machine, a solution that computes still gets its CPU time."""
+    try:
+        hurried = Sandbox(1, Limits(cpu_s=1, wall_s=0.4), isolation)
+    except SandboxError as error:
+        pytest.skip(f"this machine lacks what isolation={isolation} needs: {error}")
+    busy = "import time\nwhile time.process_time() - began < {}: pass\n"
+    source = "import time\nbegan = time.process_time()\ndef f(x):\n    {}    return x * x"
+    computes = source.format("while time.process_time() - began < x / 12: pass\n")  # 0.58 s in all
+    assert function(hurried, computes).why == "passed"
+    TALLY.take()
+    assert function(hurried, "import time\ndef f(x): time.sleep(99)").why == "wall time"
+    assert TALLY.take()["judge_timeouts"] == 1
+    part = f"import time\nbegan = time.process_time()\n{busy.format(0.3)}print(36)"
+    assert program(hurried, part, [("", "36")] * 2).why == "passed"
+    assert program(hurried, part, [("", "36")] * 5).why == "CPU time"  # the limit is for all tests together
+    hurried.close()
+
+
+def test_an_answer_that_takes_long_to_read_costs_its_judge_alone() -> None:
+    """Numbers of one hash in a set: quadratic time in C, where no exception reaches the judge."""
+    roomy = Sandbox(1, Limits(cpu_s=1, output_kb=4096), "weak")
+    collide = "def f(x): return {i * ((1 << 61) - 1) for i in range(2)}"
+    forged = """
+import os, struct
+def f(x):
+    numbers = ','.join(str(i * ((1 << 61) - 1)) for i in range(1, 140000))
+    reply = f'["value", {{"t": "set", "v": [{numbers}]}}]'.encode()
+    os.write(4, struct.pack('<I', len(reply)) + reply)
+"""
+    TALLY.take()
+    assert function(roomy, forged).why == "its judge hung or died"
+    assert TALLY.take() == {"judge_deaths": 1, "judge_failures": 1, "judge_timeouts": 0}
+    assert function(roomy, collide).why == "wrong answer"
+    roomy.close()
 
 
 def test_reasons() -> None:
@@ -193,32 +240,27 @@ def test_a_judge_that_hangs_or_dies_is_replaced(full: Sandbox) -> None:
     assert time.monotonic() - began < 2 * HELD_UP_S
 
 
-def fork_servers() -> set[str]:
-    """Ids of fork servers and their children."""
-    found = set()
-    for pid in processes():
-        try:
-            if b"rewards.forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.add(pid)
-        except OSError:
-            continue  # it ended while we looked
-    return found
-
-
 def test_a_solution_dies_with_its_judge(sandbox: Sandbox) -> None:
-    before = fork_servers()
+    (judge,) = (worker.process.pid for worker in sandbox._workers._all)
+    mine = {pid for pid in processes() if _descends_from(pid, judge)}
     busy = "import time\ndef f(x):\n    while True: time.sleep(1)"
     dying = """
 import os, threading
 def check(candidate):
-    threading.Timer(0.2, os._exit, [0]).start()
+    threading.Timer(1.0, os._exit, [0]).start()
     candidate(1)
 """
-    assert function(sandbox, busy, dying).why == "its judge hung or died"
-    deadline = time.monotonic() + 5
-    while len(fork_servers()) > len(before) and time.monotonic() < deadline:
+    with ThreadPoolExecutor(1) as aside:
+        verdict = aside.submit(function, sandbox, busy, dying)
+        before = len(mine)
+        while len(mine) == before and not verdict.done():  # the child comes
+            mine |= {pid for pid in processes() if _descends_from(pid, judge)}
+        assert verdict.result().why == "its judge hung or died"
+    assert len(mine) > before
+    deadline = time.monotonic() + 10
+    while mine & processes() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert len(fork_servers()) <= len(before)
+    assert not mine & processes()
 
 
 @pytest.mark.parametrize("isolation", ["full", "weak"])
