@@ -73,7 +73,7 @@ def build(task: DictConfig) -> tuple[Case, list[str]]:
     """The case, and lines that say what was taken. UserError for what cannot be."""
     if task.rollouts is None:
         raise UserError(
-            "task.rollouts=PATH is missing: a run's folder, a JSONL file, or a folder of them (see experiments/recorded.py)"
+            "task.rollouts=PATH is missing: a run's folder, a JSONL file or a folder of them (experiments/recorded.py)"
         )
     for name in ("engines", "slots", "tokens", "most", "batch"):
         if int(task[name]) < 1:

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -145,13 +146,13 @@ def run_arms(
                 progress.start()
             turn = step % len(names)
             for name in [*names[turn:], *names[:turn]]:
-                pipes[name].send("go")
+                let_go(pipes[name])
                 expect(pipes[name], "rolled", name, folder)
             cores = os.cpu_count() or 1
             for first in range(0, len(names), cores):
                 together = names[first : first + cores]
                 for name in together:
-                    pipes[name].send("go")
+                    let_go(pipes[name])
                 for name in together:
                     row = expect(pipes[name], "step", name, folder)
                     run_folder.add_metrics(row)
@@ -165,6 +166,12 @@ def run_arms(
             process.join(timeout=15)
             if process.exitcode is None:
                 process.terminate()
+
+
+def let_go(pipe: Connection) -> None:
+    """An arm's turn. One that is dead cannot take it: `expect` reads its last word, or says that there is none."""
+    with suppress(BrokenPipeError, ConnectionResetError):
+        pipe.send("go")
 
 
 def expect(pipe: Connection, what: str, name: str, folder: Path) -> Any:

@@ -18,7 +18,7 @@ from das.engine.build import EngineError
 from das.engine.versions import UnsupportedVersion
 from das.native import NativeBuildError
 from das.training.checkpoint import CheckpointError
-from das.training.errors import WeightSyncError
+from das.training.errors import TrainingDiverged, WeightSyncError
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 USER_ERROR, FAILED, INTERRUPTED = 2, 1, 130
@@ -81,7 +81,7 @@ def one_line_errors(to_go_on: Callable[[], str] = str) -> Iterator[None]:
         yield
     except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException) as error:
         stop(str(error), USER_ERROR)
-    except (RunFailed, WeightSyncError, CheckpointError) as error:
+    except (RunFailed, WeightSyncError, TrainingDiverged, CheckpointError) as error:
         stop(str(error), FAILED)
     except KeyboardInterrupt:
         stop(f"interrupted; what was finished is in the run folder{to_go_on()}", INTERRUPTED)

@@ -1,4 +1,4 @@
-"""Is a folder a policy that can be trained? Looked into before any work is done: no weight is read, no code is run."""
+"""Is a folder a policy that can be trained? Looked into before any work is done; no code of it is run."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def check(path: str, max_model_len: int) -> None:
         pickles = sorted(file.name for kind in PICKLES for file in folder.glob(kind))
         found = f"only {pickles[0]}, a pickle, which is never opened: save it as" if pickles else "no weights:"
         raise UserError(f"policy.path={path} has {found} model.safetensors (save_pretrained does)")
-    said = _broken(folder, max_model_len)
+    said = _broken(folder, max_model_len) or _not_finite(folder)
     if said:
         raise UserError(f"policy.path={path}: {' '.join(said.split())[:300]}")
 
@@ -63,6 +63,20 @@ def _broken(folder: Path, max_model_len: int) -> str:
         return f"the tokenizer knows {tokens} tokens, the policy {vocabulary}: they are of different models"
     if max_model_len > longest:
         return f"holds {longest} tokens at most (max_position_embeddings): lower engine.max_model_len={max_model_len}"
+    return ""
+
+
+def _not_finite(folder: Path) -> str:
+    """Which weight is NaN or infinite; empty where none is. Reads all weights."""
+    import torch
+    from safetensors import safe_open
+
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118  no dict: it cannot be iterated
+                tensor = weights.get_tensor(name)
+                if tensor.is_floating_point() and not torch.stack(tensor.aminmax()).isfinite().all():  # NaN is both
+                    return f"{name} in {file.name} holds NaN or infinity: it comes from a run that was lost"
     return ""
 
 

@@ -16,7 +16,7 @@ from analysis import read
 from das.engine.build import EngineError
 from das.training import checkpoint
 from das.training.checkpoint import CheckpointError
-from das.training.errors import WeightSyncError
+from das.training.errors import TrainingDiverged, WeightSyncError
 from experiments.errors import RunFailed, UserError, compose_config, reading
 from experiments.progress import Progress
 from experiments.run_folder import versions, write_text
@@ -178,7 +178,7 @@ def in_one_line(error: Exception) -> str:
     """What went wrong, for one line; the log has the rest."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"disk full while writing {error.filename or 'results'}"
-    if isinstance(error, CheckpointError | WeightSyncError | RunFailed | UserError):
+    if isinstance(error, CheckpointError | WeightSyncError | TrainingDiverged | RunFailed | UserError):
         return " ".join(str(error).split())
     return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
 

@@ -3,3 +3,7 @@
 
 class WeightSyncError(RuntimeError):
     """The engine does not compute with the trainer's weights."""
+
+
+class TrainingDiverged(RuntimeError):
+    """A loss or gradient is no number any more; neither is the policy."""

@@ -15,6 +15,7 @@ from das.engine.build import EngineSettings
 from das.engine.rollout import Rollout, rollout_row
 from das.training import ranks
 from das.training.digests import digest
+from das.training.errors import TrainingDiverged
 from das.training.generation import SpeculativeGeneration
 from das.training.merge import merged
 from das.training.placement import PlacedSampler
@@ -90,6 +91,11 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             return  # the summary at the end of training, not a step
         mine = (generation.last, self._rewards, float(np.sum(self._losses)), generation.sync_error, generation.sync_s)
         self._losses = []
+        if not np.isfinite([mine[2], logs["grad_norm"]]).all():  # before a checkpoint of it is written
+            raise TrainingDiverged(
+                f"step {self.state.global_step}: loss {mine[2]:g}, gradient norm {logs['grad_norm']:g}: the policy is "
+                "lost; try a lower trainer.learning_rate"
+            )
         rollouts, scores, losses, sync_errors, sync_s = zip(*ranks.gather(mine), strict=True)
         if not ranks.is_main():
             return

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
+
 from experiments import resume
 
 Made = tuple[list[str], str]  # the command line, and what the line must say
@@ -192,6 +194,15 @@ def altered(path: Path, **values: Any) -> None:
 @kind("policy that is missing")
 def no_policy(tmp: Path, policy: Path) -> Made:
     return [f"policy.path={tmp / 'nowhere'}"], "nowhere does not exist"
+
+
+@kind("policy with NaN in its weights")
+def lost_policy(tmp: Path, policy: Path) -> Made:
+    arguments, folder = copied(tmp, policy)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"][3] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return arguments, "model.norm.weight in model.safetensors holds NaN or infinity"
 
 
 @kind("policy that is a symlink loop")

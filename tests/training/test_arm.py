@@ -177,3 +177,35 @@ def test_weights_that_do_not_arrive_stop_the_run(tiny_policy: str, tmp_path: Pat
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         said: Any = pool.apply(_train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
     assert "did not reach the engine" in said
+
+
+def _train_until_a_loss_is_nan(config: DictConfig, policy: str, folder: str) -> str:
+    from das.engine import patches
+    from das.training.errors import TrainingDiverged
+    from das.training.turns import Alone
+    from experiments.arm import train_arm
+
+    patches.apply()
+    from trl import GRPOTrainer
+
+    compute_loss = GRPOTrainer.compute_loss
+
+    def lost(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return compute_loss(self, *args, **kwargs) * (float("nan") if self.state.global_step == 2 else 1.0)
+
+    GRPOTrainer.compute_loss = lost
+    try:
+        train_arm(config, policy, Path(folder), "test", Alone(lambda row: None))
+    except TrainingDiverged as error:
+        return str(error)
+    return "trained on"
+
+
+def test_a_loss_that_is_no_number_stops_the_run_before_a_checkpoint(tiny_policy: str, tmp_path: Path) -> None:
+    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        config = arm_config("none", [*SMALL, "wandb=off", "checkpoint.every=1"])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        said: Any = pool.apply(_train_until_a_loss_is_nan, (config, tiny_policy, str(tmp_path)))
+    assert said.startswith("step 3: loss nan, gradient norm nan: the policy is lost")
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_00001", "step_00002"]
+    assert [row["step"] for row in read.metrics(tmp_path)] == [1, 2]
