@@ -9,8 +9,8 @@ from typing import Any
 
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;"
-    "overflow-wrap:anywhere}.wide{overflow-x:auto}table{border-collapse:collapse;width:100%}"
-    "td,th{padding:.3rem .6rem;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}"
+    "overflow-wrap:break-word}.wide{overflow-x:auto}table{border-collapse:collapse;width:100%}"
+    "td,th{padding:.3rem .6rem;border-bottom:1px solid #ddd;text-align:right}.wide td,.wide th{white-space:nowrap}"
     "td:first-child,th:first-child{text-align:left}.advice{font-size:1.2rem;padding:1rem;background:#eef4fb;"
     "border-left:4px solid #2b6cb0}img{max-width:100%;height:auto}li{color:#555}h1{line-height:1.2}"
     "@media(max-width:40rem){td,th{padding:.3rem .35rem;font-size:.85rem}}"

@@ -129,7 +129,9 @@ def section_list(
 
 def replayed(folder: Path, paper: str, kept: Path) -> list[Section]:
     """Sections of a paper's replay, as it wrote them."""
-    found = read.result(folder)["sections"]
+    result = read.result(folder)
+    found = result["sections"]
+    found[0]["setting"] = f"{result['preface']} {found[0]['setting']}"  # what holds for all of them
     where = folder.relative_to(kept) / paper
     return [
         Section(

@@ -276,6 +276,13 @@ def test_reproduce_nemo_rl(tmp_path: Path) -> None:
         reproduce.run(config("task=reproduce", "paper=dsa"), [], str(tmp_path))
 
 
+def test_report_of_everything_says_where_a_papers_numbers_are_from(tmp_path: Path) -> None:
+    reproduce.run(config("task=reproduce", "paper=nemo_rl"), [], str(tmp_path / "run"))
+    first, *others = reproduce.replayed(tmp_path / "run", "nemo_rl", tmp_path)
+    assert first.setting.startswith("The paper's numbers are second-hand")
+    assert not any("second-hand" in section.setting for section in others)
+
+
 def test_boundary_of_efficient_rollout() -> None:
     from experiments.papers.efficient_rollout import largest_batch, roofline
 
