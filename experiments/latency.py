@@ -17,6 +17,7 @@ from experiments.errors import UserError
 from experiments.run_folder import write_text
 
 TABLES = Path(__file__).parent / "latency_tables"
+DERIVED = "derived, not measured"  # how the source of a table ends that nobody measured
 COLUMNS = ["live", "tokens", "context", "seconds"]
 
 
@@ -46,7 +47,7 @@ def read_latency(path: Path) -> tuple[Form, str]:
     name = f"task.latency={path}"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        source = f"{found['source']}, {'derived, not measured' if found['derived'] else 'measured'}"
+        source = f"{found['source']}, {DERIVED if found['derived'] else 'measured'}"
         rows = np.array(found["passes"], np.float64)
         if list(found["columns"]) != COLUMNS or rows.ndim != 2 or rows.shape[1] != len(COLUMNS) or not len(rows):
             raise ValueError(f"columns must be {', '.join(COLUMNS)}")

@@ -1,11 +1,12 @@
 """Recorded rollouts as workloads: folders that our runs leave, recorded traces, and one's own JSONL.
 
 A JSONL file (.jsonl or .jsonl.gz) has a row a response:
-  problem_id     str, which prompt
+  problem_id     str or int, which prompt
   response_ids   list of token ids; or `response`, text, which is cut into words, digits and punctuation
   step           int, optional: the training step. Where no row has it, the responses of a problem follow one another in
                  the order of `run` (optional) and of the file: `group` of them a step and problem.
   tokenizer      str, optional: must be the same in all rows
+A folder of such files is read as one, except that a file is a step where no row has one (2.jsonl before 10.jsonl).
 """
 
 import gzip
@@ -35,19 +36,13 @@ def read_rollouts(path: Path, group: int = 0, batch: int = 0, prompt: int = 0) -
     many a problem has.
     prompt: tokens of a prompt, which no row holds.
     """
-    if path.is_dir():
-        folders = (path / "rollouts", path, *sorted(path.glob("arms/*/rollouts")))  # arms of a comparison are alike
-        found = ([file for file in sorted(folder.glob("*.gz")) if STEP.fullmatch(file.name)] for folder in folders)
-        files = next(filter(None, found), [])
-        if not files:
-            raise UserError(f"{path} holds no rollouts (step_00001.jsonl.gz ...)")
-        steps = [list(_rows(file)) for file in files]
-        if [] in steps:
-            raise UserError(f"{files[steps.index([])]} is empty: a row a response is needed")
+    files = rollout_files(path)
+    steps = [list(_rows(file)) for file in files]
+    if [] in steps:
+        raise UserError(f"{files[steps.index([])]} is empty: a row a response is needed")
+    rows = [row for step in steps for row in step]
+    if path.is_dir() and (STEP.fullmatch(files[0].name) or not any("step" in row for row in rows)):
         return _workloads(steps, prompt, path)
-    rows = list(_rows(path))
-    if not rows:
-        raise UserError(f"{path} is empty: a row a response is needed")
     if any("step" in row for row in rows):
         if not all(isinstance(row.get("step"), int) for row in rows):
             raise UserError(f"{path}: every row needs a step, a whole number, or none has one")
@@ -57,6 +52,29 @@ def read_rollouts(path: Path, group: int = 0, batch: int = 0, prompt: int = 0) -
         return _workloads(list(by_step.values()), prompt, path)
     (whole,) = _workloads([sorted(rows, key=lambda row: str(row.get("run", "")))], prompt, path)
     return grouped(whole, group, batch)
+
+
+def rollout_files(path: Path) -> list[Path]:
+    """The file itself, or a folder's: those of a run's steps, else all that are JSONL. UserError for none."""
+    if not path.is_dir():
+        return [path]
+    folders = (path / "rollouts", path, *sorted(path.glob("arms/*/rollouts")))  # arms of a comparison are alike
+    found = ([file for file in sorted(folder.glob("*.gz")) if STEP.fullmatch(file.name)] for folder in folders)
+    own = sorted((file for file in path.iterdir() if file.name.endswith((".jsonl", ".jsonl.gz"))), key=_by_number)
+    files = next(filter(None, found), [file for file in own if file.name != "metrics.jsonl"])
+    if not files:
+        raise UserError(f"{path} holds no rollouts: neither step_00001.jsonl.gz ... nor other .jsonl files")
+    return files
+
+
+def is_text(path: Path) -> bool:
+    """Whether responses come as text, by the first row."""
+    return "response_ids" not in next(_rows(rollout_files(path)[0]))
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """2.jsonl before 10.jsonl."""
+    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", path.name)]
 
 
 def grouped(work: Workload, group: int, batch: int) -> list[Workload]:
@@ -96,6 +114,10 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 raise UserError(f"{path} line {number} is not JSON") from None
             if not isinstance(row, dict) or "problem_id" not in row or not {"response_ids", "response"} & set(row):
                 raise UserError(f"{path} line {number}: problem_id, and response_ids or response, are needed")
+            if not isinstance(row["problem_id"], str | int):
+                raise UserError(f"{path} line {number}: problem_id must be a text or a whole number")
+            if "response_ids" not in row and not isinstance(row["response"], str):
+                raise UserError(f"{path} line {number}: the response is no text")
             if not (path.name in LEFT_OUT and LEFT_OUT[path.name].fullmatch(str(row.get("run")))):
                 yield row
 
@@ -117,10 +139,14 @@ def _workloads(steps: list[list[dict[str, Any]]], prompt: int, path: Path) -> li
         return np.asarray([words.setdefault(w, len(words)) for w in WORDS.findall(row["response"])], np.int32)
 
     found = []
-    for step in steps:
+    for number, step in enumerate(steps, 1):
         try:
             kept = [(str(row["problem_id"]), r) for row in step if (r := ids(row)).size]
+            if not kept:
+                raise UserError(f"{path}: all responses of step {number} of {len(steps)} are empty")
             found.append(workload([problem for problem, _ in kept], [r for _, r in kept], prompt))
+        except UserError:
+            raise
         except (ValueError, TypeError) as error:
             raise UserError(f"{path}: {error}") from error
     return found

@@ -29,7 +29,6 @@ PAPERS = {
     "nemo_rl": "System-integrated speculative decoding (NeMo RL), arXiv 2604.26779",
 }
 MINUTES = {"das": 10.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # of a replay, 2 cores
-NEEDS = {"das": "traces", "efficient_rollout": "calibration"}  # recorded data, by the task's key
 ENGINE_RUN = "das_fig10"  # the experiment whose run fills the replay's column of the real engine
 
 
@@ -91,9 +90,10 @@ def replays_of(
     """A run a paper, for those whose recorded data is at hand. Of the overrides those of the task are theirs."""
     found = {}
     for paper in PAPERS:
-        data = config.task.get(NEEDS.get(paper, ""))
-        if data is not None and not Path(data).exists():
-            progress.note(f"skipped: the replay of {PAPERS[paper]} needs {data} (task.{NEEDS[paper]})")
+        if paper == "das" and not Path(config.task.traces).exists():
+            progress.note(
+                f"skipped: the replay of {PAPERS[paper]} needs recorded rollouts, task.traces={config.task.traces}"
+            )
             continue
         more = [override for override in overrides if override.startswith("task.")]
         if paper == "das":
@@ -129,7 +129,9 @@ def section_list(
 
 def replayed(folder: Path, paper: str, kept: Path) -> list[Section]:
     """Sections of a paper's replay, as it wrote them."""
-    found = read.result(folder)["sections"]
+    result = read.result(folder)
+    found = result["sections"]
+    found[0]["setting"] = f"{result['preface']} {found[0]['setting']}"  # what holds for all of them
     where = folder.relative_to(kept) / paper
     return [
         Section(

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from das.budget.latency_forms import Array, Form
 
 
@@ -18,14 +20,17 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Dearer:
-    """What drafted tokens add to a pass costs `times` as much: how far off may the latency model be?"""
+    """What drafted tokens add to a pass costs `times` as much, and each `token` seconds beside: how far off may the
+    latency model be?"""
 
     form: Form
     times: float
+    token: float = 0.0
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         plain = self.form.predict(live, live, context)
-        return plain + self.times * (self.form.predict(live, tokens, context) - plain)
+        drafted = np.subtract(tokens, live)
+        return plain + self.times * (self.form.predict(live, tokens, context) - plain) + self.token * drafted
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ class Table:
             raise ValueError("a latency table's tokens must rise from point to point")
         if min(self.seconds) <= 0:
             raise ValueError(f"times must be positive, got {min(self.seconds)}")
+        for fewer, more in zip(self.seconds, self.seconds[1:], strict=False):
+            if more < fewer:  # prolonged, they would become negative
+                raise ValueError(f"times must not fall as tokens rise, got {fewer:.4g} s, then {more:.4g} s")
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         slope = (self.seconds[-1] - self.seconds[-2]) / (self.tokens[-1] - self.tokens[-2])

@@ -276,7 +276,7 @@ def structures(at: Setting) -> Section:
         "sorted anew by prefix doubling in NumPy; queries of it were not timed.",
         lines,
         "Inserting is cheap in both trees and does not depend on the corpus. The array is sorted anew in NumPy "
-        "here, which is far faster than what the paper timed, and still hundreds of times the tree's insertion. "
+        "here, which is far faster than what the paper timed, and still tens to thousands of times the tree's. "
         "The query is faster than the paper's and hardly grows: the index follows its matches instead of walking "
         "from the root.",
     )

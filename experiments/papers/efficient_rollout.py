@@ -30,8 +30,9 @@ MODELS = ("Qwen2.5-7B", "Qwen2.5-14B", "Llama-3.1-8B-Instruct")
 MAIN = (
     "With the roofline's times alone both W4 arms gain more than was measured; 10 to 15 ms of host time a cycle, "
     "which the roofline leaves out, bring the 7B and the 8B near the measured values. The 14B's measured slowdown "
-    "of always on is not reached at any host time tried. The order toggle, always on, plain holds in every cell. No "
-    "constant was fitted to these results; the host times are a scan."
+    "of always on is not reached at any host time tried: verification beyond the roofline, largest for the 14B (T_V in "
+    "the next section), may be a part; what the rest is, is not known. The order toggle, always on, plain holds in "
+    "every cell. No constant was fitted to these results; the host times are a scan."
 )
 EAGLE = (
     "One mean tau promises all three models a quarter off and more. Acceptance falls with depth where the tail is "

@@ -162,6 +162,10 @@ ROLLOUTS = {
     "rollouts that are not UTF-8": [("x.jsonl.gz", gzip.compress('{"problem_id": "ö"}\n'.encode("latin-1")))],
     "rollouts that are not rows": [("x.jsonl", b"[1, 2]\n"), ("x.jsonl", b"[" * 100_000), ("x.jsonl", b"1" * 5000)],
     "rollouts of ids and text mixed": [("x.jsonl", json_lines(ROW, {"problem_id": "a", "response": "x", "run": "1"}))],
+    "rollouts without what is needed": [
+        ("x.jsonl", json_lines(row))
+        for row in ({"response_ids": [1]}, {"problem_id": "a"}, {"problem_id": None, "response_ids": [1]})
+    ],
     "token ids that are none": [
         ("x.jsonl", json_lines({**ROW, "response_ids": ids}))
         for ids in ([-1], [2**31], [2**70], [0.5], [float("nan")], "abc", [[1], [2]], 7)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.errors import UserError
-from experiments.recorded import read_rollouts
+from experiments.recorded import is_text, read_rollouts
 
 TRACES = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "traces"
 
@@ -57,6 +57,22 @@ def test_a_word_is_the_same_token_in_every_step(tmp_path: Path) -> None:
     assert [work.tokens.tolist() for work in again] == [first.tokens.tolist(), second.tokens.tolist()]
 
 
+def test_a_folder_of_files_of_ones_own(tmp_path: Path) -> None:
+    """A file is a step, unless rows say theirs; other files of the folder are not read."""
+    for name, token in (("2.jsonl", 2), ("10.jsonl", 10)):
+        write(tmp_path / name, [{"problem_id": 5, "response_ids": [token]}])
+    write(tmp_path / "metrics.jsonl", [{"loss": 1}])
+    assert [work.tokens.tolist() for work in read_rollouts(tmp_path)] == [[2], [10]]
+    assert not is_text(tmp_path)
+    write(tmp_path / "2.jsonl", [{"problem_id": "5", "response_ids": [s], "step": s} for s in (3, 1)])
+    write(tmp_path / "10.jsonl", [{"problem_id": "5", "response_ids": [7], "step": 1}])
+    assert [work.tokens.tolist() for work in read_rollouts(tmp_path)] == [[1, 7], [3]]
+    write(tmp_path / "10.jsonl", [{"problem_id": "5", "response_ids": [7], "step": 1, "tokenizer": "a"}])
+    write(tmp_path / "2.jsonl", [{"problem_id": "5", "response_ids": [7], "step": 1, "tokenizer": "b"}])
+    with pytest.raises(UserError, match="mixes tokenisers: a, b"):
+        read_rollouts(tmp_path)
+
+
 def test_no_problem_is_dropped_for_having_fewer_responses(tmp_path: Path) -> None:
     rows = [{"problem_id": p, "response_ids": [1, 2]} for p in ("a", "a", "a", "b")]
     (whole,) = read_rollouts(write(tmp_path / "x.jsonl", rows))
@@ -82,7 +98,7 @@ def test_a_run_may_have_any_name(tmp_path: Path) -> None:
         ([{"problem_id": "a", "response_ids": [1]}, {"problem_id": "a", "response": "x"}], "mixes token ids and text"),
         ([{"problem_id": "a", "response_ids": [1], "tokenizer": t} for t in ("q", "r")], "mixes tokenisers: q, r"),
         ([{"problem_id": "a", "response_ids": [-1]}], "token ids must be in"),
-        ([{"problem_id": "a", "response_ids": []}], "no responses"),
+        ([{"problem_id": "a", "response_ids": []}], "all responses of step 1 of 1 are empty"),
         (
             [{"problem_id": "a", "response_ids": [1], "step": 1}, {"problem_id": "a", "response_ids": [1]}],
             "needs a step",
@@ -90,7 +106,8 @@ def test_a_run_may_have_any_name(tmp_path: Path) -> None:
         ([{"problem_id": "a", "response_ids": [1], "step": "x"}], "needs a step, a whole number"),
         ([{"problem_id": "a", "response_ids": 5}], "one-dimensional"),
         ([{"problem_id": "a", "response_ids": [0.5]}], "must be integers"),
-        ([{"problem_id": "a", "response": 5}], "expected string"),
+        ([{"problem_id": "a", "response": 5}], "line 1: the response is no text"),
+        ([{"problem_id": None, "response": "x"}], "line 1: problem_id must be a text or a whole number"),
         (
             [{"problem_id": "a", "response_ids": [1], "step": s, "tokenizer": t} for s, t in ((1, "q"), (2, "r"))],
             "mixes tokenisers: q, r",

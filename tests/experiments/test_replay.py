@@ -13,6 +13,7 @@ from das.budget.latency_forms import Drafting
 from das.replay.times import Times
 from das.replay.workload import workload
 from experiments import advise, replay, reproduce
+from experiments.advise_case import Case, build, sample
 from experiments.drafter_replay import generated
 from experiments.errors import CONFIGS, UserError
 from experiments.latency import write_latency
@@ -110,10 +111,12 @@ def test_advise_samples_problems_wherever_they_were() -> None:
     steps = [
         workload([p, p, q, q], [[i], [i], [i], [i]]) for i, (p, q) in enumerate([("a", "b"), ("c", "d"), ("a", "c")])
     ]
-    found = advise.sample(steps, 100)
+    found = sample(steps, 100, 100)
     assert [work.problems for work in found] == [("a", "a", "c", "c"), ("a", "a", "c", "c")]
     assert [work.tokens.tolist() for work in found] == [[0, 0, 1, 1], [2, 2, 2, 2]]
-    assert {p for work in advise.sample(steps, 4) for p in work.problems} == {"a"}
+    assert {p for work in sample(steps, 4, 100) for p in work.problems} == {"a"}
+    assert {p for work in sample(steps, 100, 3) for p in work.problems} == {"a"}  # more would not fit the engine
+    assert [work.problems for work in sample(steps, 100, 1)] == [("a",), ("a",)]
 
 
 def test_advise_writes_a_page(tmp_path: Path) -> None:
@@ -130,6 +133,94 @@ def test_advise_writes_a_page(tmp_path: Path) -> None:
     page = (tmp_path / "out" / "advice.html").read_text()
     assert page.count("data:image/png;base64,") == 3
     assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_advice_by_hand(tmp_path: Path) -> None:
+    """What a sheet of paper gives: waiting for slots, Amdahl, the live requests at which drafts stop paying."""
+    rows = [{"problem_id": str(i), "step": s, "response_ids": [7] * 100} for s in (1, 2) for i in range(4)]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # A pass takes 10 ms up to 32 tokens, then as much longer as they are more. 128 requests an engine, 32 at once.
+    settings = [
+        "task.engines=2",
+        "task.batch=256",
+        "task.slots=32",
+        "task.prompt=0",
+        "task.draft_us=0",
+        "task.rest_s=6",
+    ]
+    settings += [f"task.rollouts={tmp_path / 'mine.jsonl'}", "task.step_ms=[[1,10],[32,10],[3200,1000]]"]
+    advise.run(config("task=advise", *settings), [], str(tmp_path / "out"))
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    none, das = result["arms"]["none"], result["arms"]["das"]
+    assert none["rollout_s"] == pytest.approx(4 * 100 * 10e-3)  # four waves of a hundred passes
+    assert none["step_s"] == pytest.approx(4 + 6)
+    assert das["step_s"] == pytest.approx(das["rollout_s"] + 6)
+    assert das["step_change"] == pytest.approx(das["rollout_change"] * 0.4)
+    gains = {live: gain for live, gain, _ in result["speedup_by_live"]}
+    # Nearly every drafted token is right. 8 requests: some 3 each for nothing; from 32 on only tokens count.
+    assert gains[1] > 12
+    assert 3.3 < gains[8] < 4.1
+    assert 0.9 < gains[32] < 1.03
+    assert gains[1024] == pytest.approx(gains[64], rel=0.01)
+    assert result["pays_up_to"] == 24
+    assert result["advice"].startswith("Do not: ")  # all 32 are live to the end
+    assert "up to about 24 live requests" in result["advice"]
+
+
+def test_advise_range_of_derived_times_is_wider(tmp_path: Path) -> None:
+    """Nobody measured what verifying costs there, so it may cost what it did elsewhere."""
+    write_rollouts(tmp_path / "mine", 2)
+    case, about = build(config("task=advise", f"task.rollouts={tmp_path / 'mine'}").task)
+    assert case.derived
+    assert about[-1].endswith("derived, not measured")
+    live, tokens, context = (np.array(value, float) for value in (256, 512, 0))
+    plain, expected, dear = (
+        float(form.predict(live, n, context))
+        for form, n in ((case.form, live), (case.form, tokens), (case.dearer().form, tokens))
+    )
+    assert dear - plain == pytest.approx(1.3 * (expected - plain) + 256 * 146e-6 / 3)
+    step_ms = "task.step_ms=[[1,10],[1000,20]]"
+    measured, _ = build(config("task=advise", f"task.rollouts={tmp_path / 'mine'}", step_ms).task)
+    assert not measured.derived
+    assert float(measured.dearer().form.predict(live, live, context)) == float(
+        measured.form.predict(live, live, context)
+    )
+
+
+def arm(change: float, high: float) -> dict[str, float]:
+    low = change - 0.1
+    return {"rollout_change": change, "high_change": high, "low_change": low, "step_change": 0.6 * change} | {
+        "tokens_per_pass": 1.5
+    }
+
+
+@pytest.mark.parametrize(
+    ("das", "model", "starts", "holds"),
+    [
+        (
+            arm(-0.3, -0.1),
+            arm(-0.2, 0.0),
+            "Turn it on with arm=das SETTINGS: rollouts should take 30% less",
+            "10% to 40%",
+        ),
+        (arm(-0.3, 0.2), arm(-0.2, 0.0), "Do not yet: 30% less rollout time is expected, but 20% more", ""),
+        (arm(-0.01, 0.0), arm(0.0, 0.0), "Do not: speculation from history changes rollout time by -1%", ""),
+        (arm(0.1, 0.2), arm(-0.2, -0.1), "Do not: ", "(eagle) would save 20%"),
+        (arm(-0.3, -0.1), arm(-0.5, -0.2), "Turn it on", "(eagle) would save 50%"),
+    ],
+)
+def test_the_line_agrees_with_the_table(
+    das: dict[str, float], model: dict[str, float], starts: str, holds: str
+) -> None:
+    case = Case([], FORM, 1.0, 1, 1, 0.0, 0.0, derived=False)
+    line = advise.advice(das, "SETTINGS", 64, 16, ("eagle", model), case)
+    assert line.startswith(starts)
+    assert holds in line
+    assert ("would save" in line) == ("would save" in holds)
+    assert "up to about 64 live requests an engine (16 if drafted tokens are dearer)" in line
+    assert advise.choose({"das": (10, 12), "other": (9, 12.9)}) == "das"  # 0.5 % better
+    assert advise.choose({"das": (10, 12), "other": (9, 12)}) == "other"
+    assert advise.pays_up_to([(1, 2.0), (2, 1.03), (4, 1.0), (8, 1.5)]) == 2
 
 
 def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
@@ -150,6 +241,8 @@ def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
         (["task.rollouts=ROLLOUTS", "task.draft_us=-1"], "must not be negative"),
         (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,-5],[2,3]]"], "must be positive"),
         (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,5]]"], "two points or more"),
+        (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,5],[9,4]]"], "must not fall as tokens rise"),
+        (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,5,6]]"], "pairs of two numbers"),
         (["task.rollouts=ROLLOUTS", "task.step_ms=[1,5]"], r"\[\[tokens, milliseconds\], ...\]"),
         (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,5],[2,6]]", "task.latency=x"], "give one"),
         (["task.rollouts=ROLLOUTS", "task.latency=nowhere.json"], "No such file"),
@@ -181,6 +274,13 @@ def test_reproduce_nemo_rl(tmp_path: Path) -> None:
     assert (tmp_path / "nemo_rl" / "nemo_heatmap.png").exists()
     with pytest.raises(UserError, match=r"paper=dsa"):
         reproduce.run(config("task=reproduce", "paper=dsa"), [], str(tmp_path))
+
+
+def test_report_of_everything_says_where_a_papers_numbers_are_from(tmp_path: Path) -> None:
+    reproduce.run(config("task=reproduce", "paper=nemo_rl"), [], str(tmp_path / "run"))
+    first, *others = reproduce.replayed(tmp_path / "run", "nemo_rl", tmp_path)
+    assert first.setting.startswith("The paper's numbers are second-hand")
+    assert not any("second-hand" in section.setting for section in others)
 
 
 def test_boundary_of_efficient_rollout() -> None:
