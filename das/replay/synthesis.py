@@ -128,13 +128,16 @@ class Synthesis:
 
 
 def halves(recorded: Workload) -> tuple[Workload, int]:
-    """Every other response of each problem, in order of length, so that both halves have the same lengths; and how many
-    responses the problem with the fewest has."""
+    """Half of each problem's responses, with the lengths of all: of every four in order of length the first and last,
+    in every second problem the two between. And how many responses the problem with the fewest has."""
     members: dict[str, list[int]] = {}
     for i, problem in enumerate(recorded.problems):
         members.setdefault(problem, []).append(i)
-    lengths = recorded.lengths
-    chosen = [i for ids in members.values() for i in sorted(sorted(ids, key=lambda i: int(lengths[i]))[::2])]
+    lengths, chosen = recorded.lengths, []
+    for turn, ids in enumerate(members.values()):
+        taken = (0, 3) if turn % 2 == 0 else (1, 2)
+        ordered = sorted(ids, key=lambda i: int(lengths[i]))
+        chosen += sorted(i for place, i in enumerate(ordered) if place % 4 in taken)
     return recorded.part(chosen), min(len(ids) for ids in members.values())
 
 
