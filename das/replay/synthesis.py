@@ -21,8 +21,8 @@ import numpy as np
 
 from das.replay.workload import Workload, workload
 
-# Standard deviation of the logarithm of a run's length. Of 0.5, 1, 1.5 and 2, for all traces alike, 1 and 1.5 keep what
-# the `marginal` budget gets out of recorded text as well as what fixed drafts get, geometric runs do not (docs/log.md).
+# Standard deviation of the logarithm of a run's length. Of 0.5, 1, 1.5 and 2, for all traces alike, 1 and 1.5 come within
+# 2.5 % of what the `marginal` budget gets out of recorded text when fixed drafts get the same (docs/log.md).
 SPREAD = 1.0
 
 
@@ -128,7 +128,7 @@ class Synthesis:
 
 
 def halves(recorded: Workload) -> tuple[Workload, int]:
-    """Half of each problem's responses, with the lengths of all: of every four in order of length the first and last,
+    """Half of each problem's responses, of much the same lengths: of every four in order of length the first and last,
     in every second problem the two between. And how many responses the problem with the fewest has."""
     members: dict[str, list[int]] = {}
     for i, problem in enumerate(recorded.problems):
