@@ -21,8 +21,8 @@ import numpy as np
 
 from das.replay.workload import Workload, workload
 
-# Standard deviation of the logarithm of a run's length. Of 0.5, 1, 1.5 and 2, for all traces alike, 1 and 1.5 come within
-# 2.5 % of what the `marginal` budget gets out of recorded text when fixed drafts get the same (docs/log.md).
+# Standard deviation of the logarithm of a run's length. Of 0.5, 1, 1.5 and 2, for all traces alike, 1 and 1.5 come
+# within 2.5 % of what the `marginal` budget gets out of recorded text when fixed drafts get the same (docs/log.md).
 SPREAD = 1.0
 
 
