@@ -7,7 +7,7 @@ from das.budget import make_budget
 from das.drafter import HistoryDrafter
 from das.replay.cluster import roll_out
 from das.replay.engine import PlainEngine
-from das.replay.synthesis import Synthesis, fitted, halves
+from das.replay.synthesis import Synthesis, fitted, halves, run_ends
 from das.replay.text_engine import TextEngine
 from das.replay.times import Table, Times
 from das.replay.workload import Workload, workload
@@ -65,6 +65,23 @@ def test_two_tokens_in_a_row_are_recorded() -> None:
         for pair in zip(made.response(i)[:-1].tolist(), made.response(i)[1:].tolist(), strict=True)
     ]
     assert np.mean([pair in pairs for pair in found]) > 0.999
+
+
+def test_runs_have_the_mean_asked_for_and_are_more_uneven_than_geometric_ones() -> None:
+    ends = np.flatnonzero(run_ends(200_000, 4.7, np.random.default_rng(0)))
+    runs = np.diff(ends)
+    assert runs.min() == 1
+    assert runs.mean() == pytest.approx(4.7, rel=0.03)
+    assert runs.std() / runs.mean() == pytest.approx(1.2, rel=0.1)  # geometric: 0.89
+
+
+def test_halves_have_the_same_lengths() -> None:
+    work = recorded()
+    half, group = halves(work)
+    assert (len(half), group) == (32, 16)
+    first, second = np.sort(work.lengths[:16]), np.sort(work.lengths[16:32])
+    assert sorted(half.lengths[:8]) == first[[0, 3, 4, 7, 8, 11, 12, 15]].tolist()
+    assert sorted(half.lengths[8:16]) == second[[1, 2, 5, 6, 9, 10, 13, 14]].tolist()
 
 
 def test_stretch_and_cap() -> None:
