@@ -1,11 +1,10 @@
 """task=bench_synthesis: does a synthetic workload take the tokens per pass and the time of the recorded one?
 
-Of each trace, half of the responses and as many made of them stand in for all. What is copied in a row is fitted with
-fixed drafts and one seed; it is judged by other seeds, with those drafts and with the configured budget.
-result.json: a key a trace: run, problems, responses; budgets.NAME.{recorded, synthetic, reordered}, each
-{tokens_per_pass, rollout_s, by_epoch}, the last two lists over seeds; budgets.NAME.{error, chance}.{tokens_per_pass,
-rollout_s}: mean over seeds / recorded - 1. reordered: the recorded responses themselves, in another order (what chance
-alone does).
+Of each trace, every second response is replaced by one made of the others, as long as it was. What is copied in a row
+is fitted with fixed drafts and one seed; it is judged by other seeds, with those drafts and with the configured budget.
+result.json: a key a trace: run, problems, responses; budgets.NAME.{recorded, synthetic}, each {tokens_per_pass,
+rollout_s, by_epoch}, the latter a list over seeds; budgets.NAME.error.{tokens_per_pass, rollout_s}: mean over seeds /
+recorded - 1.
 """
 
 from pathlib import Path
@@ -17,12 +16,12 @@ from omegaconf import DictConfig
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
 from das.replay.cluster import roll_out
-from das.replay.synthesis import Synthesis, fitted, halves
+from das.replay.synthesis import fitted_run, half_changed
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments import setup
-from experiments.advise import step_table
+from experiments.advise_case import step_table
 from experiments.errors import UserError
 from experiments.papers.replayed import VARIANTS
 from experiments.progress import Progress
@@ -94,37 +93,23 @@ def judge(
     name: str, work: Workload, times: Times, budgets: dict[str, dict[str, Any]], task: DictConfig, progress: Progress
 ) -> dict[str, Any]:
     """Fit to one trace, then replay the trace and what was made."""
-    group, most = int(task.group), int(work.lengths.max())
+    group = int(task.group)
     fixed = next(iter(budgets.values()))
-    run = fitted(work, lambda w: replayed(w, times, fixed, group)["tokens_per_pass"], most, FITTED).run
-    half, responses = halves(work)
+    run = fitted_run(work, lambda w: replayed(w, times, fixed, group)["tokens_per_pass"], FITTED)
     problems = len(set(work.problems))
-    seeds = range(FITTED + 1, FITTED + 1 + int(task.seeds))
-    made = [Synthesis(half, run).make(problems, responses, most, seed) for seed in seeds]
-    again = [Synthesis(work, run).make(problems, responses, most, seed) for seed in seeds]  # no more than recorded
+    responses = len(work) // problems
+    made = [half_changed(work, run, seed) for seed in range(FITTED + 1, FITTED + 1 + int(task.seeds))]
     progress.note(f"{name}: {problems} problems x {responses} responses, {len(work.tokens):,} tokens, run {run:.2f}")
-    found: dict[str, Any] = {
-        "run": run,
-        "problems": problems,
-        "responses": responses,
-        "budgets": {},
-    }
+    found: dict[str, Any] = {"run": run, "problems": problems, "responses": responses, "budgets": {}}
     for label, budget in budgets.items():
         goal = replayed(work, times, budget, group)
-        rows = {
-            "synthetic": [replayed(w, times, budget, group) for w in made],
-            "reordered": [replayed(w, times, budget, group) for w in again],
-        }
-        error, chance = (
-            {key: float(np.mean([row[key] for row in mine])) / goal[key] - 1 for key in MEASURES}
-            for mine in rows.values()
-        )
-        found["budgets"][label] = {"recorded": goal, **rows, "error": error, "chance": chance}
-        mean = {key: np.mean([row[key] for row in rows["synthetic"]]) for key in MEASURES}
+        rows = [replayed(w, times, budget, group) for w in made]
+        mean = {key: float(np.mean([row[key] for row in rows])) for key in MEASURES}
+        error = {key: mean[key] / goal[key] - 1 for key in MEASURES}
+        found["budgets"][label] = {"recorded": goal, "synthetic": rows, "error": error}
         progress.note(
             f"    {label:10s} tokens/pass {goal['tokens_per_pass']:.3f} recorded, {mean['tokens_per_pass']:.3f} "
-            f"synthetic ({error['tokens_per_pass']:+.1%}; reordered {chance['tokens_per_pass']:+.1%})   time "
-            f"{goal['rollout_s']:.1f} s, {mean['rollout_s']:.1f} s ({error['rollout_s']:+.1%}; reordered "
-            f"{chance['rollout_s']:+.1%})"
+            f"synthetic ({error['tokens_per_pass']:+.1%})   time {goal['rollout_s']:.1f} s, {mean['rollout_s']:.1f} s "
+            f"({error['rollout_s']:+.1%})"
         )
     return found

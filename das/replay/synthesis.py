@@ -5,8 +5,8 @@ A changed response is a walk: it begins like a recorded one, has its length, and
 it goes on at another place of the problem's responses that follows the same token. So every two tokens in a row are
 recorded ones. Runs are uneven, most short and a few very long (log-normal, `SPREAD`), as in recorded text; budgets that
 draft only what is likely live on the long ones. The mean, `run`, is fitted so that the drafter gets as many tokens per
-pass out of changed responses as out of recorded ones, with fixed drafts: half of the recorded responses and as many
-changed ones against all recorded ones.
+pass out of changed responses as out of recorded ones, with fixed drafts: the recorded workload against the same with
+every second response changed, made of the others and as long as the one whose place it takes.
 
 Lengths are those of the recorded responses (bootstrap); `stretch` multiplies them all, `most` cuts them.
 
@@ -113,50 +113,64 @@ class Synthesis:
         made = np.flatnonzero(again | (lengths > own))
         if not len(made):
             return texts
-        longest = int(lengths[made].max())
-        leaving = run_ends(len(made) * longest, self.run, random).reshape(len(made), longest).T & again[made]
-        choice = random.random((longest, len(made)))
-        out = np.empty((longest, len(made)), np.int32)
-        at, left = begins[made], lengths[made]
-        for t in range(longest):
-            out[t] = source.tokens[at]
-            go = leaving[t] | source.ends[at]
-            at = np.where(go, source.other(at, choice[t]), at) + 1 if go.any() else at + 1
-        for column, i in enumerate(made.tolist()):
-            texts[i] = out[: left[column], column]
+        walks = _walk(source, begins[made], lengths[made], again[made], self.run, random)
+        for i, text in zip(made.tolist(), walks, strict=True):
+            texts[i] = text
         return texts
 
 
-def halves(recorded: Workload) -> tuple[Workload, int]:
-    """Half of each problem's responses, of much the same lengths: of every four in order of length the first and last,
-    in every second problem the two between. And how many responses the problem with the fewest has."""
+def _walk(
+    source: _Source,
+    begins: np.ndarray,
+    lengths: np.ndarray,
+    leaves: np.ndarray,
+    run: float,
+    random: np.random.Generator,
+) -> list[np.ndarray]:
+    """Texts of these lengths that begin at these places; `leaves`: which go elsewhere after each run, not only where a
+    recorded response ends."""
+    count, longest = len(begins), int(lengths.max())
+    leaving = run_ends(count * longest, run, random).reshape(count, longest).T & leaves
+    choice = random.random((longest, count))
+    out = np.empty((longest, count), np.int32)
+    at = begins
+    for t in range(longest):
+        out[t] = source.tokens[at]
+        go = leaving[t] | source.ends[at]
+        at = np.where(go, source.other(at, choice[t]), at) + 1 if go.any() else at + 1
+    return [out[:length, column] for column, length in enumerate(lengths.tolist())]
+
+
+def half_changed(recorded: Workload, run: float, seed: int) -> Workload:
+    """The recorded workload with every second response of a problem changed: as long as it was, made of the others."""
+    random = np.random.default_rng(seed)
     members: dict[str, list[int]] = {}
     for i, problem in enumerate(recorded.problems):
         members.setdefault(problem, []).append(i)
-    lengths, chosen = recorded.lengths, []
-    for turn, ids in enumerate(members.values()):
-        taken = (0, 3) if turn % 2 == 0 else (1, 2)
-        ordered = sorted(ids, key=lambda i: int(lengths[i]))
-        chosen += sorted(i for place, i in enumerate(ordered) if place % 4 in taken)
-    return recorded.part(chosen), min(len(ids) for ids in members.values())
+    texts = [recorded.response(i) for i in range(len(recorded))]
+    for ids in members.values():
+        kept, changed = ids[::2], ids[1::2]
+        if not changed:
+            raise ValueError("a problem with one response has no other to be made of")
+        source = _source([texts[i] for i in kept])
+        begins = source.begins[random.integers(len(kept), size=len(changed))]
+        made = _walk(source, begins, recorded.lengths[changed], np.ones(len(changed), bool), run, random)
+        for i, text in zip(changed, made, strict=True):
+            texts[i] = text
+    return workload(recorded.problems, texts, recorded.prompt)
 
 
-def fitted(
-    recorded: Workload, tokens_per_pass: Callable[[Workload], float], most: int, seed: int, rounds: int = 6
-) -> Synthesis:
-    """A synthesis of all recorded responses, with the `run` at which half of them, changed, stand in for the others.
+def fitted_run(recorded: Workload, tokens_per_pass: Callable[[Workload], float], seed: int, rounds: int = 6) -> float:
+    """The `run` at which the recorded workload with half of its responses changed takes as many tokens per pass.
 
-    tokens_per_pass: of a workload with as many responses a problem as the recorded one, by replay. Bisection on a
-    logarithmic scale, 1 to 64 tokens.
+    tokens_per_pass: of a workload, by replay. Bisection on a logarithmic scale, 1 to 64 tokens.
     """
     goal = tokens_per_pass(recorded)
-    half, group = halves(recorded)
-    problems = len(set(recorded.problems))
     low, high = 1.0, 64.0
     for _ in range(rounds):
         middle = float(np.sqrt(low * high))
-        if tokens_per_pass(Synthesis(half, middle).make(problems, group, most, seed)) < goal:
+        if tokens_per_pass(half_changed(recorded, middle, seed)) < goal:
             low = middle
         else:
             high = middle
-    return Synthesis(recorded, float(np.sqrt(low * high)))
+    return float(np.sqrt(low * high))

@@ -6,8 +6,7 @@ import pytest
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
 from das.replay.cluster import roll_out
-from das.replay.engine import PlainEngine
-from das.replay.synthesis import Synthesis, fitted, halves, run_ends
+from das.replay.synthesis import Synthesis, fitted_run, half_changed, run_ends
 from das.replay.text_engine import TextEngine
 from das.replay.times import Table, Times
 from das.replay.workload import Workload, workload
@@ -75,13 +74,14 @@ def test_runs_have_the_mean_asked_for_and_are_more_uneven_than_geometric_ones() 
     assert runs.std() / runs.mean() == pytest.approx(1.2, rel=0.1)  # geometric: 0.89
 
 
-def test_halves_have_the_same_lengths() -> None:
+def test_every_second_response_is_changed_and_as_long() -> None:
     work = recorded()
-    half, group = halves(work)
-    assert (len(half), group) == (32, 16)
-    first, second = np.sort(work.lengths[:16]), np.sort(work.lengths[16:32])
-    assert sorted(half.lengths[:8]) == first[[0, 3, 4, 7, 8, 11, 12, 15]].tolist()
-    assert sorted(half.lengths[8:16]) == second[[1, 2, 5, 6, 9, 10, 13, 14]].tolist()
+    made = half_changed(work, 4.0, seed=3)
+    assert made.lengths.tolist() == work.lengths.tolist()
+    same = [made.response(i).tobytes() == work.response(i).tobytes() for i in range(len(work))]
+    assert same == [True, False] * 32
+    with pytest.raises(ValueError, match="no other to be made of"):
+        half_changed(recorded(responses=1), 4.0, seed=3)
 
 
 def test_stretch_and_cap() -> None:
@@ -91,17 +91,13 @@ def test_stretch_and_cap() -> None:
     assert made.lengths.mean() > 1.5 * work.lengths.mean()
 
 
-def test_fitted_stands_in_for_the_recorded() -> None:
-    """Half of the responses, and changed ones for the rest: the same tokens per pass and time as all of them."""
+def test_changed_responses_stand_in_for_the_recorded() -> None:
+    """The same tokens per pass and time with every second response changed."""
     work = recorded()
-    found = fitted(work, lambda w: tokens_per_pass_and_time(w)[0], 1000, seed=0, rounds=8)
-    half, group = halves(work)
-    made = Synthesis(half, found.run).make(4, group, 1000, seed=7)
-    expected, got = tokens_per_pass_and_time(work), tokens_per_pass_and_time(made)
+    run = fitted_run(work, lambda w: tokens_per_pass_and_time(w)[0], seed=0, rounds=8)
+    expected, got = tokens_per_pass_and_time(work), tokens_per_pass_and_time(half_changed(work, run, seed=7))
     assert got[0] == pytest.approx(expected[0], rel=0.05)
-    assert got[1] == pytest.approx(expected[1], rel=0.08)
-    plain = [roll_out(w, [PlainEngine(TIMES, 64)], [range(len(w))], 1).rollout_s for w in (work, made)]
-    assert plain[1] == pytest.approx(plain[0], rel=0.05)
+    assert got[1] == pytest.approx(expected[1], rel=0.05)
 
 
 def test_bad_input() -> None:
