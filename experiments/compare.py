@@ -201,10 +201,16 @@ def _arm_process(
         try:
             train_arm(config, policy, folder, group, PipeTurns(pipe), start=start)
             pipe.send(("done", None))
-        except (KeyboardInterrupt, EOFError, BrokenPipeError):
+        except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
             return  # the parent was interrupted or has gone; it has said so
         except (UserError, EngineError) as error:
-            pipe.send(("refused", str(error)))
+            _last_word(pipe, "refused", str(error))
         except Exception as error:
             resume.log_traceback(folder / "log.txt")
-            pipe.send(("error", resume.in_one_line(error)))
+            _last_word(pipe, "error", resume.in_one_line(error))
+
+
+def _last_word(pipe: Connection, kind: str, value: str) -> None:
+    """Tell the parent why the arm ends, if it is still there: it may be ending the comparison for another arm."""
+    with suppress(BrokenPipeError, ConnectionResetError):
+        pipe.send((kind, value))

@@ -4,9 +4,10 @@ A problem's responses are its recorded ones, in random order, each once; when mo
 A changed response is a walk: it begins like a recorded one, has its length, and copies runs of tokens; after each run
 it goes on at another place of the problem's responses that follows the same token. So every two tokens in a row are
 recorded ones. Runs are uneven, most short and a few very long (log-normal, `SPREAD`), as in recorded text; budgets that
-draft only what is likely live on the long ones. The mean, `run`, is fitted so that the drafter gets as many tokens per
-pass out of changed responses as out of recorded ones, with fixed drafts: the recorded workload against the same with
-every second response changed, made of the others and as long as the one whose place it takes.
+draft only what is likely live on the long ones. Long responses have shorter runs (`SLOPE`). The mean, `run`, is fitted
+so that the drafter gets as many tokens per pass out of changed responses as out of recorded ones, with fixed drafts:
+the recorded workload against the same with every second response changed, made of the others and as long as the one
+whose place it takes.
 
 Lengths are those of the recorded responses (bootstrap); `stretch` multiplies them all, `most` cuts them.
 
@@ -24,6 +25,9 @@ from das.replay.workload import Workload, workload
 # Standard deviation of the logarithm of a run's length. Of 0.5, 1, 1.5 and 2, for all traces alike, 1 and 1.5 come
 # within 2.5 % of what the `marginal` budget gets out of recorded text when fixed drafts get the same (docs/log.md).
 SPREAD = 1.0
+# Long responses repeat others less: a response's mean run falls with this power of its length over its problem's mean.
+# Of 0, 0.3 and 0.6, 0.3 brings the time of three traces within 5 %, with fixed drafts (docs/log.md).
+SLOPE = 0.3
 
 
 @dataclass(frozen=True)
@@ -128,9 +132,10 @@ def _walk(
     random: np.random.Generator,
 ) -> list[np.ndarray]:
     """Texts of these lengths that begin at these places; `leaves`: which go elsewhere after each run, not only where a
-    recorded response ends."""
+    recorded response ends. run: of one as long as the source's mean."""
     count, longest = len(begins), int(lengths.max())
-    leaving = run_ends(count * longest, run, random).reshape(count, longest).T & leaves
+    runs = np.maximum(1.0, run * (lengths / source.lengths.mean()) ** -SLOPE)
+    leaving = np.stack([run_ends(longest, mine, random) for mine in runs.tolist()], axis=1) & leaves
     choice = random.random((longest, count))
     out = np.empty((longest, count), np.int32)
     at = begins
