@@ -8,10 +8,13 @@ from shutil import copytree
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from das.engine.build import EngineSettings, build_engine, prepare_environment
 
 prepare_environment()
+settings.register_profile("untimed", deadline=None)  # a first example compiles C; no test is timed
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

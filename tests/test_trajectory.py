@@ -44,7 +44,7 @@ def test_equality() -> None:
     assert len({a, Trajectory(a.tokens, "p", 0, 1.0, "stop")}) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     size=st.integers(0, 4),
     items=st.lists(trajectories, max_size=12),

@@ -57,7 +57,7 @@ def test_exhausted_mix_is_an_error() -> None:
         make_problems(400, seed=0, mix={1: 1.0})
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000))
 def test_flawless_solutions_are_right(seed: int) -> None:
     problem = make_problems(1, seed)[0]
@@ -66,7 +66,7 @@ def test_flawless_solutions_are_right(seed: int) -> None:
     assert all(holds(line) for line in LINE.findall(solution))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000))
 def test_slips_stay_in_range_and_decide_correctness(seed: int) -> None:
     problem = make_problems(1, seed)[0]
