@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,12 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     scratch = path / "scratch"  # where temporary files go, so that a forgotten one shows
     scratch.mkdir()
     os.environ["TMPDIR"] = str(scratch.resolve())
-    shared = set(os.listdir("/dev/shm"))
-    seen = watch(config, policy, path)
+    seen, shared = watch(config, policy, path)
     leaked = {
         "processes": [name for process, name in seen.items() if process.is_running()],
         "files": sorted(str(file.relative_to(path)) for file in scratch.rglob("*"))
         + sorted(str(file.relative_to(path)) for file in path.rglob("*.tmp"))
-        + sorted(f"/dev/shm/{name}" for name in set(os.listdir("/dev/shm")) - shared),
+        + sorted(str(file) for file in Path("/dev/shm").iterdir() if file.lstat().st_ino in shared),
     }
     result = soak_analysis.evaluate(path, config.task.warm_up_minutes) | {"leaked": leaked}
     soak_analysis.figure(path, config.task.warm_up_minutes, path / "soak.png")
@@ -54,8 +54,9 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
-def watch(config: DictConfig, policy: str, path: Path) -> dict[psutil.Process, str]:
-    """Train in a process of its own and sample it after each step; returns all processes that were seen, by role."""
+def watch(config: DictConfig, policy: str, path: Path) -> tuple[dict[psutil.Process, str], set[int]]:
+    """Train in a process of its own and sample it after each step; returns all processes that were seen, by role, and
+    the inodes of shared memory that they had mapped."""
     spawn = multiprocessing.get_context("spawn")
     mine, theirs = spawn.Pipe()
     child = spawn.Process(
@@ -66,14 +67,25 @@ def watch(config: DictConfig, policy: str, path: Path) -> dict[psutil.Process, s
     assert child.pid is not None
     trainer = psutil.Process(child.pid)
     seen: dict[psutil.Process, str] = {}
+    shared: set[int] = set()
     began = time.perf_counter()
     with (path / "soak.jsonl").open("w", buffering=1) as file:
         for row in _rows(mine, path):
             file.write(
                 json.dumps({"minutes": (time.perf_counter() - began) / 60, **row, **sample(trainer, seen)}) + "\n"
             )
+            for process in seen:
+                shared |= shared_inodes(process)
     child.join(timeout=60)
-    return seen
+    return seen, shared
+
+
+def shared_inodes(process: psutil.Process) -> set[int]:
+    """Inodes of what a process has mapped from /dev/shm. Not names: a semaphore is opened under another one."""
+    with suppress(OSError):  # it has ended
+        maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+        return {int(line.split()[4]) for line in maps if " /dev/shm/" in line}
+    return set()
 
 
 def _rows(pipe: Connection, path: Path) -> Iterator[dict[str, Any]]:

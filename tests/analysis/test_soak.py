@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from analysis import soak
-from experiments.soak import sample
+from experiments.soak import sample, shared_inodes
 
 
 def test_growth_of_known_series() -> None:
@@ -61,3 +61,17 @@ def test_a_process_and_its_children_are_sampled() -> None:
         assert child in seen
         parent.kill()
         child.kill()
+
+
+def test_a_semaphore_that_a_process_holds_is_named() -> None:
+    script = (
+        "import multiprocessing, sys; lock = multiprocessing.get_context('spawn').Lock(); print(lock._semlock.name); "
+        "sys.stdout.flush(); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        name = holder.stdout.readline().strip().removeprefix("/")
+        assert shared_inodes(psutil.Process(holder.pid)) == {Path(f"/dev/shm/sem.{name}").stat().st_ino}
+        holder.communicate("")
+    assert not Path(f"/dev/shm/sem.{name}").exists()

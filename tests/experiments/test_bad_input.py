@@ -100,6 +100,7 @@ def test_interrupt_keeps_what_was_finished(tiny_policy: str, tmp_path: Path) -> 
          "trainer.max_completion_length=32", "engine.max_model_len=160",
          f"policy.path={tiny_policy}", f"out={tmp_path}"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # background jobs ignore it
     )  # fmt: skip
     assert process.stdout is not None
     for line in process.stdout:
