@@ -97,13 +97,13 @@ def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, tit
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 3.8), layout="constrained")
     for name, (xs, ys) in lines.items():
         axes.plot(xs, ys, "--" if name.endswith("(paper)") else "-", label=name, linewidth=1.4)
     axes.set(xlabel=x, ylabel=y, title=title)
     if all(np.min(ys) >= 0 for _, ys in lines.values()):
         axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8)
+    figure.legend(loc="outside right upper", fontsize=8)  # beside the curves: many of them leave no room between
     figure.savefig(path)
     plt.close(figure)
     return path.name
