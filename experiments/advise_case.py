@@ -18,6 +18,7 @@ from das.replay.scale import Dearer, Scaled
 from das.replay.text_engine import TextEngine
 from das.replay.times import Table, Times
 from das.replay.workload import Workload, workload
+from experiments.checks import at_least_one
 from experiments.errors import UserError
 from experiments.latency import DERIVED, chosen_form
 from experiments.recorded import is_text, read_rollouts
@@ -75,9 +76,7 @@ def build(task: DictConfig) -> tuple[Case, list[str]]:
         raise UserError(
             "task.rollouts=PATH is missing: a run's folder, a JSONL file or a folder of them (experiments/recorded.py)"
         )
-    for name in ("engines", "slots", "tokens", "most", "batch"):
-        if int(task[name]) < 1:
-            raise UserError(f"task.{name}={task[name]}: must be at least 1")
+    at_least_one(task, "engines", "slots", "tokens", "most", "batch")
     for name in ("draft_us", "prompt", "group", "rest_s"):
         if task[name] is not None and task[name] < 0:
             raise UserError(f"task.{name}={task[name]}: must not be negative")

@@ -23,6 +23,7 @@ from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
+from experiments.checks import at_least_one
 from experiments.errors import UserError
 from experiments.latency import chosen_form
 from experiments.papers.replayed import sources
@@ -45,9 +46,8 @@ LONGEST = 16384  # tokens: lengths are learned up to here (paper)
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Measure both; print a line each; write result.json."""
     task = config.task
-    for name in ("engines", "batch", "group", "epochs", "steps", "history_engines", "history_batch", "history_group"):
-        if int(task[name]) < 1:
-            raise UserError(f"task.{name}={task[name]}: must be at least 1")
+    at_least_one(task, "engines", "batch", "group", "epochs", "steps")
+    at_least_one(task, "history_engines", "history_batch", "history_group")
     for history in task.history:
         if history not in ("shared", "private"):
             raise UserError(f"task.history={history}: choose shared or private")

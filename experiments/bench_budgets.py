@@ -25,7 +25,7 @@ from das.budget import least_squares
 from experiments import setup
 from experiments.arm import quiet_into
 from experiments.budget_cost import cost_us
-from experiments.compare import compose_config, expect
+from experiments.compare import compose_config, expect, tell
 from experiments.errors import RunFailed, UserError
 from experiments.progress import Progress
 from experiments.rollout import tokenized
@@ -107,7 +107,7 @@ def roll_all(
         warm_up = workload(config, int(config.trainer.num_generations), hopeless=False)
         for which, arm in (("plain", BASELINE), ("drafting", arms[1])):
             expect(engines[which], "ready", which, folder)
-            engines[which].send((arm, "warm-up", warm_up, 0))
+            tell(engines[which], (arm, "warm-up", warm_up, 0))
             expect(engines[which], "rolled", which, folder)
         if not progress.done:
             progress.start()
@@ -117,7 +117,7 @@ def roll_all(
                 rows = []
                 for arm in [*arms[turn:], *arms[:turn]]:
                     which = "plain" if arm == BASELINE else "drafting"
-                    engines[which].send((arm, name, asked, step))
+                    tell(engines[which], (arm, name, asked, step))
                     rows.append(expect(engines[which], "rolled", which, folder))
                     yield rows[-1]
                 _check_same_tokens(rows)
@@ -214,11 +214,11 @@ def _engine_process(containers: dict[str, Any], policy: str, slots: int, log: Pa
     with quiet_into(log):
         try:
             _serve({label: OmegaConf.create(own) for label, own in containers.items()}, policy, slots, pipe)
-        except (KeyboardInterrupt, EOFError, BrokenPipeError):
+        except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
             return
         except Exception as error:
             traceback.print_exc()
-            pipe.send(("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))
+            tell(pipe, ("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))
 
 
 def _serve(configs: dict[str, DictConfig], policy: str, slots: int, pipe: Connection) -> None:

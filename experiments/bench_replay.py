@@ -18,7 +18,7 @@ from das.replay.engine import PlainEngine
 from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
-from experiments.errors import UserError
+from experiments.checks import at_least_one
 from experiments.latency import chosen_form
 from experiments.papers.replayed import sources
 from experiments.progress import Progress
@@ -32,9 +32,7 @@ LONGEST = 16384  # tokens a response (paper)
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Make the workload, replay it step by step, write result.json."""
     task = config.task
-    for name in ("engines", "slots", "batch", "group", "steps"):
-        if int(task[name]) < 1:
-            raise UserError(f"task.{name}={task[name]}: must be at least 1")
+    at_least_one(task, "engines", "slots", "batch", "group", "steps")
     form, about = chosen_form(task.latency, str(task.gpu), str(task.model))
     recorded = sources(Path(task.traces), int(task.problems))
     progress = Progress(0)

@@ -22,6 +22,7 @@ from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments import setup
 from experiments.advise_case import step_table
+from experiments.checks import at_least_one
 from experiments.errors import UserError
 from experiments.papers.replayed import VARIANTS
 from experiments.progress import Progress
@@ -37,9 +38,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Fit and judge each trace, print a line a budget, write result.json."""
     setup.check(config)
     task = config.task
-    for name in ("problems", "responses", "group", "fixed", "seeds"):
-        if int(task[name]) < 1:
-            raise UserError(f"task.{name}={task[name]}: must be at least 1")
+    at_least_one(task, "problems", "responses", "group", "fixed", "seeds")
     if not task.traces:
         raise UserError("task.traces=[]: name at least one trace")
     if config.budget.name == "none":

@@ -159,3 +159,10 @@ def _kinds(examples: Any) -> str:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def at_least_one(task: DictConfig, *names: str) -> None:
+    """Refuse counts of a task's settings below 1. Raises UserError."""
+    for name in names:
+        if int(task[name]) < 1:
+            raise UserError(f"task.{name}={task[name]}: must be at least 1")

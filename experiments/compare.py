@@ -146,13 +146,13 @@ def run_arms(
                 progress.start()
             turn = step % len(names)
             for name in [*names[turn:], *names[:turn]]:
-                let_go(pipes[name])
+                tell(pipes[name], "go")
                 expect(pipes[name], "rolled", name, folder)
             cores = os.cpu_count() or 1
             for first in range(0, len(names), cores):
                 together = names[first : first + cores]
                 for name in together:
-                    let_go(pipes[name])
+                    tell(pipes[name], "go")
                 for name in together:
                     row = expect(pipes[name], "step", name, folder)
                     run_folder.add_metrics(row)
@@ -168,10 +168,11 @@ def run_arms(
                 process.terminate()
 
 
-def let_go(pipe: Connection) -> None:
-    """An arm's turn. One that is dead cannot take it: `expect` reads its last word, or says that there is none."""
+def tell(pipe: Connection, message: Any) -> None:
+    """Send, if the other end still lives. An arm that is dead cannot take its turn: `expect` reads its last word, or
+    says that there is none. A parent that has gone may be ending the comparison for another arm."""
     with suppress(BrokenPipeError, ConnectionResetError):
-        pipe.send("go")
+        pipe.send(message)
 
 
 def expect(pipe: Connection, what: str, name: str, folder: Path) -> Any:
@@ -204,13 +205,7 @@ def _arm_process(
         except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
             return  # the parent was interrupted or has gone; it has said so
         except (UserError, EngineError) as error:
-            _last_word(pipe, "refused", str(error))
+            tell(pipe, ("refused", str(error)))
         except Exception as error:
             resume.log_traceback(folder / "log.txt")
-            _last_word(pipe, "error", resume.in_one_line(error))
-
-
-def _last_word(pipe: Connection, kind: str, value: str) -> None:
-    """Tell the parent why the arm ends, if it is still there: it may be ending the comparison for another arm."""
-    with suppress(BrokenPipeError, ConnectionResetError):
-        pipe.send((kind, value))
+            tell(pipe, ("error", resume.in_one_line(error)))

@@ -154,7 +154,7 @@ def write_report(
     runs: Sequence[Run],
     failed: Mapping[Run, str],
 ) -> str:
-    """report.html, report.md and result.json; returns where."""
+    """report.html, report.md and report.json; returns where."""
     orderings = [(section, o) for sections in chapters.values() for section in sections for o in section.orderings]
     met = sum(ordering.met is True for _, ordering in orderings)
     head = Table(
@@ -175,10 +175,7 @@ def write_report(
         "orderings": [{"figure": section.title, **asdict(o)} for section, o in orderings],
         "sections": {chapter: [asdict(section) for section in sections] for chapter, sections in chapters.items()},
     }
-    write_text(
-        kept / ("result.json" if config.profile == "small" else f"result_{config.profile}.json"),
-        json.dumps(result, indent=1),
-    )
+    write_text(kept / f"{name}.json", json.dumps(result, indent=1))  # a paper alone has its result.json here
     return f"{kept / name}.html and .md"
 
 

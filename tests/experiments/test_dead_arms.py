@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments import compare
-from experiments.compare import expect, let_go
+from experiments.compare import expect, tell
 from experiments.errors import RunFailed
 
 
@@ -18,7 +18,7 @@ def test_a_turn_given_to_a_dead_arm(last: tuple[str, str] | None, said: str, tmp
     if last:
         theirs.send(last)
     theirs.close()
-    let_go(mine)
+    tell(mine, "go")
     with pytest.raises(RunFailed, match=said):
         expect(mine, "rolled", "das", tmp_path)
 
