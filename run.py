@@ -19,8 +19,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from das.training import ranks
-from experiments import checks, resume
-from experiments.errors import UserError, explain_config_error, one_line_errors
+from experiments.harness import resume
+from experiments.run import checks
+from experiments.run.errors import UserError, explain_config_error, one_line_errors
 
 OmegaConf.register_new_resolver("either", lambda first, second: first or second, replace=True)  # for hydra.run.dir
 
@@ -36,7 +37,7 @@ def main(config: DictConfig) -> None:
             with ranks.main_first():
                 raise UserError(f"task={config.task.name} runs in one process: start it with python run.py")
         checks.check_values(config)
-        task = importlib.import_module(f"experiments.{config.task.name}")
+        task = importlib.import_module(f"experiments.tasks.{config.task.name}")
         task.run(config, overrides, folder)
 
 

@@ -41,8 +41,8 @@ def random_policy(folder: Path, **sizes: int) -> str:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from das.policy.arithmetic import make_training_problems
-    from das.policy.tokenizer import train_tokenizer
+    from experiments.small_policy.arithmetic import make_training_problems
+    from experiments.small_policy.tokenizer import train_tokenizer
 
     tokenizer = train_tokenizer(problem.question for problem in make_training_problems(20, seed=1))
     torch.manual_seed(0)

@@ -21,7 +21,7 @@ class Turns(Protocol):
 
 
 class PipeTurns:
-    """Turns handed out by `experiments.compare` over a pipe."""
+    """Turns handed out by `experiments.tasks.compare` over a pipe."""
 
     def __init__(self, pipe: Connection):
         self.pipe = pipe

@@ -20,11 +20,11 @@ from das.replay.scale import Dearer, Reading
 from das.replay.synthesis import Synthesis
 from das.replay.times import Table, Times
 from das.replay.workload import Workload
-from experiments.errors import UserError
+from experiments.harness.setup import plain
 from experiments.papers import das_drafts
 from experiments.papers.replayed import Setting, arm, percent, seconds, sources, steps_of
-from experiments.progress import Progress
-from experiments.setup import plain
+from experiments.run.errors import UserError
+from experiments.run.progress import Progress
 
 PREFACE = (
     "Text: recorded chains of thought (no recording of the paper's own runs exists); where a trace has too few "

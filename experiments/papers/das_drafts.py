@@ -11,10 +11,10 @@ import numpy as np
 from analysis.report import Line, Section, curves, points
 from das.replay.cluster import Step
 from das.replay.workload import Workload
-from experiments.bench_drafter import against_array
-from experiments.errors import UserError
+from experiments.bench.drafter import against_array
 from experiments.papers.replayed import Setting, arm, percent
-from experiments.recorded import grouped, read_rollouts
+from experiments.recorded.rollouts import grouped, read_rollouts
+from experiments.run.errors import UserError
 
 GRAMS = (2, 4, 8)  # tokens; the paper does not say which n its Fig 2 is about
 CORPORA = (10_000, 50_000, 100_000, 500_000)  # tokens; of Fig 5, without its million

@@ -19,7 +19,7 @@ from das.replay.profile_engine import ByDepth, ModelDrafter, Profile, ProfileEng
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.papers import efficient_ladder
-from experiments.progress import Progress
+from experiments.run.progress import Progress
 
 PREFACE = (
     "Times: the paper's published roofline constants (A100, TP1). Lengths: drawn between guessed quantiles, as the "

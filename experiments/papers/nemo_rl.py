@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from analysis.report import Line, Section, curves
 from das.replay.hardware import HEAD_PASS, derived
-from experiments.progress import Progress
+from experiments.run.progress import Progress
 
 PREFACE = (
     "The paper's numbers are second-hand (three public summaries that agree). Ours are computed from a model of three "

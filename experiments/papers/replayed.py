@@ -15,9 +15,9 @@ from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
-from experiments.errors import UserError
-from experiments.progress import Progress
-from experiments.recorded import read_rollouts
+from experiments.recorded.rollouts import read_rollouts
+from experiments.run.errors import UserError
+from experiments.run.progress import Progress
 
 VARIANTS = {"steer_r1d_qwen14b_pos0to3": 4}  # prompts of each problem, one after the other
 

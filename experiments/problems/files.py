@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pyarrow
 import pyarrow.parquet
 
-from experiments.errors import UserError, reading
+from experiments.run.errors import UserError, reading
 
 T = TypeVar("T")
 KINDS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz")

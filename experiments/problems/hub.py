@@ -9,7 +9,7 @@ import huggingface_hub
 from datasets.exceptions import DatasetsError
 from huggingface_hub.errors import HTTPError
 
-from experiments.errors import UserError
+from experiments.run.errors import UserError
 
 _PATIENCE_S = 5.0  # for the hub's first answer; its client by itself tries six times over 23 s or more
 _FAILURES = (OSError, ValueError, RuntimeError, DatasetsError, HTTPError)  # RuntimeError: a set that is a script

@@ -9,9 +9,9 @@ from typing import Any
 
 from datasets import Dataset
 
-from experiments.errors import UserError
 from experiments.problems import choose, files, hub
 from experiments.problems.problem_set import Problem, problems_of
+from experiments.run.errors import UserError
 
 
 def check(data: Mapping[str, Any]) -> None:

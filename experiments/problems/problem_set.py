@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from experiments.errors import UserError
+from experiments.run.errors import UserError
 from rewards.forms import FORMS, tests_of
 
 _PLACE = re.compile(r"\{(\w+)\}")

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from analysis import soak
-from experiments.soak import sample, shared_inodes
+from experiments.tasks.soak import sample, shared_inodes
 
 
 def test_growth_of_known_series() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from experiments import resume
+from experiments.harness import resume
 
 Made = tuple[list[str], str]  # the command line, and what the line must say
 Make = Callable[[Path, Path], Made]  # from an empty folder and a policy

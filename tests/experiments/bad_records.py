@@ -11,9 +11,9 @@ from hydra import initialize_config_dir
 
 from das.drafter import HistoryDrafter
 from das.training import checkpoint
-from experiments import resume
-from experiments.compare import arm_config
-from experiments.errors import CONFIGS
+from experiments.harness import resume
+from experiments.run.errors import CONFIGS
+from experiments.tasks.compare import arm_config
 from tests.experiments.bad_inputs import Made, Opened, copied, kind
 
 ROW = {"problem_id": "a", "response_ids": [1, 2, 3], "run": "0"}

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments.audit import describe, sample_agreement
+from experiments.tasks.audit import describe, sample_agreement
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,9 +12,9 @@ import pytest
 from hydra import initialize_config_dir
 
 from das.engine import versions
-from experiments import setup
-from experiments.compare import arm_config
-from experiments.errors import CONFIGS, one_line_errors
+from experiments.harness import setup
+from experiments.run.errors import CONFIGS, one_line_errors
+from experiments.tasks.compare import arm_config
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,8 +7,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from test_papers import write_traces
 
-from experiments import balance
-from experiments.errors import CONFIGS, UserError
+from experiments.run.errors import CONFIGS, UserError
+from experiments.tasks import balance
 
 SMALL = "problems=2 engines=2 slots=[4] batch=6 group=4 epochs=2 steps=1 history_engines=2 history_batch=4"
 

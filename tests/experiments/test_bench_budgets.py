@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.bench_budgets import measure, pass_prices, workload
-from experiments.budget_cost import cost_us
-from experiments.errors import UserError
+from experiments.bench.budget_cost import cost_us
+from experiments.bench.budgets import measure, pass_prices, workload
+from experiments.run.errors import UserError
 
 PRICES = np.array([3e-3, 1e-4, 1e-3, 5e-5])  # seconds a pass, request, drafted pass, drafted token
 
@@ -54,6 +54,6 @@ def test_a_rollout_of_broken_groups_is_refused() -> None:
 def test_cost_counts_the_decisions_of_each_pass_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that is a second on whenever it is read: a second a pass, whatever lies between the passes."""
     readings = itertools.count()
-    monkeypatch.setattr("experiments.budget_cost.time.thread_time", lambda: float(next(readings)))
+    monkeypatch.setattr("experiments.bench.budget_cost.time.thread_time", lambda: float(next(readings)))
     assert cost_us({"name": "marginal", "tokens": 32, "ratio": 64}, 64, passes=64, rounds=3) == 1e6
     assert next(readings) == 2 * 64 * 4  # a warm-up and three rounds

@@ -9,9 +9,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from das.drafter import Draft
-from experiments import bench_drafter
-from experiments.drafter_replay import PROMPT, Tally, read_trace, replay
-from experiments.errors import UserError
+from experiments.bench import drafter as bench_drafter
+from experiments.recorded.drafter_replay import PROMPT, Tally, read_trace, replay
+from experiments.run.errors import UserError
 
 CONFIGS = str(Path(__file__).resolve().parents[2] / "configs")
 

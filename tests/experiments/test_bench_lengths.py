@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.bench_lengths import class_measures, evaluate, generated, recorded
+from experiments.bench.lengths import class_measures, evaluate, generated, recorded
 
 
 def test_measures_of_known_answers() -> None:

@@ -7,8 +7,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from test_papers import write_traces
 
-from experiments import bench_replay
-from experiments.errors import CONFIGS, UserError
+from experiments.bench import replay as bench_replay
+from experiments.run.errors import CONFIGS, UserError
 
 SMALL = "problems=2 engines=2 slots=8 batch=4 group=4 steps=2"
 

@@ -8,8 +8,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from test_papers import write_traces
 
-from experiments import bench_synthesis
-from experiments.errors import CONFIGS, UserError
+from experiments.bench import synthesis as bench_synthesis
+from experiments.run.errors import CONFIGS, UserError
 
 SMALL = "problems=2 responses=32 group=4 seeds=1"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from experiments import setup
-from experiments.errors import CONFIGS
+from experiments.harness import setup
+from experiments.run.errors import CONFIGS
 
 CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONFIGS.glob("*/*.yaml"))]
 ROOT = CONFIGS.parent

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import compare
-from experiments.compare import expect, tell
-from experiments.errors import RunFailed
+from experiments.run.errors import RunFailed
+from experiments.tasks import compare
+from experiments.tasks.compare import expect, tell
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import pytest
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments import experiment, reproduce, resume
-from experiments.errors import CONFIGS, UserError
-from experiments.experiment import Run
-from experiments.progress import Progress
+from experiments.harness import resume
+from experiments.run.errors import CONFIGS, UserError
+from experiments.run.progress import Progress
+from experiments.tasks import experiment, reproduce
+from experiments.tasks.experiment import Run
 
 NAMES = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))
 FIGURES = [f"das_fig{n}" for n in (1, 2, *range(4, 14))]

@@ -12,10 +12,10 @@ from omegaconf import DictConfig
 from das.budget.latency import LatencyModel
 from das.budget.latency_forms import Drafting
 from das.replay.hardware import GPUS, MODELS, derived
-from experiments import calibrate_torch
-from experiments.errors import CONFIGS, UserError
-from experiments.latency import chosen_form, read_latency, table_path, write_latency
-from experiments.latency_tables import rows_of
+from experiments.recorded.latency import chosen_form, read_latency, table_path, write_latency
+from experiments.run.errors import CONFIGS, UserError
+from experiments.tasks import calibrate_torch
+from experiments.tasks.latency_tables import rows_of
 
 FORM = Drafting(base=5e-3, row=1e-4, drafting=0.0, token=3e-5)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from experiments import reproduce
-from experiments.drafter_replay import generated
-from experiments.errors import CONFIGS, UserError
+from experiments.recorded.drafter_replay import generated
+from experiments.run.errors import CONFIGS, UserError
+from experiments.tasks import reproduce
 
 SMALL = (
     "problems=2 maths_steps=10 maths_batch=2 code_steps=2 ablation_problems=2 window_problems=2 "

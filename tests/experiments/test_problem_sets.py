@@ -10,9 +10,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments import bench_rewards, problem_sets
-from experiments.errors import UserError
+from experiments.bench import reference_solutions as problem_sets
+from experiments.bench import rewards as bench_rewards
 from experiments.problems import files
+from experiments.run.errors import UserError
 from rewards.maths import MathsReward
 
 LEETCODE = [{"solutions": "class Solution: ...", "tests": {"functional": "def check(c): pass\ncheck(Solution().f)"}}]

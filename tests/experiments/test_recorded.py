@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from experiments.errors import UserError
-from experiments.recorded import is_text, read_rollouts
+from experiments.recorded.rollouts import is_text, read_rollouts
+from experiments.run.errors import UserError
 
 TRACES = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "traces"
 

@@ -12,12 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 from das.budget.latency_forms import Drafting
 from das.replay.times import Times
 from das.replay.workload import workload
-from experiments import advise, replay, reproduce
-from experiments.advise_case import Case, build, sample
-from experiments.drafter_replay import generated
-from experiments.errors import CONFIGS, UserError
-from experiments.latency import write_latency
-from experiments.recorded import read_rollouts
+from experiments.recorded.drafter_replay import generated
+from experiments.recorded.latency import write_latency
+from experiments.recorded.rollouts import read_rollouts
+from experiments.run.errors import CONFIGS, UserError
+from experiments.tasks import replay, reproduce
+from experiments.tasks.advise import task as advise
+from experiments.tasks.advise.case import Case, build, sample
 
 FORM = Drafting(base=3e-3, row=1e-4, drafting=1e-3, token=6e-5)
 

@@ -9,9 +9,9 @@ from omegaconf import DictConfig
 
 from analysis import read
 from das.training import checkpoint
-from experiments import resume, setup
-from experiments.compare import arm_config
-from experiments.errors import CONFIGS, UserError
+from experiments.harness import resume, setup
+from experiments.run.errors import CONFIGS, UserError
+from experiments.tasks.compare import arm_config
 
 
 def config(*overrides: str, arm: str = "das") -> DictConfig:

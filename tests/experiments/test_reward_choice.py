@@ -6,9 +6,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from das.policy.programs.task import worked_program
-from experiments import setup
-from experiments.errors import CONFIGS, UserError
+from experiments.harness import setup
+from experiments.run.errors import CONFIGS, UserError
+from experiments.small_policy.programs.task import worked_program
 from rewards.sandbox import Sandbox, SandboxError
 
 

@@ -7,10 +7,10 @@ import psutil
 import pytest
 from hydra import initialize_config_dir
 
-from experiments import tracking
-from experiments.compare import arm_config
-from experiments.errors import CONFIGS
-from experiments.run_folder import RunFolder
+from experiments.harness import tracking
+from experiments.run.errors import CONFIGS
+from experiments.run.run_folder import RunFolder
+from experiments.tasks.compare import arm_config
 
 
 def test_out_of_reach_and_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

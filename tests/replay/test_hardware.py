@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from das.replay.hardware import GPUS, MODELS, derived
-from experiments.errors import CONFIGS
+from experiments.run.errors import CONFIGS
 
 PUBLISHED = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.json").read_text())["er_constants"][
     "data"

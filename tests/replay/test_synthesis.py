@@ -10,8 +10,8 @@ from das.replay.synthesis import Synthesis, fitted_run, half_changed, run_ends
 from das.replay.text_engine import TextEngine
 from das.replay.times import Table, Times
 from das.replay.workload import Workload, workload
-from experiments.drafter_replay import generated
-from experiments.recorded import grouped
+from experiments.recorded.drafter_replay import generated
+from experiments.recorded.rollouts import grouped
 
 TIMES = Times(Table((1, 100, 500), (7e-3, 11e-3, 22e-3)))  # the paper's Fig 8
 

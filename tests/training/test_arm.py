@@ -18,8 +18,8 @@ from analysis.panels import PANELS
 from analysis.runs import find
 from das.drafter import HistoryDrafter
 from das.engine.rollout import CLASSES
-from experiments.compare import arm_config
-from experiments.tracking import SUMMARY
+from experiments.harness.tracking import SUMMARY
+from experiments.tasks.compare import arm_config
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -158,7 +158,7 @@ def _train_with_lost_weights(config: DictConfig, policy: str, folder: str) -> st
     from das.engine import patches
     from das.training.errors import WeightSyncError
     from das.training.turns import Alone
-    from experiments.arm import train_arm
+    from experiments.harness.arm import train_arm
 
     patches.apply()
     import das.engine.worker
@@ -183,7 +183,7 @@ def _train_until_a_loss_is_nan(config: DictConfig, policy: str, folder: str) -> 
     from das.engine import patches
     from das.training.errors import TrainingDiverged
     from das.training.turns import Alone
-    from experiments.arm import train_arm
+    from experiments.harness.arm import train_arm
 
     patches.apply()
     from trl import GRPOTrainer

@@ -12,9 +12,10 @@ from accelerate.utils.launch import prepare_multi_gpu_env
 from hydra import initialize_config_dir
 
 from analysis import read
-from experiments import compare, one_by_one, setup
-from experiments.compare import arm_config
-from experiments.errors import CONFIGS, UserError
+from experiments.harness import one_by_one, setup
+from experiments.run.errors import CONFIGS, UserError
+from experiments.tasks import compare
+from experiments.tasks.compare import arm_config
 
 ROOT = CONFIGS.parent
 STEPS = 3

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from analysis import read
-from experiments.kill_test import differing_files, timeless
+from experiments.tasks.kill_test import differing_files, timeless
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 10

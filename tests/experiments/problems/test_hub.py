@@ -13,8 +13,8 @@ import datasets
 import huggingface_hub
 import pytest
 
-from experiments.errors import UserError
 from experiments.problems import hub
+from experiments.run.errors import UserError
 
 COMMIT = "a" * 40
 CARD = b"---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: train.jsonl}\n---\n"

@@ -12,9 +12,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
-from experiments import setup
-from experiments.errors import CONFIGS, UserError
+from experiments.harness import setup
 from experiments.problems import files
+from experiments.run.errors import CONFIGS, UserError
 
 ROOT = CONFIGS.parent
 SHARED = ROOT.parent / "shared" / "data" / "problems"

@@ -8,9 +8,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from published import ROWS, SOLUTIONS
 
-from experiments import setup
-from experiments.errors import CONFIGS, UserError
+from experiments.harness import setup
 from experiments.problems.problem_set import problems_of
+from experiments.run.errors import CONFIGS, UserError
 from rewards.code import CodeReward
 from rewards.isolation import Limits
 from rewards.maths import accuracy_reward, readable

@@ -9,7 +9,7 @@ import pytest
 from published import ROWS
 
 from analysis import read
-from experiments.errors import CONFIGS
+from experiments.run.errors import CONFIGS
 
 SIZE = [
     "engine=cpu",

@@ -1,0 +1,305 @@
+"""task=bench_drafter: the history drafter against arctic-inference's suffix trees, in one process, interleaved.
+
+result.json: traces.NAME.{das,arctic}.{tokens_per_pass, by_epoch, drafted_per_pass, accept_rate, query_us_per_request,
+update_us_per_token, build_us_per_token, evict_us_per_trajectory, bytes_per_token, ...}, traces.NAME.ratio.*;
+batches: query cost by batch size; sizes: cost and memory by indexed tokens; array: against a suffix array.
+"""
+
+import bisect
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from analysis import drafter as figures
+from das.drafter import HistoryDrafter
+from experiments.recorded.drafter_replay import Arctic, Das, Problems, Tally, generated, has_arctic, read_trace, replay
+from experiments.run.errors import UserError
+from experiments.run.progress import Progress
+from experiments.run.run_folder import RunFolder
+
+# Medians of repeated runs are taken of these; the rest does not depend on the clock and is equal in every run.
+TIMES = ("query_us_per_request", "update_us_per_token", "build_us_per_token", "evict_us_per_trajectory")
+
+
+def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+    """Measure cost by size and batch, replay every trace with both drafters; print, write result and figure."""
+    task = config.task
+    if not 1 <= int(task.group) <= 1024 or int(task.tokens) < 1 or int(task.runs) < 1:
+        raise UserError("task.group, task.tokens and task.runs must be at least 1")
+    for path in task.traces:
+        if not Path(path).is_file():  # said before minutes of measuring; what they hold is read after it
+            raise UserError(f"task.traces: {path} does not exist, or is no file")
+    progress = Progress(0)
+    run_folder = RunFolder(Path(folder), config)
+    result: dict[str, Any] = {"arctic": has_arctic(), "traces": {}}
+    # First, while no memory freed by other measurements could hide what the index takes.
+    result["sizes"] = [size(int(tokens)) for tokens in task.sizes]
+    for row in result["sizes"]:
+        progress.note("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
+    if not result["arctic"]:
+        progress.note("arctic-inference is not installed (make peers): only das is measured")
+    traces: dict[str, Problems] = {Path(p).name.split(".")[0]: read_trace(Path(p), task.problems) for p in task.traces}
+    for name, problems in traces.items():
+        if max(len(responses) for _, responses in problems) < task.group:
+            raise UserError(f"task.traces: no problem of {name} has task.group={task.group} responses: lower it")
+    traces = traces or {"generated": generated(min(task.problems, 6), 4 * task.group, 1000, config.seed)}
+    for name, problems in traces.items():
+        result["traces"][name] = bench_trace(problems, task, progress, name)
+    result["batches"] = batches(next(iter(traces.values())), task)
+    progress.note("query, us a request, by batch: " + ", ".join(f"{b}: {u:.1f}" for b, u in result["batches"].items()))
+    result["array"] = [against_array(int(tokens)) for tokens in task.array_sizes]
+    figures.bench_figure(result, Path(folder) / "drafter.png")
+    progress.note(f"figure: {folder}/drafter.png")
+    progress.note(f"result: {run_folder.write_result(result)}")
+
+
+def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: str) -> dict[str, Any]:
+    """One trace: replays interleaved problem by problem, and the cost of building and evicting."""
+    makers: dict[str, Callable[[], Das | Arctic]] = {"das": lambda: Das(min_prob=task.min_prob, window=task.window)}
+    if has_arctic():
+        makers["arctic"] = lambda: Arctic(task.depth)
+    runs: dict[str, list[dict[str, Any]]] = {which: [] for which in makers}
+    for _ in range(task.runs):
+        drafters = {which: make() for which, make in makers.items()}
+        tallies = {which: Tally() for which in makers}
+        for problem, responses in problems:
+            for which, drafter in drafters.items():
+                replay(problem, responses, drafter, task.group, task.tokens, tallies[which])
+        for which in makers:
+            runs[which].append({**tallies[which].summary(), **COSTS[which](problems, task)})
+    row: dict[str, Any] = {w: {**r[0], **{k: median(x[k] for x in r) for k in TIMES}} for w, r in runs.items()}
+    if "arctic" in row:
+        row["ratio"] = {
+            key: row["das"][key] / row["arctic"][key]
+            for key in ("tokens_per_pass", "drafted_per_pass", "bytes_per_token", *TIMES)
+        }
+        row["ratio"]["drafted_at_equal_tokens_per_pass"] = drafted_at_equal(problems, task, row)
+    for which, r in row.items():
+        progress.note(f"{name} {which}: " + "  ".join(f"{k} {v:.4g}" for k, v in r.items() if isinstance(v, float)))
+    return row
+
+
+def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) -> float | None:
+    """Tokens das drafts, over arctic's, when min_prob is raised until tokens per pass equal arctic's.
+
+    Interpolated between replays at the values of task.min_probs; None when das is below arctic at all of them.
+    """
+    above = row["das"]
+    for min_prob in task.min_probs:
+        drafter, t = Das(min_prob=min_prob, window=task.window), Tally()
+        for problem, responses in problems:
+            replay(problem, responses, drafter, task.group, task.tokens, t)
+        below = t.summary()
+        goal = row["arctic"]["tokens_per_pass"]
+        if below["tokens_per_pass"] <= goal <= above["tokens_per_pass"]:
+            part = (goal - below["tokens_per_pass"]) / (above["tokens_per_pass"] - below["tokens_per_pass"])
+            drafted = below["drafted_per_pass"] + part * (above["drafted_per_pass"] - below["drafted_per_pass"])
+            return float(drafted / row["arctic"]["drafted_per_pass"])
+        above = below
+    return None
+
+
+# ---- cost of history ----
+
+
+def das_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
+    """Index all responses as history, then let the window pass them. No copy for other problems: others=0."""
+    drafter = HistoryDrafter(others=0, window=1)
+    tokens = trajectories = 0
+    start = time.perf_counter()
+    for problem, responses in problems:
+        for response in responses:
+            drafter.begin("r", problem, [])
+            drafter.observe("r", response)
+            drafter.end("r")
+            tokens += len(response)
+            trajectories += 1
+    built = time.perf_counter()
+    held = drafter.index_bytes
+    drafter.end_step(1)
+    evicted = time.perf_counter()
+    return {
+        "build_us_per_token": (built - start) / tokens * 1e6,
+        "evict_us_per_trajectory": (evicted - built) / trajectories * 1e6,
+        "bytes_per_token": held / tokens,
+    }
+
+
+def arctic_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
+    """The same for suffix trees; memory is what the trees estimate themselves."""
+    from arctic_inference.suffix_decoding._C import SuffixTree
+
+    tokens = trajectories = held = 0
+    build = evict = 0.0
+    for _, responses in problems:
+        start = time.perf_counter()
+        tree = SuffixTree(task.depth)
+        for i, response in enumerate(responses):
+            tree.extend_ndarray(i, response)
+            tokens += len(response)
+            trajectories += 1
+        build += time.perf_counter() - start
+        held += tree.estimate_memory()
+        start = time.perf_counter()
+        for i in range(len(responses)):
+            tree.remove(i)
+        evict += time.perf_counter() - start
+    return {
+        "build_us_per_token": build / tokens * 1e6,
+        "evict_us_per_trajectory": evict / trajectories * 1e6,
+        "bytes_per_token": held / tokens,
+    }
+
+
+COSTS: dict[str, Callable[[Problems, DictConfig], dict[str, float]]] = {"das": das_costs, "arctic": arctic_costs}
+
+
+def batches(problems: Problems, task: DictConfig) -> dict[str, float]:
+    """Query cost, us of this thread's processor time a request, by batch, of the call that the engine makes.
+
+    Requests of all problems decode at once over a group of history each.
+    """
+    costs = {}
+    for batch in task.batches:
+        drafter = HistoryDrafter(min_prob=task.min_prob)
+        texts: dict[str, np.ndarray] = {}
+        for i in range(batch):
+            problem, responses = problems[i % len(problems)]
+            if i < len(problems):
+                for past in responses[-task.group :]:
+                    drafter.begin("past", problem, [])
+                    drafter.observe("past", past)
+                    drafter.end("past")
+            texts[f"{i}"] = responses[i // len(problems) % max(1, len(responses) - task.group)]
+        drafter.end_step(1)
+        names = list(texts)
+        for name in names:
+            drafter.begin(name, problems[int(name) % len(problems)][0], [])
+        rounds = min(400, max(40, 6400 // batch))
+        spent = 0.0
+        for step in range(rounds):
+            drafter.observe_batch(names, [texts[name][3 * step : 3 * step + 3] for name in names])
+            start = time.thread_time()
+            drafter.propose_batch(names, [task.tokens] * batch)
+            spent += time.thread_time() - start
+        costs[str(batch)] = spent / rounds / batch * 1e6
+    return costs
+
+
+def size(tokens: int) -> dict[str, float]:
+    """Index this many generated tokens, 100 trajectories of 1000 a problem; what they cost then."""
+    (_, texts), *_ = generated(1, 100, min(1000, tokens // 100), 0)
+    drafter = HistoryDrafter(window=2)
+    rss = resident()
+    start = time.perf_counter()
+    for problem in range(tokens // (100 * len(texts[0]))):
+        for text in texts:
+            drafter.begin("r", f"{problem}", [])
+            drafter.observe("r", text)
+            drafter.end("r")
+    build = time.perf_counter() - start
+    drafter.begin("live", "0", [])
+    query = update = 0.0
+    for at in range(0, 900, 3):
+        start = time.perf_counter()
+        drafter.observe("live", texts[0][at : at + 3])
+        middle = time.perf_counter()
+        drafter.propose(["live"], [16])
+        update += middle - start
+        query += time.perf_counter() - middle
+    held = drafter.history_tokens
+    return {
+        "tokens": held,
+        "build_us_per_token": build / held * 1e6,
+        "update_us_per_token": update / 900 * 1e6,
+        "query_us_per_request": query / 300 * 1e6,
+        "bytes_per_token": drafter.index_bytes / held,
+        "resident_bytes_per_token": max(0.0, resident() - rss) / held,
+    }
+
+
+def resident() -> float:
+    """Bytes of memory this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return float(pages * resource.getpagesize())
+
+
+def against_array(tokens: int) -> dict[str, float]:
+    """The paper's Fig 5: query and insertion of 100 tokens, here against a suffix array that is sorted anew."""
+    (_, texts), *_ = generated(1, max(2, tokens // 1000), min(1000, tokens // 2), 1)
+    corpus = np.concatenate(texts)
+    drafter = HistoryDrafter(others=0)
+    drafter.begin("past", "p", [])
+    drafter.observe("past", corpus)
+    drafter.begin("live", "p", [])
+    start = time.perf_counter()
+    for i in range(20):
+        drafter.observe("live", texts[0][5 * i : 5 * i + 5])
+    insert = time.perf_counter() - start
+    start = time.perf_counter()
+    for _ in range(100):
+        drafter.propose(["live"], [16])
+    query = (time.perf_counter() - start) / 100
+    start = time.perf_counter()
+    order = suffix_array(corpus)
+    sort = time.perf_counter() - start
+    start = time.perf_counter()
+    for i in range(100):
+        array_draft(corpus, order, texts[0][: 100 + i], 16)
+    array_query = (time.perf_counter() - start) / 100
+    return {
+        "tokens": len(corpus),
+        "query_ms": query * 1e3,
+        "insert_100_ms": insert * 1e3,
+        "array_query_ms": array_query * 1e3,
+        "array_sort_ms": sort * 1e3,
+    }
+
+
+def array_draft(text: np.ndarray, order: np.ndarray, context: np.ndarray, tokens: int) -> np.ndarray:
+    """The most frequent continuation, token by token, of the longest end of the context that the array holds."""
+    longest, shortest = 24, 0
+    while shortest < longest:  # the longest match, by bisection: an end of a match is a match
+        middle = (shortest + longest + 1) // 2
+        first, last = matches(text, order, context[len(context) - middle :])
+        shortest, longest = (middle, longest) if last > first else (shortest, middle - 1)
+    pattern = context[len(context) - shortest :]
+    draft: list[int] = []
+    for _ in range(tokens):
+        first, last = matches(text, order, np.append(pattern, draft).astype(text.dtype))
+        after = order[first:last] + len(pattern) + len(draft)
+        after = text[after[after < len(text)]]
+        if not len(after):
+            break
+        values, counts = np.unique(after, return_counts=True)
+        draft.append(int(values[counts.argmax()]))
+    return np.array(draft, text.dtype)
+
+
+def matches(text: np.ndarray, order: np.ndarray, pattern: np.ndarray) -> tuple[int, int]:
+    """Where in the array the suffixes lie that begin with the pattern: first, one after the last."""
+    wanted, n = pattern.tolist(), len(pattern)
+    first = bisect.bisect_left(order, wanted, key=lambda at: text[at : at + n].tolist())
+    last = bisect.bisect_right(order, wanted, lo=first, key=lambda at: text[at : at + n].tolist())
+    return first, last
+
+
+def suffix_array(text: np.ndarray) -> np.ndarray:
+    """Suffixes of a text in order, by prefix doubling."""
+    rank = np.unique(text, return_inverse=True)[1].astype(np.int64)
+    n, k = len(text), 1
+    while True:
+        after = np.full(n, -1, np.int64)
+        after[:-k] = rank[k:]
+        order = np.lexsort((after, rank))
+        new = np.zeros(n, np.int64)
+        new[order[1:]] = np.cumsum((np.diff(rank[order]) != 0) | (np.diff(after[order]) != 0))
+        rank, k = new, 2 * k
+        if rank.max() == n - 1 or k >= n:
+            return order

@@ -1,0 +1,75 @@
+"""task=bench_replay: what it costs to simulate the paper's maths step with the real drafter and budget.
+
+result.json: steps: rows of wall_s, processor_s (of the replay), tokens, longest, rollout_s, tokens_per_pass;
+plain_processor_s: the same work without speculation; peak_gib: the most memory the process had, workload included.
+"""
+
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from das.budget import make_budget
+from das.drafter import HistoryDrafter
+from das.replay.cluster import place, roll_out
+from das.replay.engine import PlainEngine
+from das.replay.synthesis import Synthesis
+from das.replay.text_engine import TextEngine
+from das.replay.times import Times
+from experiments.harness.setup import plain
+from experiments.papers.replayed import sources
+from experiments.recorded.latency import chosen_form
+from experiments.recorded.rollouts import grouped
+from experiments.run.checks import at_least_one
+from experiments.run.progress import Progress
+from experiments.run.run_folder import RunFolder
+
+LONGEST = 16384  # tokens a response (paper)
+
+
+def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+    """Make the workload, replay it step by step, write result.json."""
+    task = config.task
+    at_least_one(task, "engines", "slots", "batch", "group", "steps")
+    form, about = chosen_form(task.latency, str(task.gpu), str(task.model))
+    recorded = sources(Path(task.traces), int(task.problems))
+    progress = Progress(0)
+    run_folder = RunFolder(Path(folder), config)
+    progress.note(f"time of a pass: {about}")
+    whole = Synthesis(recorded, float(task.run_length)).make(int(task.batch), task.group * task.steps, LONGEST, seed=5)
+    works = grouped(whole, int(task.group), 0)
+    placed = [place(work.lengths, work.problems, int(task.engines), "round_robin") for work in works]
+    times, drafter = Times(form), HistoryDrafter(min_prob=0.02)
+    engines = [
+        TextEngine(times, int(task.slots), drafter, make_budget(plain(config.budget)), LONGEST, name=f"{e}-")
+        for e in range(task.engines)
+    ]
+    rows = []
+    for i, work in enumerate(works):
+        wall, processor = time.perf_counter(), time.process_time()
+        step = roll_out(work, engines, placed[i], i + 1)
+        row = {
+            "wall_s": time.perf_counter() - wall,
+            "processor_s": time.process_time() - processor,
+            "tokens": step.tokens,
+            "longest": int(work.lengths.max()),
+            "rollout_s": step.rollout_s,
+            "tokens_per_pass": step.tokens_per_pass,
+        }
+        rows.append(row)
+        progress.note(
+            f"step {i + 1}: {len(work)} responses, {row['tokens']:,} tokens, longest {row['longest']:,}: replayed in "
+            f"{row['wall_s']:.1f} s (processor {row['processor_s']:.1f} s), simulated {row['rollout_s']:.0f} s, "
+            f"tokens/pass {row['tokens_per_pass']:.2f}"
+        )
+    processor = time.process_time()
+    roll_out(works[0], [PlainEngine(times, int(task.slots)) for _ in engines], placed[0], 1)
+    result: dict[str, Any] = {
+        "steps": rows,
+        "plain_processor_s": time.process_time() - processor,
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+    progress.note("without speculation {plain_processor_s:.2f} s; peak memory {peak_gib:.2f} GiB".format(**result))
+    progress.note(f"result: {run_folder.write_result(result)}")

@@ -1,0 +1,100 @@
+"""latency.json: times of passes, measured by task=calibrate or task=calibrate_torch, or derived (task=latency_tables).
+
+columns: live, tokens (live + drafted), context (of all requests, tokens), seconds; passes: rows of them.
+forms: NAME.{coefficients, error}, the forms of das.budget.latency_forms fitted to the passes (for budget.latency).
+source: one line; derived: true where nobody measured.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from das.budget.latency_forms import FITS, Form, Passes, relative_error
+from das.replay.times import Grid
+from experiments.run.errors import UserError
+from experiments.run.run_folder import write_text
+
+TABLES = Path(__file__).parent / "latency_tables"
+DERIVED = "derived, not measured"  # how the source of a table ends that nobody measured
+COLUMNS = ["live", "tokens", "context", "seconds"]
+
+
+def fitted_forms(rows: list[list[float]]) -> dict[str, Any]:
+    """Each form's coefficients, and its mean absolute relative error on passes it was not fitted to."""
+    passes = Passes(*np.array(rows, float).T)
+    even = np.random.default_rng(0).permutation(len(passes)) % 2 == 0
+    forms: dict[str, Any] = {}
+    for name, fit in FITS.items():
+        error = relative_error(fit(passes[even], np.ones(even.sum())), passes[~even])
+        whole = fit(passes, np.ones(len(passes)))
+        forms[name] = {"coefficients": json.loads(json.dumps(whole, default=vars)), "error": error}
+    return forms
+
+
+def write_latency(path: Path, rows: list[list[float]], source: str, derived: bool) -> dict[str, Any]:
+    """Write latency.json; returns its forms."""
+    forms = fitted_forms(rows)
+    head = {"source": source, "derived": derived, "columns": COLUMNS, "forms": forms}
+    body = ",\n".join(json.dumps(row) for row in rows)
+    write_text(path, json.dumps(head)[:-1] + ', "passes": [\n' + body + "\n]}\n")
+    return forms
+
+
+def read_latency(path: Path) -> tuple[Form, str]:
+    """The grid of a latency.json (medians where passes repeat), and where it is from. UserError for any other file."""
+    name = f"task.latency={path}"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        source = f"{found['source']}, {DERIVED if found['derived'] else 'measured'}"
+        rows = np.array(found["passes"], np.float64)
+        if list(found["columns"]) != COLUMNS or rows.ndim != 2 or rows.shape[1] != len(COLUMNS) or not len(rows):
+            raise ValueError(f"columns must be {', '.join(COLUMNS)}")
+        if not (np.isfinite(rows).all() and (rows[:, 0] >= 1).all() and (rows[:, 1] >= rows[:, 0]).all()):
+            raise ValueError("live must be at least 1 and tokens at least live")
+        if not ((rows[:, 3] > 0).all() and (rows[:, 2] >= 0).all()):
+            raise ValueError("seconds must be positive and context not negative")
+        return grid(rows), source
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error
+        raise UserError(f"{name} is no latency.json of task=calibrate: {reason}") from None
+
+
+def grid(rows: np.ndarray) -> Grid:
+    """Rows: live, tokens, context, seconds. Context a request may differ from pass to pass of a combination: it counts
+    only if every combination was timed at the same few; ValueError for combinations that are missing."""
+    live, drafts, context = rows[:, 0], rows[:, 1] / rows[:, 0] - 1, np.round(rows[:, 2] / rows[:, 0], 6)
+    cells: dict[tuple[float, float, float], list[float]] = {}
+    for key in zip(live.tolist(), np.round(drafts, 6).tolist(), context.tolist(), rows[:, 3].tolist(), strict=True):
+        cells.setdefault(key[:3], []).append(key[3])
+    axes = [np.array(sorted({key[axis] for key in cells})) for axis in range(3)]
+    if len(cells) != np.prod([len(axis) for axis in axes]):  # contexts that grew while passes were timed
+        flat: dict[tuple[float, float, float], list[float]] = {}
+        for (b, d, _), seconds in cells.items():
+            flat.setdefault((b, d, 0.0), []).extend(seconds)
+        cells, axes = flat, [axes[0], axes[1], np.zeros(1)]
+    shape = tuple(len(axis) for axis in axes)
+    if len(cells) != np.prod(shape):
+        raise ValueError("not every number of live requests was timed with every number of drafts")
+    medians = np.array([[[np.median(cells[b, d, c]) for c in axes[2]] for d in axes[1]] for b in axes[0]])
+    return Grid(axes[0], axes[1], axes[2], medians)
+
+
+def table_path(gpu: str, model: str) -> Path:
+    return TABLES / f"{gpu}_{model}.json"
+
+
+def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
+    """The measured latency.json if one is given, else the table that is shipped for the GPU and the model size, and
+    where it is from. UserError for a GPU or a size that none is shipped for."""
+    if latency is not None:
+        return read_latency(Path(latency))
+    shipped = sorted(path.stem.split("_") for path in TABLES.glob("*.json"))
+    for place, (what, name) in enumerate((("GPU", gpu), ("model size", model))):
+        known = sorted({stem[place] for stem in shipped})
+        if name not in known:
+            raise UserError(
+                f"unknown {what} {name!r}: choose one of {', '.join(known)}, or give task.latency=PATH (measured)"
+            )
+    return read_latency(table_path(gpu, model))

@@ -1,0 +1,116 @@
+"""Bad input ends in one clear line and an exit code that is not 0."""
+
+import errno
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from das.engine.build import EngineError
+from das.engine.versions import UnsupportedVersion
+from das.native import NativeBuildError
+from das.training.checkpoint import CheckpointError
+from das.training.errors import TrainingDiverged, WeightSyncError
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+USER_ERROR, FAILED, INTERRUPTED = 2, 1, 130
+_NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # of compose
+_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, IndexError)
+
+
+class UserError(ValueError):
+    """Something only the user can put right; the message says what to change."""
+
+
+class RunFailed(RuntimeError):
+    """A run that must not be trusted (nothing drafted, weights not synced); the message says why."""
+
+
+def compose_config(overrides: list[str]) -> DictConfig:
+    """The config with these overrides. Raises UserError, in one line, for one that does not exist."""
+    try:
+        return compose("config", overrides=overrides)
+    except _NO_CONFIG as error:
+        raise UserError(in_one_line(error, overrides)) from error
+
+
+def in_one_line(error: Exception, overrides: list[str]) -> str:
+    """What is wrong with a config."""
+    if isinstance(error, UnicodeDecodeError):  # names no file
+        return f"{' '.join(overrides)} chooses a config file that is not UTF-8: {error}"
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: {error}"
+    return str(error)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong while a user's file is read and taken apart, as a UserError that names it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except (*_UNREADABLE, RecursionError, OverflowError, YAMLError) as error:
+        said = " ".join(str(error).split())[:160]
+        raise UserError(f"{path} cannot be read: {type(error).__name__}: {said}") from error
+
+
+def stop(message: str, code: int) -> None:
+    """Print one line and exit."""
+    print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+@contextmanager
+def one_line_errors(to_go_on: Callable[[], str] = str) -> Iterator[None]:
+    """Turn errors that a user can act on into one line; anything else is a bug and keeps its traceback.
+
+    to_go_on: what to add for a run that was interrupted.
+    """
+    try:
+        yield
+    except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException) as error:
+        stop(str(error), USER_ERROR)
+    except (RunFailed, WeightSyncError, TrainingDiverged, CheckpointError) as error:
+        stop(str(error), FAILED)
+    except KeyboardInterrupt:
+        stop(f"interrupted; what was finished is in the run folder{to_go_on()}", INTERRUPTED)
+    except OSError as error:
+        if error.errno is None:  # how transformers and huggingface_hub say that a model cannot be had
+            stop(str(error)[:300], USER_ERROR)
+        if error.errno != errno.ENOSPC:
+            raise
+        stop(f"disk full while writing {error.filename or 'results'}: free some space or set out=OTHER_DIR", FAILED)
+
+
+def explain_config_error(arguments: list[str]) -> None:
+    """Compose once before Hydra does, to report a bad key or choice in one line instead of Hydra's several.
+
+    arguments: the command line. Flags (-m, --help, --cfg ...) are left to Hydra.
+    """
+    if any(argument.startswith("-") for argument in arguments):
+        return
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base=None):
+            config = compose("config", overrides=arguments, return_hydra_config=True)
+        if config.resume is not None and not Path(str(config.resume)).is_dir():  # Hydra would make it
+            stop(f"resume={config.resume}: no such folder", USER_ERROR)
+        folder = Path(config.hydra.run.dir)
+    except _NO_CONFIG as error:
+        stop(in_one_line(error, arguments), USER_ERROR)
+    try:  # before Hydra does, with a traceback
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        stop(f"{folder} cannot be made ({error.strerror}): set out=OTHER_DIR", USER_ERROR)
+    if not os.access(folder.parent, os.W_OK) or (folder.exists() and not folder.is_dir()):
+        stop(f"{folder} is no folder that can be written: set out=OTHER_DIR", USER_ERROR)

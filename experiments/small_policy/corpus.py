@@ -1,0 +1,143 @@
+"""Warm-start data of the small policy: three phases of texts, and their batches as tensors.
+
+A minute of CPU is about 300 thousand tokens, so each phase teaches one thing where it is densest: ``drill`` the single
+steps, ``plain`` following a chain without errors, ``habits`` the texts the policy is to write.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from experiments.small_policy.arithmetic import (
+    DEFAULT_HABITS,
+    DEFAULT_MIX,
+    LARGEST_VALUE,
+    Habits,
+    Split,
+    draw_step,
+    equation,
+    make_problems,
+    worked_solution,
+)
+from experiments.small_policy.tokenizer import END
+
+IGNORED = -100
+_DRILL_LINES = 9
+
+
+class Example(NamedTuple):
+    """Token ids of one text, and its labels: the id where it is to be learned, ``IGNORED`` elsewhere."""
+
+    ids: list[int]
+    labels: list[int]
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """Steps of each phase, the size of a step, and what the texts look like."""
+
+    drill_steps: int = 120
+    plain_steps: int = 110
+    habits_steps: int = 160
+    drill_tokens: int = 512
+    chain_tokens: int = 1024
+    plain_mix: Mapping[int, float] = field(default_factory=lambda: dict(DEFAULT_MIX))
+    mix: Mapping[int, float] = field(default_factory=lambda: dict(DEFAULT_MIX))
+    habits: Habits = DEFAULT_HABITS
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of all phases."""
+        return self.drill_steps + self.plain_steps + self.habits_steps
+
+    @property
+    def plain_habits(self) -> Habits:
+        """Careful, without slips and checks: the quick manner first appears together with its slips."""
+        return replace(self.habits, careful=1.0, slip_careful=0.0, check_again=0.0)
+
+
+def write_solutions(
+    count: int, seed: int, mix: Mapping[int, float], habits: Habits, split: Split = "warm_start"
+) -> list[tuple[str, str]]:
+    """Return ``count`` (question, solution) pairs of distinct problems."""
+    rng = random.Random(f"solutions/{seed}")
+    problems = make_problems(count, seed, mix, split)
+    return [(problem.question, worked_solution(problem, rng, habits)) for problem in problems]
+
+
+def encode_solutions(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> list[Example]:
+    """Encode conversations; only the solution and its end token are learned."""
+    chats = [[{"role": "user", "content": question}] for question, _ in pairs]
+    prompts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats]
+    solutions = tokenizer([solution + END for _, solution in pairs]).input_ids
+    return [
+        Example(prompt + solution, [IGNORED] * len(prompt) + solution)
+        for prompt, solution in zip(tokenizer(prompts).input_ids, solutions, strict=True)
+    ]
+
+
+def _drills(count: int, seed: int, tokenizer: PreTrainedTokenizerFast) -> list[Example]:
+    """Return texts of unconnected equations, of which only the results are learned."""
+    rng = random.Random(f"drills/{seed}")
+    parts: list[str] = []
+    for _ in range(count * _DRILL_LINES):
+        before = rng.randint(0, LARGEST_VALUE)
+        question, result = equation(before, draw_step(before, rng))
+        parts += [question, f"{result}\n"]
+    encoded = tokenizer(parts).input_ids
+    examples: list[Example] = []
+    for first in range(0, len(parts), 2 * _DRILL_LINES):
+        example = Example([], [])
+        for index in range(first, first + 2 * _DRILL_LINES):
+            example.ids.extend(encoded[index])
+            example.labels.extend(encoded[index] if index % 2 else [IGNORED] * len(encoded[index]))
+        examples.append(example)
+    return examples
+
+
+def make_batches(examples: list[Example], tokens_per_step: int, rng: random.Random) -> list[list[Example]]:
+    """Group examples of similar length into batches of at most ``tokens_per_step`` padded tokens, in random order."""
+    batches: list[list[Example]] = [[]]
+    for example in sorted(examples, key=lambda one: (len(one.ids), rng.random())):
+        if batches[-1] and len(example.ids) * (len(batches[-1]) + 1) > tokens_per_step:
+            batches.append([])
+        batches[-1].append(example)
+    rng.shuffle(batches)
+    return batches
+
+
+def collate(batch: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return input ids and labels, both [batch, time], padded on the right.
+
+    Causal attention keeps right padding out of every real position, so no attention mask is needed.
+    """
+    width = max(len(example.ids) for example in batch)
+    ids = [example.ids + [pad] * (width - len(example.ids)) for example in batch]
+    labels = [example.labels + [IGNORED] * (width - len(example.labels)) for example in batch]
+    return torch.tensor(ids), torch.tensor(labels)
+
+
+def stream_batches(
+    config: CorpusConfig, seed: int, tokenizer: PreTrainedTokenizerFast
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield (ids, labels), both [batch, time], one pair per optimizer step, phase after phase."""
+    # No text has fewer tokens than these numbers, so the examples last for all steps of the phase.
+    drills = _drills(config.drill_steps * config.drill_tokens // (6 * _DRILL_LINES), seed, tokenizer)
+    texts = config.chain_tokens // 64
+    plain = write_solutions(config.plain_steps * texts, seed, config.plain_mix, config.plain_habits)
+    habits = write_solutions(config.habits_steps * texts, seed + 1, config.mix, config.habits)
+    phases = (
+        (drills, config.drill_steps, config.drill_tokens),
+        (encode_solutions(plain, tokenizer), config.plain_steps, config.chain_tokens),
+        (encode_solutions(habits, tokenizer), config.habits_steps, config.chain_tokens),
+    )
+    rng = random.Random(f"batches/{seed}")
+    for examples, steps, tokens in phases:
+        for batch in make_batches(examples, tokens, rng)[:steps]:
+            yield collate(batch, tokenizer.pad_token_id)

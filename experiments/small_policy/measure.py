@@ -1,0 +1,147 @@
+"""Measure a policy by sampling it: how often it is right, how long its responses are, how sure each token is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedTokenizerFast
+
+from experiments.small_policy.arithmetic import Problem
+from rewards.maths import accuracy_reward
+
+_ROWS_AT_ONCE = 256
+
+
+@dataclass
+class _Response:
+    """One sampled response: its token ids, the end token included, and the summed entropy in nats of their steps."""
+
+    row: int
+    ids: list[int]
+    entropy_sum: float = 0.0
+    ended: bool = False
+
+
+@torch.inference_mode()
+def _sample(
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: list[str],
+    temperature: float,
+    max_tokens: int,
+    generator: torch.Generator,
+) -> list[_Response]:
+    """Sample one response per prompt, all in one batch whose finished rows are dropped along the way."""
+    encoded = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")
+    mask = encoded.attention_mask
+    inputs, positions = encoded.input_ids, (mask.cumsum(-1) - 1).clamp(min=0)
+    cache = DynamicCache()
+    responses = [_Response(row, []) for row in range(len(prompts))]
+    live = responses
+    for _ in range(max_tokens):
+        output = model(
+            input_ids=inputs,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        log_probs = (output.logits[:, -1] / temperature).log_softmax(-1)
+        probs = log_probs.exp()
+        entropies = (-probs * log_probs).sum(-1).tolist()
+        tokens = torch.multinomial(probs, 1, generator=generator)
+        for response, token, entropy in zip(live, tokens[:, 0].tolist(), entropies, strict=True):
+            if not response.ended:
+                response.ids.append(token)
+                response.entropy_sum += entropy
+                response.ended = token == tokenizer.eos_token_id
+        kept = [index for index, response in enumerate(live) if not response.ended]
+        if not kept:
+            break
+        mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
+        positions = positions[:, -1:] + 1
+        inputs = tokens
+        # Dropping rows copies the cache, so only once a fifth of them has ended.
+        if len(kept) <= 0.8 * len(live):
+            index = torch.tensor(kept)
+            cache.batch_select_indices(index)
+            live = [live[i] for i in kept]
+            inputs, mask, positions = inputs[index], mask[index], positions[index]
+    return responses
+
+
+def measure_policy(
+    path: Path,
+    problems: list[Problem],
+    samples: int = 4,
+    temperature: float = 1.0,
+    max_tokens: int = 512,
+    seed: int = 0,
+) -> dict[str, object]:
+    """Sample every problem ``samples`` times and return rates, lengths in tokens (end token included) and the texts.
+
+    ``lengths`` and ``texts`` are in the order problem, sample. ``entropy_nats`` is the mean over all sampled tokens.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(seed)
+    repeated = [problem for problem in problems for _ in range(samples)]
+    prompts = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": problem.question}], add_generation_prompt=True, tokenize=False
+        )
+        for problem in repeated
+    ]
+    responses: list[_Response] = []
+    for first in range(0, len(prompts), _ROWS_AT_ONCE):
+        batch = prompts[first : first + _ROWS_AT_ONCE]
+        responses += _sample(model, tokenizer, batch, temperature, max_tokens, generator)
+    texts = [tokenizer.decode(response.ids, skip_special_tokens=True) for response in responses]
+    rewards = accuracy_reward(texts, [problem.answer for problem in repeated])
+    lengths = [len(response.ids) for response in responses]
+    return {
+        "responses": len(responses),
+        "correct": float(np.mean(rewards)),
+        "truncated": float(np.mean([not response.ended for response in responses])),
+        "entropy_nats": sum(response.entropy_sum for response in responses) / sum(lengths),
+        **length_summary(lengths),
+        "rewards": rewards,
+        "lengths": lengths,
+        "texts": texts,
+    }
+
+
+def length_summary(lengths: list[int]) -> dict[str, float]:
+    """Return mean, p50, p90, p99 and max in tokens, and the tail ratio p99 / p50."""
+    p50, p90, p99 = (float(value) for value in np.percentile(lengths, [50, 90, 99]))
+    return {
+        "length_mean": float(np.mean(lengths)),
+        "length_p50": p50,
+        "length_p90": p90,
+        "length_p99": p99,
+        "length_max": float(max(lengths)),
+        "length_tail_ratio": p99 / p50,
+    }
+
+
+def plot_lengths(lengths: list[int], path: Path) -> None:
+    """Write a histogram of response lengths (tokens) as PNG, with median and 99th percentile marked."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.hist(lengths, bins=40, color="tab:blue")
+    summary = length_summary(lengths)
+    for name, style in (("length_p50", "-"), ("length_p99", "--")):
+        label = f"{name.removeprefix('length_')} = {summary[name]:.0f}"
+        axes.axvline(summary[name], color="black", linestyle=style, label=label)
+    axes.set_xlabel("response length (tokens)")
+    axes.set_ylabel("responses")
+    axes.legend()
+    figure.savefig(path, dpi=120)

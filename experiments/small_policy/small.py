@@ -1,0 +1,164 @@
+"""Build the small policy: a 3.2 M-parameter Qwen3 warm-started on worked arithmetic, on the spot, in about a minute."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from experiments.small_policy.corpus import CorpusConfig, stream_batches, write_solutions
+from experiments.small_policy.tokenizer import train_tokenizer
+
+MAX_POSITIONS = 1024
+_TOKENIZER_TEXTS = 1000
+
+
+@dataclass(frozen=True)
+class SmallPolicyConfig:
+    """Size, optimizer and data of the small policy. Every field is part of the cache key."""
+
+    hidden_size: int = 256
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 64
+    intermediate_size: int = 768
+    seed: int = 0
+
+    # Muon trains the matrices, AdamW the embedding and the norms. AdamW alone needs several times the tokens before
+    # the model copies from its context at all.
+    matrix_learning_rate: float = 0.02
+    other_learning_rate: float = 3e-3
+    warmup_steps: int = 20
+    # Factor on the trained logits (it goes into the last norm). A minute of training leaves some probability on
+    # everything; sharpening removes that noise, and with it most errors that are nobody's habit.
+    logit_scale: float = 1.6
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+
+
+def policy_key(config: SmallPolicyConfig) -> str:
+    """Name of the cache entry: a hash of the configuration and of the code that makes the policy."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    code = b"".join(path.read_bytes() for path in sources if path.name != "measure.py")
+    text = json.dumps(asdict(config), sort_keys=True) + torch.__version__
+    return hashlib.sha256(code + text.encode()).hexdigest()[:16]
+
+
+def _make_tokenizer(config: SmallPolicyConfig) -> PreTrainedTokenizerFast:
+    pairs = write_solutions(_TOKENIZER_TEXTS, config.seed, config.corpus.mix, config.corpus.habits)
+    return train_tokenizer(text for pair in pairs for text in pair)
+
+
+def _make_model(config: SmallPolicyConfig, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=config.hidden_size,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            intermediate_size=config.intermediate_size,
+            max_position_embeddings=MAX_POSITIONS,
+            tie_word_embeddings=True,
+            dtype="float32",
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def _make_optimizers(model: Qwen3ForCausalLM, config: SmallPolicyConfig) -> list[torch.optim.Optimizer]:
+    named = list(model.named_parameters())
+    matrices = [parameter for name, parameter in named if parameter.ndim == 2 and "embed" not in name]
+    others = [parameter for name, parameter in named if parameter.ndim != 2 or "embed" in name]
+    return [
+        torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=0.01),
+        torch.optim.AdamW(others, lr=config.other_learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def _rate_factor(step: int, config: SmallPolicyConfig) -> float:
+    """Factor on the learning rates: linear warm-up, then a straight line down to 5 %."""
+    left = 1 - step / config.corpus.steps
+    return min(1.0, (step + 1) / config.warmup_steps) * max(0.05, left)
+
+
+def _train(
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    config: SmallPolicyConfig,
+    progress: Callable[[str], None],
+) -> None:
+    optimizers = _make_optimizers(model, config)
+    schedules = [
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, config))
+        for optimizer in optimizers
+    ]
+    total = config.corpus.steps
+    model.train()
+    for step, (ids, labels) in enumerate(stream_batches(config.corpus, config.seed, tokenizer), start=1):
+        loss = model(input_ids=ids, labels=labels, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+        if step % max(1, total // 10) == 0:
+            progress(f"small policy: step {step} of {total}, loss {loss.item():.3f}")
+    model.eval()
+    with torch.no_grad():
+        model.model.norm.weight.mul_(config.logit_scale)
+
+
+def _save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
+    # Plain sampling: a top-k default would change the policy wherever an engine reads this file.
+    model.generation_config = GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def build_small_policy(config: SmallPolicyConfig, cache_dir: Path, progress: Callable[[str], None]) -> Path:
+    """Return the directory of the policy in Hugging Face format, training it only if the cache lacks it.
+
+    The same configuration, code, machine and thread count give the same bytes. A directory appears under its name only
+    when complete, so an interrupted build leaves nothing that could be taken for a policy.
+    """
+    final = cache_dir / policy_key(config)
+    if final.is_dir():
+        return final
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=cache_dir))
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            tokenizer = _make_tokenizer(config)
+            model = _make_model(config, tokenizer)
+            _train(model, tokenizer, config, progress)
+        _save(model, tokenizer, scratch)
+        try:
+            os.rename(scratch, final)
+        except OSError:
+            # Another process finished the same policy first; its bytes are as good.
+            if not final.is_dir():
+                raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return final

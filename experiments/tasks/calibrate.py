@@ -1,0 +1,141 @@
+"""task=calibrate: what a decode pass costs in this engine, on this machine, and how well each latency form says so.
+
+Every combination of live requests and draft length is timed with drafts of random tokens, which are verified and hardly
+ever accepted, so that the batch stays as it is. Writes latency.json (experiments/recorded/latency.py): the passes, each
+form's coefficients (seconds) and its mean absolute relative error on passes it was not fitted to (half of them, at random).
+result.json: forms, passes (their number).
+"""
+
+import platform
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from analysis.latency import calibration_figure
+from das.budget.latency_forms import Passes
+from das.drafter import Drafts
+from experiments.harness import setup
+from experiments.harness.arm import quiet_into
+from experiments.recorded.latency import write_latency
+from experiments.run.errors import RunFailed, UserError
+from experiments.run.progress import Progress
+from experiments.run.run_folder import RunFolder
+from experiments.tasks.compare import compose_config
+from experiments.tasks.rollout import tokenized
+
+WARM_UP = 4  # passes before the first timed one
+
+
+class RandomDrafter:
+    """Drafts random tokens, always as many as allowed. Has what the proposer asks of a drafter."""
+
+    window = history_tokens = 0
+
+    def __init__(self, vocabulary: int):
+        self._random = np.random.default_rng(0)
+        self._vocabulary = vocabulary
+
+    def propose_batch(self, requests: Sequence[str], limits: Sequence[int], floors: Any) -> Drafts:
+        shape = len(requests), max(limits)
+        return Drafts(
+            self._random.integers(0, self._vocabulary, shape).astype(np.int32),
+            np.ones(shape),
+            np.array(limits, np.int64),
+        )
+
+    def begin(self, *args: Any) -> None: ...
+    def observe(self, *args: Any) -> None: ...
+    def observe_batch(self, *args: Any) -> None: ...
+    def end(self, *args: Any, **kwargs: Any) -> None: ...
+    def end_step(self, *args: Any) -> None: ...
+
+
+def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+    """Measure, fit, print the errors; write latency.json, result.json and a figure."""
+    task = config.task
+    if min(*task.live, *task.drafts, task.passes, task.rounds) < 0 or min(task.live) < 1 or task.passes < 1:
+        raise UserError("task.live and task.passes must be 1 or more, task.drafts 0 or more")
+    needed = 2 * (WARM_UP + int(task.passes)) + max(task.drafts)
+    if config.trainer.max_completion_length < needed:
+        raise UserError(
+            f"trainer.max_completion_length={config.trainer.max_completion_length}: task.passes={task.passes} with "
+            f"drafts of {max(task.drafts)} take up to {needed} tokens"
+        )
+    own = [override for override in overrides if not override.startswith(("arm=", "budget"))]
+    longest = max(1, *task.drafts)
+    config = compose_config([*own, "arm=das", "budget=fixed", f"budget.tokens={longest}"])
+    setup.check(config)
+    run_folder = RunFolder(Path(folder), config)
+    progress = Progress(0)
+    policy = setup.policy_directory(config, progress.note)
+    with quiet_into(Path(folder) / "log.txt") as progress.terminal:
+        rows = measure(config, policy, progress)
+    progress.terminal = sys.stdout
+    path = Path(folder) / "latency.json"
+    forms = write_latency(path, rows, f"vLLM, policy {config.policy.name} on {platform.machine()}", derived=False)
+    for name, form in forms.items():
+        progress.note(f"{name:12s} error {100 * form['error']:5.1f} %   {form['coefficients']}")
+    run_folder.write_result({"forms": forms, "passes": len(rows)})
+    calibration_figure(Passes(*np.array(rows, float).T), forms, Path(folder) / "latency.png")
+    progress.note(f"latency model: {path}  (budget.latency={path}, or task.latency={path} of replay, advise, balance)")
+
+
+def measure(config: DictConfig, policy: str, progress: Progress) -> list[list[float]]:
+    """Timed passes: live, tokens, context, seconds."""
+    setup.prepare(config)
+    from vllm import SamplingParams
+
+    from das.budget.fixed import Fixed, NoDrafts
+    from das.engine.build import build_engine
+
+    task = config.task
+    llm = build_engine(setup.engine_settings(config, policy), max_num_seqs=max(task.live))
+    engine = llm.llm_engine
+    runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    runner.drafter.drafter = RandomDrafter(engine.model_config.get_vocab_size())
+    prompts = [prompt for _, prompt in tokenized(config, policy)]
+    grid = [(live, drafts) for live in task.live for drafts in task.drafts]
+    order = random.Random(0)
+    rows: list[list[float]] = []
+    for done in range(task.rounds):
+        order.shuffle(grid)
+        for live, drafts in grid:
+            runner.drafter.budget = Fixed(drafts) if drafts else NoDrafts()
+            params = SamplingParams(
+                temperature=1.0, max_tokens=config.trainer.max_completion_length, ignore_eos=True, detokenize=False
+            )
+            for i in range(live):
+                params = params.clone()
+                params.seed = i
+                engine.add_request(f"{done}-{live}-{drafts}-{i}", prompts[i % len(prompts)], params)
+            rows += timed_passes(engine, runner, live, drafts, int(task.passes))
+            engine.abort_request([f"{done}-{live}-{drafts}-{i}" for i in range(live)])
+            while engine.has_unfinished_requests():
+                engine.step()
+        progress.note(f"round {done + 1} of {task.rounds}: {len(rows)} passes")
+    return rows
+
+
+def timed_passes(engine: Any, runner: Any, live: int, drafts: int, count: int) -> list[list[float]]:
+    """Passes with all requests decoding and all drafts in them."""
+    rows: list[list[float]] = []
+    settled = 0
+    while len(rows) < count:
+        if not engine.has_unfinished_requests():
+            raise RunFailed(f"responses ended before {count} passes of {live} requests with {drafts} drafts were timed")
+        before = runner.das_meter.step_tokens[-1:] if hasattr(runner, "das_meter") else []
+        context = sum(len(r.prompt_token_ids) + len(r.output_token_ids) for r in runner.requests.values())
+        start = time.perf_counter()
+        engine.step()
+        seconds = time.perf_counter() - start
+        full = runner.das_meter.step_tokens[-1] == live * (1 + drafts)
+        settled = settled + 1 if full and runner.das_meter.step_live[-1] == live else 0
+        if settled > WARM_UP and before:
+            rows.append([live, live * (1 + drafts), context, seconds])
+    return rows

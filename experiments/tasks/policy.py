@@ -1,0 +1,38 @@
+"""task=policy: make the small policy and show what its responses look like."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from experiments.harness import setup
+from experiments.run.errors import UserError
+from experiments.run.progress import Progress
+from experiments.run.run_folder import RunFolder
+
+
+def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+    """Sample the policy on the training distribution; print accuracy and lengths, draw the histogram."""
+    setup.check(config)
+    if config.data.name != "arithmetic":
+        raise UserError(f"task=policy measures answers to data=arithmetic, not {config.data.name}")
+    progress = Progress(0)
+    run_folder = RunFolder(Path(folder), config)
+    policy = setup.policy_directory(config, progress.note)
+    from experiments.small_policy.arithmetic import make_training_problems
+    from experiments.small_policy.measure import measure_policy, plot_lengths
+
+    measured: dict[str, Any] = measure_policy(
+        Path(policy),
+        make_training_problems(config.task.problems, seed=config.seed, mix=setup.mix(config)),
+        samples=config.task.samples,
+        temperature=config.trainer.temperature,
+        max_tokens=config.trainer.max_completion_length,
+        seed=config.seed,
+    )
+    plot_lengths(measured["lengths"], Path(folder) / "lengths.png")
+    shown = {key: value for key, value in measured.items() if isinstance(value, int | float)}
+    for key, value in shown.items():
+        progress.note(f"{key:20s} {value:.3f}")
+    progress.note(f"histogram: {folder}/lengths.png")
+    progress.note(f"result: {run_folder.write_result({**shown, 'policy': policy})}")

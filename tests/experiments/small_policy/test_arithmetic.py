@@ -1,0 +1,97 @@
+"""Problems and worked solutions: deterministic, disjoint between splits, true to their arithmetic."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.small_policy.arithmetic import (
+    LARGEST_VALUE,
+    Habits,
+    Problem,
+    make_problems,
+    make_training_problems,
+    worked_solution,
+)
+
+LINE = re.compile(r"^[a-h]\) \w+ \d(?:: | ~ )(\d+)([-+*])(\d+)=(\d+)$", re.MULTILINE)
+FLAWLESS = Habits(slip_careful=0.0, slip_quick=0.0)
+
+
+def boxed(solution: str) -> str:
+    found = re.search(r"\\boxed\{(\d+)\}\.$", solution)
+    assert found is not None
+    return found.group(1)
+
+
+def holds(line: tuple[str, str, str, str]) -> bool:
+    left, symbol, right, result = line
+    values = {"+": int(left) + int(right), "-": int(left) - int(right), "*": int(left) * int(right)}
+    return values[symbol] == int(result)
+
+
+def test_same_seed_same_problems() -> None:
+    assert make_problems(50, seed=3) == make_problems(50, seed=3)
+    assert make_problems(50, seed=3) != make_problems(50, seed=4)
+
+
+def test_splits_share_no_question() -> None:
+    warm, evaluation = make_problems(800, seed=0), make_problems(200, seed=0, split="evaluation")
+    training = make_training_problems(400, seed=0)
+    questions = [problem.question for problem in warm + training + evaluation]
+    assert len(set(questions)) == len(questions)
+    assert len({problem.problem_id for problem in warm + training + evaluation}) == len(questions)
+
+
+def test_mix_sets_the_number_of_steps() -> None:
+    problems = make_problems(40, seed=0, mix={3: 0.5, 6: 0.5})
+    assert {problem.question.count(")") for problem in problems} == {3, 6}
+
+
+def test_exhausted_mix_is_an_error() -> None:
+    with pytest.raises(ValueError, match="distinct"):
+        make_problems(400, seed=0, mix={1: 1.0})
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10_000))
+def test_flawless_solutions_are_right(seed: int) -> None:
+    problem = make_problems(1, seed)[0]
+    solution = worked_solution(problem, random.Random(seed), FLAWLESS)
+    assert boxed(solution) == problem.answer
+    assert all(holds(line) for line in LINE.findall(solution))
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10_000))
+def test_slips_stay_in_range_and_decide_correctness(seed: int) -> None:
+    problem = make_problems(1, seed)[0]
+    solution = worked_solution(problem, random.Random(seed), Habits(slip_careful=0.4, slip_quick=0.4, check_again=0.0))
+    lines = LINE.findall(solution)
+    assert len(lines) == problem.question.count(")")
+    assert all(0 <= int(line[3]) <= LARGEST_VALUE for line in lines)
+    if all(holds(line) for line in lines):
+        assert boxed(solution) == problem.answer
+
+
+def test_noticed_slips_are_righted() -> None:
+    habits = Habits(careful=0.0, slip_quick=0.5, check_again=1.0, notice=1.0, max_passes=2)
+    for problem in make_problems(50, seed=1):
+        solution = worked_solution(problem, random.Random(0), habits)
+        assert boxed(solution) == problem.answer
+        first, _, second = solution.partition("Let me check.\n")
+        assert ("was wrong" in second) == (not all(holds(line) for line in LINE.findall(first)))
+
+
+def test_passes_are_limited() -> None:
+    solution = worked_solution(make_problems(1, 0)[0], random.Random(0), Habits(check_again=1.0, max_passes=4))
+    assert solution.count("Let me check.") == 3
+
+
+def test_foreign_question_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a question"):
+        worked_solution(Problem("x", "What is 1+1?", "2"), random.Random(0))

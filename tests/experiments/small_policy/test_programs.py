@@ -1,0 +1,62 @@
+"""Tiny programs: deterministic, disjoint, judged by their tests; the arithmetic policy keeps its cache key."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments.small_policy import programs, small
+from experiments.small_policy.arithmetic import Habits
+from experiments.small_policy.programs.task import make_program_problems, worked_program
+from rewards.code import CodeReward
+from rewards.isolation import Limits
+from rewards.sandbox import Sandbox, SandboxError
+
+MIX = {2: 1.0, 3: 1.0, 8: 1.0}
+SURE = Habits(slip_careful=0.0, slip_quick=0.0)
+SLIPPING = Habits(careful=0.0, slip_quick=1.0, check_again=0.0)
+
+
+@pytest.fixture(scope="module")
+def reward() -> Iterator[CodeReward]:
+    """Two judges, with namespaces where the machine has them."""
+    try:
+        sandbox = Sandbox(2, Limits())
+    except SandboxError:
+        sandbox = Sandbox(2, Limits(), "weak")
+    yield CodeReward(sandbox)
+    sandbox.close()
+
+
+def test_same_arguments_same_problems() -> None:
+    problems = make_program_problems(50, 3, MIX, "training")
+    assert problems == make_program_problems(50, 3, MIX, "training")
+    assert len({problem.question for problem in problems}) == 50
+    warm = {problem.question for problem in make_program_problems(400, 3, MIX)}
+    assert not warm & {problem.question for problem in problems}
+    with pytest.raises(ValueError, match="too few"):
+        make_program_problems(500, 0, {2: 1.0})
+
+
+def test_worked_programs_are_right_unless_they_slip(reward: CodeReward) -> None:
+    rng = random.Random(0)
+    problems = make_program_problems(30, 1, MIX)
+    tests = [problem.tests for problem in problems]
+    assert reward([worked_program(problem.question, rng, SURE) for problem in problems], tests) == [1.0] * 30
+    slipped = reward([worked_program(problem.question, rng, SLIPPING) for problem in problems], tests)
+    assert sum(slipped) <= 10  # two slips may cancel out
+    assert reward(["f = lambda x: x"] * 30, tests) == [0.0] * 30
+
+
+def test_the_arithmetic_policy_keeps_its_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its cache key covers the files beside small.py: nothing of this task may be among them."""
+    key = small.policy_key(small.SmallPolicyConfig())
+    beside = {path.name for path in Path(small.__file__).parent.glob("*.py")}
+    assert not {path.name for path in Path(programs.__file__).parent.glob("*.py")} & (beside - {"__init__.py"})
+    copied = tmp_path / "policy"
+    copied.mkdir()
+    for name in beside:
+        (copied / name).write_bytes((Path(small.__file__).parent / name).read_bytes())
+    monkeypatch.setattr(small, "__file__", str(copied / "small.py"))
+    assert small.policy_key(small.SmallPolicyConfig()) == key

@@ -1,0 +1,90 @@
+"""Building the small policy: reproducible bytes, one build per configuration, nothing left by an interruption."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from experiments.small_policy.arithmetic import make_training_problems
+from experiments.small_policy.corpus import CorpusConfig
+from experiments.small_policy.measure import measure_policy, plot_lengths
+from experiments.small_policy.small import SmallPolicyConfig, build_small_policy, policy_key
+
+TINY = SmallPolicyConfig(
+    hidden_size=32,
+    layers=1,
+    heads=2,
+    kv_heads=1,
+    head_dim=16,
+    intermediate_size=64,
+    corpus=CorpusConfig(drill_steps=2, plain_steps=2, habits_steps=2),
+)
+
+
+def silent(message: str) -> None:
+    """Take a progress message and drop it."""
+
+
+def digests(directory: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_small_policy(TINY, tmp_path_factory.mktemp("cache"), silent)
+
+
+def test_two_builds_have_the_same_bytes(policy: Path, tmp_path: Path) -> None:
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    again = build_small_policy(TINY, tmp_path, silent)
+    assert digests(again) == digests(policy)
+    assert torch.equal(torch.get_rng_state(), before), "the caller's random state must stay as it was"
+
+
+def test_second_call_builds_nothing(policy: Path) -> None:
+    messages: list[str] = []
+    assert build_small_policy(TINY, policy.parent, messages.append) == policy
+    assert messages == []
+
+
+def test_every_setting_is_part_of_the_key() -> None:
+    others = [replace(TINY, seed=1), replace(TINY, corpus=replace(TINY.corpus, habits_steps=3))]
+    assert len({policy_key(config) for config in [TINY, *others]}) == 3
+
+
+def test_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
+    def interrupt(message: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_small_policy(TINY, tmp_path, interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_saved_policy_is_complete(policy: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    generation = GenerationConfig.from_pretrained(policy)
+    assert model.dtype == torch.float32
+    assert model.config.model_type == "qwen3"
+    assert model.config.max_position_embeddings == 1024
+    assert model.config.eos_token_id == generation.eos_token_id == tokenizer.eos_token_id
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+
+
+def test_measuring_is_reproducible(policy: Path, tmp_path: Path) -> None:
+    problems = make_training_problems(3, seed=0)
+    first = measure_policy(policy, problems, samples=2, max_tokens=12, seed=5)
+    assert first == measure_policy(policy, problems, samples=2, max_tokens=12, seed=5)
+    assert first["responses"] == 6
+    lengths = first["lengths"]
+    assert isinstance(lengths, list)
+    assert all(1 <= length <= 12 for length in lengths)
+    plot_lengths(lengths, tmp_path / "lengths.png")
+    assert (tmp_path / "lengths.png").read_bytes().startswith(b"\x89PNG")
