@@ -42,7 +42,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
         f"{policy_note(run)} Second half of the steps; the paper: steps 203-343.",
         lines,
         "Our index keeps the request's own text in the problem's index, and falls back on other problems anyway "
-        "(drafter.others): scope changes less here than there.",
+        "(drafter.cross_problem_tokens): scope changes less here than there.",
         ["scope.png"],
         orderings=[
             Ordering(

@@ -15,7 +15,7 @@ class Classes(BudgetPolicy):
         if max(short, medium, long) == 0:
             raise ValueError("all three class budgets are 0: nothing would be drafted; for no drafts use budget=none")
         self.by_class = {LengthClass.SHORT: short, LengthClass.MEDIUM: medium, LengthClass.LONG: long}
-        self.longest = max(self.by_class.values())
+        self.max_draft_tokens = max(self.by_class.values())
         self.lengths = LengthModel(medium=medium_from, long=long_from)
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:

@@ -29,7 +29,7 @@ class ClosedForm(BudgetPolicy):
             raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
         if not (0 < k <= 1 and alpha > 0):
             raise ValueError(f"budget=closed_form needs 0 < k <= 1 and alpha > 0, got k={k}, alpha={alpha}")
-        self.longest = tokens
+        self.max_draft_tokens = tokens
         self.latency = LatencyModel(ratio, latency)
         self.lengths = RemainingLength(LONGEST_RESPONSE)
         self.acceptance = AcceptanceModel(Curve(k, alpha))
@@ -43,7 +43,7 @@ class ClosedForm(BudgetPolicy):
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         if self._age >= RESOLVE or self._live != live:
             self._solve(list(live))
-        self._saved = np.minimum(self._saved + self._per_pass, self.longest)
+        self._saved = np.minimum(self._saved + self._per_pass, self.max_draft_tokens)
         limits = self._saved.astype(int)
         self._saved -= limits
         return limits.tolist()

@@ -8,7 +8,7 @@ from das.budget.policies import BudgetPolicy, LiveRequest
 class NoDrafts(BudgetPolicy):
     """A drafting engine that never drafts: what the machinery alone costs."""
 
-    longest = 1  # vLLM needs a positive bound
+    max_draft_tokens = 1  # vLLM needs a positive bound
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         return [0] * len(live)
@@ -22,10 +22,10 @@ class Fixed(BudgetPolicy):
             raise ValueError(
                 f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none or arm=none"
             )
-        self.longest = tokens
+        self.max_draft_tokens = tokens
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
-        return [self.longest] * len(live)
+        return [self.max_draft_tokens] * len(live)
 
 
 class BatchTable(BudgetPolicy):
@@ -46,8 +46,8 @@ class BatchTable(BudgetPolicy):
                 )
             expected = last + 1
         self._rows = [(int(last), int(tokens)) for _, last, tokens in rows]
-        self.longest = max(tokens for _, tokens in self._rows)
-        if not self.longest:
+        self.max_draft_tokens = max(tokens for _, tokens in self._rows)
+        if not self.max_draft_tokens:
             raise ValueError("budget.rows gives 0 tokens everywhere: for no drafts use budget=none or arm=none")
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:

@@ -19,7 +19,7 @@ class Ladder(BudgetPolicy):
                 f"patience={patience}"
             )
         self.rungs = list(rungs)
-        self.longest = self.rungs[-1]
+        self.max_draft_tokens = self.rungs[-1]
         self.rung = 0
         self._up, self._down = up, down
         self._shares: deque[float] = deque(maxlen=patience)  # accepted / drafted of the last steps on this rung

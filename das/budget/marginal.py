@@ -45,7 +45,7 @@ class Marginal(BudgetPolicy):
         if tokens < 1:
             raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
         _trim()  # compiled now, not in the first pass
-        self.longest = tokens
+        self.max_draft_tokens = tokens
         self.makespan = makespan
         self.latency = LatencyModel(ratio, latency)
         self.lengths = RemainingLength(LONGEST_RESPONSE)
@@ -73,7 +73,7 @@ class Marginal(BudgetPolicy):
         if not self.drafting:
             self._idle += 1
             return [0] * len(live)
-        return [self.longest] * len(live)
+        return [self.max_draft_tokens] * len(live)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
         """What a first token must promise; later ones must promise as much or more."""

@@ -16,7 +16,7 @@ class LiveRequest:
     max_tokens: int
     prompt: int = 0
     limit: int = 2**31  # most tokens of a draft that its sender allows
-    apart: bool = False  # neither drafts nor is drafted from: the drafter does not know it
+    untracked: bool = False  # neither drafts nor is drafted from: the drafter does not know it
     stop_tokens: frozenset[int] = frozenset()
     generated: int = 0
     drafted: int = 0  # draft tokens verified so far, and how many of them were accepted
@@ -54,7 +54,7 @@ class BudgetPolicy:
     A policy overrides `limits`, and of the rest what it needs.
     """
 
-    longest: int  # the most any request is ever given
+    max_draft_tokens: int  # the most any request is ever given
 
     def begin_step(self, requests: int) -> None:
         """A rollout of this many requests begins; those without a slot wait."""

@@ -29,17 +29,17 @@ class Remaining:
 class RemainingLength:
     """Lengths in tokens.
 
-    most: the longest a response may get; all that reach it end there. pooled: responses the pool counts for beside a
+    max_tokens: the longest a response may get; all that reach it end there. pooled: responses the pool counts for beside a
     problem's own. memory: responses of a problem remembered, by exponential forgetting; the pool remembers 32 times as
     many.
     """
 
-    def __init__(self, most: int, pooled: float = 4.0, memory: float = 64.0):
-        if most < 2:
-            raise ValueError(f"the longest response must have at least 2 tokens, got {most}")
-        inner = np.unique(np.round(np.geomspace(8, most, max(2, int(np.log(most / 8) / np.log(1.1)) + 1))))
-        # Many responses end at `most` exactly: it has a bin of its own.
-        self._edges = np.concatenate([[0.0], inner[inner < most - 1], [most - 1.0, float(most)]])
+    def __init__(self, max_tokens: int, pooled: float = 4.0, memory: float = 64.0):
+        if max_tokens < 2:
+            raise ValueError(f"the longest response must have at least 2 tokens, got {max_tokens}")
+        inner = np.unique(np.round(np.geomspace(8, max_tokens, max(2, int(np.log(max_tokens / 8) / np.log(1.1)) + 1))))
+        # Many responses end at `max_tokens` exactly: it has a bin of its own.
+        self._edges = np.concatenate([[0.0], inner[inner < max_tokens - 1], [max_tokens - 1.0, float(max_tokens)]])
         self._pooled = pooled
         self._forget, self._pool_forget = 1 - 1 / memory, 1 - 1 / (32 * memory)
         bins = len(self._edges) - 1
@@ -115,7 +115,7 @@ class RemainingLength:
         return np.interp(shares, 1 - self._survival(problem), self._edges)
 
     def estimate(self, problem: str, generated: int) -> Remaining:
-        """Tokens still to come after `generated`. Nothing beyond `most`."""
+        """Tokens still to come after `generated`. Nothing beyond `max_tokens`."""
         points = np.concatenate([[float(generated)], self._edges[self._edges > generated]])
         if len(points) == 1:
             return Remaining(0.0, 0.0, 0.0, 0.0)

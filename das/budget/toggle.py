@@ -30,7 +30,7 @@ class RooflineToggle(BudgetPolicy):
                 f"budget=roofline_toggle needs margin, ramp >= 0 and ratio > 0, got {margin}, {ramp}, {ratio}"
             )
         self.over = over
-        self.longest = over.longest
+        self.max_draft_tokens = over.max_draft_tokens
         self.margin, self.ramp, self.one_way = margin, ramp, one_way
         self.on = False
         self._most_live = 0

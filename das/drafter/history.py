@@ -55,9 +55,9 @@ class HistoryDrafter:
                     history; "own": own text only
     min_prob        a draft ends before the estimated probability that all of it is accepted falls below this
     max_candidates  occurrences in the problem looked at per drafted token, at most 256
-    others          tokens of finished texts, at most eight a problem, that problems see of each other as a fallback
-                    (copies: they cost up to this many tokens' memory); 0: none. Scopes "problem+request" and
-                    "problem" only
+    cross_problem_tokens  tokens of finished texts, at most eight a problem, that problems see of each other as a
+                    fallback (copies: they cost up to this many tokens' memory); 0: none. Scopes "problem+request"
+                    and "problem" only
     warm            a saved history to start with, or None
 
     Thread-safe: threads draft side by side, for different requests; other calls take turns and wait for drafts. Native
@@ -71,13 +71,13 @@ class HistoryDrafter:
         scope: str = "problem+request",
         min_prob: float = 0.005,
         max_candidates: int = 64,
-        others: int = 65536,
+        cross_problem_tokens: int = 65536,
         warm: str | Path | None = None,
     ) -> None:
-        check_options(window, scope, min_prob, max_candidates, others)
+        check_options(window, scope, min_prob, max_candidates, cross_problem_tokens)
         self.window = 0 if scope in ("siblings", "own") else window
         self.scope = scope
-        self.others = others if scope in ("problem+request", "problem") else 0
+        self.cross_problem_tokens = cross_problem_tokens if scope in ("problem+request", "problem") else 0
         self.clock = 0
         self._lock = threading.RLock()
         self._lib = native.lib()
@@ -86,7 +86,7 @@ class HistoryDrafter:
             max_candidates=max_candidates,
             few=FEW,
             exclude_own=scope == "problem",
-            others=OTHERS if self.others else 0,
+            others=OTHERS if self.cross_problem_tokens else 0,
             min_prob=min_prob,
         )
         self._config.visits[:] = VISITS
@@ -104,7 +104,7 @@ class HistoryDrafter:
         native.check(self._lib.das_restart(self._core, weights.ctypes.data))
         self._stores: dict[str, Store] = {}
         self._history: dict[int, list[Request]] = {}  # by clock, in the order they ended
-        self._shared = SharedTexts(self._lib, self._core, self.others)
+        self._shared = SharedTexts(self._lib, self._core, self.cross_problem_tokens)
         self._history_tokens = self._live_tokens = 0
 
     # ---- requests ----

@@ -12,7 +12,7 @@ COPIES = 8  # texts of a problem that other problems see: the newest, and of a c
 OTHERS = 4  # occurrences in other problems looked at per lookup
 
 
-def check_options(window: int, scope: str, min_prob: float, max_candidates: int, others: int) -> None:
+def check_options(window: int, scope: str, min_prob: float, max_candidates: int, cross_problem_tokens: int) -> None:
     """ValueError, in one line, for an option outside its range."""
     if window < 0:
         raise ValueError(f"window must be >= 0, got {window}")
@@ -22,5 +22,5 @@ def check_options(window: int, scope: str, min_prob: float, max_candidates: int,
         raise ValueError(f"min_prob must be in 0..1, got {min_prob}")
     if not 1 <= max_candidates <= 256:
         raise ValueError(f"max_candidates must be in 1..256, got {max_candidates}")
-    if others < 0:
-        raise ValueError(f"others must be >= 0, got {others}")
+    if cross_problem_tokens < 0:
+        raise ValueError(f"cross_problem_tokens must be >= 0, got {cross_problem_tokens}")

@@ -96,14 +96,14 @@ class ReferenceDrafter:
         scope: str = "problem+request",
         min_prob: float = 0.005,
         max_candidates: int = 64,
-        others: int = 65536,
+        cross_problem_tokens: int = 65536,
     ) -> None:
-        check_options(window, scope, min_prob, max_candidates, others)
+        check_options(window, scope, min_prob, max_candidates, cross_problem_tokens)
         self.window = 0 if scope in ("siblings", "own") else window
         self.scope = scope
         self.min_prob = min_prob
         self.max_candidates = max_candidates
-        self.others = others if scope in ("problem+request", "problem") else 0
+        self.cross_problem_tokens = cross_problem_tokens if scope in ("problem+request", "problem") else 0
         self.clock = 0
         self._problems: dict[str, _Problem] = {}
         self._requests: dict[str, _Request] = {}
@@ -156,12 +156,12 @@ class ReferenceDrafter:
             store.log = [(t, i) for t, i in store.log if t is not live.text]
             return
         mine = [t for t in self._shared if t.key == live.key]
-        if live.text.length > self.others or sum(t.clock == self.clock for t in mine) == constants.COPIES:
+        if live.text.length > self.cross_problem_tokens or sum(t.clock == self.clock for t in mine) == constants.COPIES:
             return
         if len(mine) == constants.COPIES:
             self._shared.remove(mine[0])
         self._shared.append(live.text)
-        while sum(t.length for t in self._shared) > self.others:
+        while sum(t.length for t in self._shared) > self.cross_problem_tokens:
             self._shared.pop(0)
 
     def end_step(self, clock: int) -> None:

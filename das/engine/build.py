@@ -80,7 +80,7 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
         case "none":
             return None
         case "das":
-            longest = make_budget(settings.budget).longest
+            longest = make_budget(settings.budget).max_draft_tokens
             return {
                 "method": "custom_class",
                 "model": "das.engine.proposer.DasProposer",

@@ -28,7 +28,7 @@ class DasProposer:
         settings = settings or vllm_config.additional_config["das"]
         self.drafter = HistoryDrafter(**settings["drafter"])
         self.budget: BudgetPolicy = make_budget(settings["budget"])
-        self.longest = int(vllm_config.speculative_config.num_speculative_tokens)
+        self.max_draft_tokens = int(vllm_config.speculative_config.num_speculative_tokens)
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.live: dict[str, LiveRequest] = {}
         self._runner: Any = None
@@ -69,7 +69,7 @@ class DasProposer:
             live = self.live.get(name)
             if live is None:
                 live = self._begin(name, requests[name])
-            if live.apart:
+            if live.untracked:
                 continue
             pending = self._pending.get(name, 0)
             right = min(len(new) - 1, pending)
@@ -95,7 +95,7 @@ class DasProposer:
         self.drafter.observe_batch([live.name for live in fresh], tokens)
         room = [
             min(
-                self.longest,
+                self.max_draft_tokens,
                 live.limit,
                 live.max_tokens - live.generated - 1,
                 self.max_model_len - int(num_tokens_no_spec[row]) - 1,
@@ -184,19 +184,19 @@ class DasProposer:
     def _begin(self, name: str, state: Any) -> LiveRequest:
         params = state.sampling_params
         extra = params.extra_args or {}
-        limit = int(extra.get(LIMIT_KEY, self.longest))
+        limit = int(extra.get(LIMIT_KEY, self.max_draft_tokens))
         # Without a problem id a request is its own problem: it drafts from its own text alone.
         live = LiveRequest(
             name=name,
             problem=str(extra.get(PROBLEM_KEY, name)),
             prompt=len(state.prompt_token_ids),
             limit=limit,
-            apart=limit <= 0 and PROBLEM_KEY not in extra,
+            untracked=limit <= 0 and PROBLEM_KEY not in extra,
             max_tokens=params.max_tokens if params.max_tokens is not None else self.max_model_len,
             stop_tokens=frozenset((params.stop_token_ids or ()) if params.ignore_eos else params.all_stop_token_ids),
         )
         self.live[name] = live
-        if live.apart:
+        if live.untracked:
             return live
         self.drafter.begin(name, live.problem, state.prompt_token_ids)
         self.budget.begin(live)
@@ -213,7 +213,7 @@ class DasProposer:
     def _end(self, names: Any) -> None:
         for name in list(names):
             live = self.live.pop(name)
-            if live.apart:
+            if live.untracked:
                 continue
             # What came without a problem id (weight checks, other users' requests) leaves no history.
             keep = live.problem != name

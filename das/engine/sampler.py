@@ -35,7 +35,7 @@ class UnsupportedSampling(ValueError):
     """A request asks for something that keyed sampling cannot combine with drafts."""
 
 
-def request_seed(seed: int | None, request_id: str, engine_seed: int) -> int:
+def seed_or_default(seed: int | None, request_id: str, engine_seed: int) -> int:
     """The seed that keys a request's noise: its own, or one derived from the engine's seed and its place in the call.
 
     vLLM ids look like "17-a1b2c3d4" (or "3_17-..." for the fourth of n samples); the random tail is cut off so that
@@ -104,7 +104,7 @@ class KeyedSampler:
                 if name in self._seeds:
                     seeds[name] = self._seeds[name]
                 elif state.sampling_params is not None:
-                    seeds[name] = request_seed(state.sampling_params.seed, name, self.engine_seed)
+                    seeds[name] = seed_or_default(state.sampling_params.seed, name, self.engine_seed)
             self._seeds, self._seeded = seeds, list(ids)
             self._batch_seeds = np.fromiter((seeds[name] for name in ids), np.int64, len(ids))
         return self._batch_seeds

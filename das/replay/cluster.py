@@ -112,7 +112,7 @@ class Step:
         }
 
 
-def roll_out(
+def simulate_rollout(
     work: Workload, engines: Sequence[Engine], placed: Sequence[Sequence[int]], clock: int, replace: bool = False
 ) -> Step:
     """Simulate one step. placed: requests of each engine; clock: the drafters' once the step is over.

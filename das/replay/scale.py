@@ -19,7 +19,7 @@ class Scaled:
 
 
 @dataclass(frozen=True)
-class Dearer:
+class CostScaled:
     """What drafted tokens add to a pass costs `times` as much, and each `token` seconds beside: how far off may the
     latency model be?"""
 
@@ -34,7 +34,7 @@ class Dearer:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ContextRead:
     """Keys and values of all context are read once a pass, beside what the form says."""
 
     form: Form

@@ -43,11 +43,11 @@ class TextEngine(Engine):
         self._drafts = np.empty((0, 0), np.int32)
         self._drafting = 0.0  # seconds spent on them
         # Requests and passes by tokens drafted, and by tokens accepted.
-        self.drafts_of = np.zeros(self.budget.longest + 1, np.int64)
-        self.accepts_of = np.zeros(self.budget.longest + 1, np.int64)
+        self.drafts_of = np.zeros(self.budget.max_draft_tokens + 1, np.int64)
+        self.accepts_of = np.zeros(self.budget.max_draft_tokens + 1, np.int64)
         self._prompt = np.arange(min(work.prompt, KNOWN_PROMPT), dtype=np.int32) + PROMPT
         # A row's window may reach beyond the last response.
-        self._text = np.concatenate([work.tokens, np.full(self.budget.longest + 1, -1, np.int32)])
+        self._text = np.concatenate([work.tokens, np.full(self.budget.max_draft_tokens + 1, -1, np.int32)])
 
     def advance(self) -> None:
         came = self.admit()
@@ -106,7 +106,7 @@ class TextEngine(Engine):
             self._drop(done)
 
     def _draft(self) -> None:
-        rows, longest, most = self._rows, self.budget.longest, self.most - 1
+        rows, longest, most = self._rows, self.budget.max_draft_tokens, self.most - 1
         asked = self.budget.limits(rows)
         limits = [max(0, min(longest, most - live.generated, a)) for live, a in zip(rows, asked, strict=True)]
         self._drafting = 0.0

@@ -19,7 +19,7 @@ from das.training.errors import TrainingDiverged
 from das.training.generation import SpeculativeGeneration
 from das.training.merge import merged
 from das.training.placement import PlacedSampler
-from das.training.resume import Checkpoints, ResumableGRPOTrainer
+from das.training.resumable_trainer import Checkpoints, ResumableGRPOTrainer
 from das.training.turns import Turns
 
 RewardFunction = Callable[..., list[float]]

@@ -231,7 +231,7 @@ def _serve(configs: dict[str, DictConfig], policy: str, slots: int, pipe: Connec
     from das.engine.rollout import request_seed, roll_out, rollout_row
 
     settings = {label: setup.engine_settings(config, policy) for label, config in configs.items()}
-    widest = max(settings.values(), key=lambda own: make_budget(own.budget).longest)
+    widest = max(settings.values(), key=lambda own: make_budget(own.budget).max_draft_tokens)
     llm = build_engine(widest, max_num_seqs=slots)
     problems_of: dict[str, list[tuple[str, Any]]] = {}
     pipe.send(("ready", None))

@@ -109,8 +109,8 @@ def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) 
 
 
 def das_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
-    """Index all responses as history, then let the window pass them. No copy for other problems: others=0."""
-    drafter = HistoryDrafter(others=0, window=1)
+    """Index all responses as history, then let the window pass them. Nothing is copied for other problems."""
+    drafter = HistoryDrafter(cross_problem_tokens=0, window=1)
     tokens = trajectories = 0
     start = time.perf_counter()
     for problem, responses in problems:
@@ -234,7 +234,7 @@ def against_array(tokens: int) -> dict[str, float]:
     """The paper's Fig 5: query and insertion of 100 tokens, here against a suffix array that is sorted anew."""
     (_, texts), *_ = generated(1, max(2, tokens // 1000), min(1000, tokens // 2), 1)
     corpus = np.concatenate(texts)
-    drafter = HistoryDrafter(others=0)
+    drafter = HistoryDrafter(cross_problem_tokens=0)
     drafter.begin("past", "p", [])
     drafter.observe("past", corpus)
     drafter.begin("live", "p", [])

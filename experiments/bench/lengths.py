@@ -103,7 +103,7 @@ def evaluate(lengths: Lengths, samples: int, quantiles: tuple[float, float], ema
     if not 0 < medium < long:
         raise UserError(f"lengths give thresholds {medium} and {long}: choose other task.medium and task.long")
     paper = LengthModel(medium, long)
-    hazard = RemainingLength(most=max(max(own) for own in lengths.values()))
+    hazard = RemainingLength(max_tokens=max(max(own) for own in lengths.values()))
     ema: dict[str, float] = {}
     truth: list[int] = []
     left: list[float] = []

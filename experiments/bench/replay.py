@@ -13,14 +13,14 @@ from omegaconf import DictConfig
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from das.replay.cluster import place, roll_out
+from das.replay.cluster import place, simulate_rollout
 from das.replay.engine import PlainEngine
 from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from experiments.harness.setup import plain
 from experiments.papers.replayed import sources
-from experiments.recorded.latency import chosen_form
+from experiments.recorded.latency_files import chosen_form
 from experiments.recorded.rollouts import grouped
 from experiments.run.checks import at_least_one
 from experiments.run.progress import Progress
@@ -49,7 +49,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     rows = []
     for i, work in enumerate(works):
         wall, processor = time.perf_counter(), time.process_time()
-        step = roll_out(work, engines, placed[i], i + 1)
+        step = simulate_rollout(work, engines, placed[i], i + 1)
         row = {
             "wall_s": time.perf_counter() - wall,
             "processor_s": time.process_time() - processor,
@@ -65,7 +65,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
             f"tokens/pass {row['tokens_per_pass']:.2f}"
         )
     processor = time.process_time()
-    roll_out(works[0], [PlainEngine(times, int(task.slots)) for _ in engines], placed[0], 1)
+    simulate_rollout(works[0], [PlainEngine(times, int(task.slots)) for _ in engines], placed[0], 1)
     result: dict[str, Any] = {
         "steps": rows,
         "plain_processor_s": time.process_time() - processor,

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from das.replay.cluster import roll_out
+from das.replay.cluster import simulate_rollout
 from das.replay.synthesis import fitted_run, half_changed
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
@@ -80,7 +80,7 @@ def replayed(work: Workload, times: Times, budget: dict[str, Any], group: int) -
     engine = TextEngine(
         times, len(epochs[0]), HistoryDrafter(min_prob=0.02), make_budget(budget), int(work.lengths.max())
     )
-    steps = [roll_out(epoch, [engine], [range(len(epoch))], i + 1) for i, epoch in enumerate(epochs)]
+    steps = [simulate_rollout(epoch, [engine], [range(len(epoch))], i + 1) for i, epoch in enumerate(epochs)]
     return {
         "tokens_per_pass": sum(step.tokens for step in steps) / sum(step.passes for step in steps),
         "rollout_s": sum(step.rollout_s for step in steps),

@@ -45,7 +45,7 @@ def train_arm(
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
     from das.training.digests import optimizer_digest, weights_digest
-    from das.training.resume import FINAL, Checkpoints
+    from das.training.resumable_trainer import FINAL, Checkpoints
     from das.training.trainer import SpeculativeGRPOTrainer
     from experiments.harness.tracking import Tracker
 

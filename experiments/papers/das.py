@@ -16,7 +16,7 @@ from analysis.report import Line, Section, curves
 from das.budget.latency_forms import Form, Passes, fit_affine, relative_error
 from das.replay.cluster import Step
 from das.replay.hardware import BANDWIDTH_SHARE, GPUS, derived
-from das.replay.scale import Dearer, Reading
+from das.replay.scale import ContextRead, CostScaled
 from das.replay.synthesis import Synthesis
 from das.replay.times import Table, Times
 from das.replay.workload import Workload
@@ -146,7 +146,7 @@ def price_lists(at: Setting) -> Section:
     weight = np.array([min(9, int(at.task.maths_steps) - 9 * epoch) for epoch in range(epochs)])  # steps of each epoch
     arms = at.published["das_fig10_time"]["data"]["arms"]
     kept = at.published["er_constants"]["data"]["Qwen2.5-7B"]["kappa_eff"]  # bytes of keys and values read a token
-    reading = Reading(at.times.form, kept / (GPUS["H100"].bandwidth * BANDWIDTH_SHARE))
+    reading = ContextRead(at.times.form, kept / (GPUS["H100"].bandwidth * BANDWIDTH_SHARE))
     roofline = derived("H100", "7B")
     longest = np.array([int(work.lengths.max()) for work in works])
     lists: list[tuple[str, Form, bool]] = [
@@ -155,11 +155,11 @@ def price_lists(at: Setting) -> Section:
         ("the same + what Fig 10 takes beyond", reading, True),
         ("roofline of an H100 (derived)", roofline, False),
         ("the roofline + what Fig 10 takes beyond", roofline, True),
-        ("Fig 8, drafts for nothing", Dearer(at.times.form, 0.0), False),
+        ("Fig 8, drafts for nothing", CostScaled(at.times.form, 0.0), False),
     ]
     lines, drawn = [], {}
     for name, form, filled in lists:
-        free = isinstance(form, Dearer)
+        free = isinstance(form, CostScaled)
         times = Times(form, draft_request=0.0 if free else at.times.draft_request)
         none = np.array([step.rollout_s for step in arm(works, times, 256, None, 1, 16384)])
         if filled:  # passes of the paper's plain rollouts, had its longest response 16,384 tokens

@@ -13,7 +13,7 @@ from analysis.report import Line, Section, curves
 from das.budget.latency_forms import Array
 from das.budget.roofline import Roofline
 from das.budget.roofline import Workload as Work
-from das.replay.cluster import roll_out
+from das.replay.cluster import simulate_rollout
 from das.replay.engine import Engine, PlainEngine
 from das.replay.profile_engine import ByDepth, ModelDrafter, Profile, ProfileEngine, constant_rate
 from das.replay.times import Times
@@ -90,7 +90,7 @@ def change(model: Roofline, work: Workload, drafter: ModelDrafter) -> float:
     seconds = []
     for make in (lambda e: PlainEngine(times, 128), lambda e: ProfileEngine(times, 128, drafter, e)):
         engines: Sequence[Engine] = [make(e) for e in range(8)]
-        seconds.append(roll_out(work, engines, placed, 1).rollout_s)
+        seconds.append(simulate_rollout(work, engines, placed, 1).rollout_s)
     return seconds[1] / seconds[0] - 1
 
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from das.replay.cluster import Step, roll_out
+from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
 from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
@@ -87,7 +87,7 @@ def arm(
     if budget is not None:
         history = HistoryDrafter(**{"min_prob": 0.02, **drafter})
         engine = TextEngine(times, slots, history, make_budget(budget), most)
-    return [roll_out(work, [engine], [range(len(work))], (i + 1) // epoch) for i, work in enumerate(works)]
+    return [simulate_rollout(work, [engine], [range(len(work))], (i + 1) // epoch) for i, work in enumerate(works)]
 
 
 def seconds(steps: Sequence[Step], first: int, last: int) -> float:

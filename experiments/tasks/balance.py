@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from das.budget import make_budget
 from das.budget.remaining import RemainingLength
 from das.drafter import HistoryDrafter
-from das.replay.cluster import Step, place, predicted_lengths, roll_out
+from das.replay.cluster import Step, place, predicted_lengths, simulate_rollout
 from das.replay.engine import PlainEngine
 from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
@@ -25,7 +25,7 @@ from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.harness.setup import plain
 from experiments.papers.replayed import sources
-from experiments.recorded.latency import chosen_form
+from experiments.recorded.latency_files import chosen_form
 from experiments.recorded.rollouts import grouped
 from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
@@ -101,7 +101,7 @@ def placements(task: DictConfig, recorded: Workload, times: Times, progress: Pro
                 groups = work.problems if together else [str(i) for i in range(len(work))]
                 placed = place(lengths, groups, int(task.engines), how, slots, token, seed=at)
                 engines = [PlainEngine(times, slots) for _ in range(task.engines)]
-                steps.append(roll_out(work, engines, placed, at + 1))
+                steps.append(simulate_rollout(work, engines, placed, at + 1))
                 for problem, length in zip(work.problems, work.lengths.tolist(), strict=True):
                     known.observe(problem, length)
             for epoch in range(task.epochs):
@@ -146,7 +146,7 @@ def histories(
         ]
         for epoch, work in enumerate(works):
             placed = place(work.lengths, work.problems, len(engines), "random", seed=epoch)
-            step = roll_out(work, engines, placed, epoch + 1)
+            step = simulate_rollout(work, engines, placed, epoch + 1)
             rows.append(
                 {
                     "history": history,

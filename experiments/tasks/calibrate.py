@@ -1,8 +1,8 @@
 """task=calibrate: what a decode pass costs in this engine, on this machine, and how well each latency form says so.
 
 Every combination of live requests and draft length is timed with drafts of random tokens, which are verified and hardly
-ever accepted, so that the batch stays as it is. Writes latency.json (experiments/recorded/latency.py): the passes, each
-form's coefficients (seconds) and its mean absolute relative error on passes it was not fitted to (a random half).
+ever accepted, so that the batch stays as it is. Writes latency.json (experiments/recorded/latency_files.py): the passes,
+each form's coefficients (seconds), its mean absolute relative error on passes it was not fitted to (a random half).
 result.json: forms, passes (their number).
 """
 
@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from analysis.latency import calibration_figure
+from analysis.latency_figure import calibration_figure
 from das.budget.latency_forms import Passes
 from das.drafter import Drafts
 from experiments.harness import setup
 from experiments.harness.arm import quiet_into
-from experiments.recorded.latency import write_latency
+from experiments.recorded.latency_files import write_latency
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder

@@ -2,7 +2,7 @@
 
 For a GPU machine without vLLM. A pass computes 1 + drafts tokens of each live request against its cached keys and
 values, up to the argmax of the logits. On CUDA a pass is captured as a graph and timed by events, so what a host adds
-to a pass (scheduling, output) is missing: task.host_us. Writes latency.json (experiments/recorded/latency.py).
+to a pass (scheduling, output) is missing: task.host_us. Writes latency.json (experiments/recorded/latency_files.py).
 result.json: forms, passes (their number), parameters.
 """
 
@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from torch.nn import functional as F
 
 from das.replay.hardware import MODELS, Model
-from experiments.recorded.latency import write_latency
+from experiments.recorded.latency_files import write_latency
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder

@@ -10,7 +10,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from das.replay.hardware import GPUS, MODELS, derived
-from experiments.recorded.latency import TABLES, table_path, write_latency
+from experiments.recorded.latency_files import TABLES, table_path, write_latency
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 

@@ -13,17 +13,17 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from analysis import read
-from analysis.replay import validation_figure
+from analysis.replay_figure import validation_figure
 from das.budget import make_budget
 from das.budget.latency_forms import FITS, Form, Passes
 from das.drafter import HistoryDrafter
-from das.replay.cluster import Step, roll_out
+from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
 from experiments.harness.setup import plain, problems_per_step, schedule
-from experiments.recorded.latency import read_latency
+from experiments.recorded.latency_files import read_latency
 from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import UserError, reading
 from experiments.run.progress import Progress
@@ -176,7 +176,7 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
     steps = []
     for i, work in enumerate(works):
         sent = list(range(len(work))) if order is None else order.order(work.problems)
-        steps.append(roll_out(work, [engine], [sent], (i + 1) // unit))
+        steps.append(simulate_rollout(work, [engine], [sent], (i + 1) // unit))
         if order is not None:
             order.observe(work.problems, work.lengths.tolist())
     return steps

@@ -185,7 +185,7 @@ def test_toggle_leaves_marginal_ready() -> None:
 def test_batch_table_goes_by_live_requests() -> None:
     budget = make_budget({"name": "batch_table", "rows": [[1, 2, 8], [3, 4, 2], [5, 8, 0]]})
     assert [budget.limits(live(count))[0] for count in (1, 2, 3, 4, 5, 8, 99)] == [8, 8, 2, 2, 0, 0, 0]
-    assert budget.longest == 8
+    assert budget.max_draft_tokens == 8
 
 
 def test_ladder_climbs_and_descends_between_steps() -> None:

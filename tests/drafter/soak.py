@@ -35,7 +35,7 @@ def operations(count: int, first: int = 0) -> None:
             window=int(rng.choice([0, 1, 2, 16])),
             min_prob=float(rng.choice([0.0, 0.01, 0.1, 0.5])),
             max_candidates=int(rng.choice([1, 3, 32, 64])),
-            others=int(rng.choice([0, 20, 65536])),
+            cross_problem_tokens=int(rng.choice([0, 20, 65536])),
         )
         done += steps
         seed += 1

@@ -48,7 +48,7 @@ def drive(
     window: int,
     min_prob: float,
     max_candidates: int,
-    others: int = 300,
+    cross_problem_tokens: int = 300,
 ) -> int:
     """Random operations on both drafters; returns how many tokens were drafted."""
     rng = np.random.default_rng(seed)
@@ -57,7 +57,7 @@ def drive(
         "window": window,
         "min_prob": min_prob,
         "max_candidates": max_candidates,
-        "others": others,
+        "cross_problem_tokens": cross_problem_tokens,
     }
     fast, slow = HistoryDrafter(**options), ReferenceDrafter(**options)  # type: ignore[arg-type]
     alphabet = ALPHABETS[rng.integers(len(ALPHABETS))]
@@ -115,12 +115,12 @@ def drive(
     window=st.sampled_from([0, 1, 2, 16]),
     min_prob=st.sampled_from([0.0, 0.01, 0.1, 0.5]),
     max_candidates=st.sampled_from([1, 3, 32, 64]),
-    others=st.sampled_from([0, 20, 65536]),
+    cross_problem_tokens=st.sampled_from([0, 20, 65536]),
 )
 def test_equals_reference(
-    seed: int, scope: str, window: int, min_prob: float, max_candidates: int, others: int
+    seed: int, scope: str, window: int, min_prob: float, max_candidates: int, cross_problem_tokens: int
 ) -> None:
-    drive(seed, 60, 8, scope, window, min_prob, max_candidates, others)
+    drive(seed, 60, 8, scope, window, min_prob, max_candidates, cross_problem_tokens)
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -233,7 +233,12 @@ def test_scopes(scope: str, history: bool, sibling: bool, own: bool) -> None:
 
 @pytest.mark.parametrize(
     ("options", "seen"),
-    [({}, True), ({"others": 0}, False), ({"scope": "global+request"}, True), ({"scope": "siblings"}, False)],
+    [
+        ({}, True),
+        ({"cross_problem_tokens": 0}, False),
+        ({"scope": "global+request"}, True),
+        ({"scope": "siblings"}, False),
+    ],
 )
 def test_other_problems_are_a_fallback(options: dict, seen: bool) -> None:
     drafter = HistoryDrafter(**options)
@@ -246,7 +251,7 @@ def test_other_problems_are_a_fallback(options: dict, seen: bool) -> None:
 
 
 def test_other_problems_texts_make_room_oldest_first() -> None:
-    drafter = HistoryDrafter(others=2 * len(TEXT))
+    drafter = HistoryDrafter(cross_problem_tokens=2 * len(TEXT))
     for i, problem in enumerate(("q", "r", "s")):
         drafter.begin("other", problem, [])
         drafter.observe("other", [token + 1000 * i for token in TEXT])
@@ -343,7 +348,7 @@ def test_memory_is_returned_when_history_leaves() -> None:
         {"scope": "global"},
         {"min_prob": 1.5},
         {"max_candidates": 0},
-        {"others": -1},
+        {"cross_problem_tokens": -1},
     ],
 )
 def test_bad_options(options: dict) -> None:

@@ -93,7 +93,7 @@ def test_whatever_is_asked_drafts_change_nothing(
     )
     core = llm.llm_engine.engine_core.engine_core
     drafter = core.model_executor.driver_worker.worker.model_runner.drafter
-    drafter.budget = RandomLimits([limit for limit in LIMITS if limit <= drafter.longest])
+    drafter.budget = RandomLimits([limit for limit in LIMITS if limit <= drafter.max_draft_tokens])
     preempted = count_calls(core.scheduler, "_preempt_request")
     clock, accepted, moved = 0, 0, 0
 

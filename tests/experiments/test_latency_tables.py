@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from das.budget.latency import LatencyModel
 from das.budget.latency_forms import Drafting
 from das.replay.hardware import GPUS, MODELS, derived
-from experiments.recorded.latency import chosen_form, read_latency, table_path, write_latency
+from experiments.recorded.latency_files import chosen_form, read_latency, table_path, write_latency
 from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import calibrate_torch
 from experiments.tasks.latency_tables import rows_of

@@ -13,7 +13,7 @@ from das.budget.latency_forms import Drafting
 from das.replay.times import Times
 from das.replay.workload import workload
 from experiments.recorded.drafter_replay import generated
-from experiments.recorded.latency import write_latency
+from experiments.recorded.latency_files import write_latency
 from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import replay, reproduce

@@ -9,7 +9,7 @@ from das.budget import make_budget
 from das.budget.latency_forms import Affine
 from das.budget.remaining import RemainingLength
 from das.drafter import HistoryDrafter
-from das.replay.cluster import PLACEMENTS, place, predicted_lengths, roll_out
+from das.replay.cluster import PLACEMENTS, place, predicted_lengths, simulate_rollout
 from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
@@ -43,7 +43,7 @@ def test_longest_first_ends_near_the_bound(seed: int) -> None:
     for how in ("round_robin", "longest_first"):
         engines = [PlainEngine(TIMES, 64) for _ in range(8)]
         placed = place(work.lengths, work.problems, 8, how, slots=64, token=28e-6 / 7.8e-3)
-        ends[how] = roll_out(work, engines, placed, 1)
+        ends[how] = simulate_rollout(work, engines, placed, 1)
     assert ends["longest_first"].rollout_s <= 1.1 * ends["longest_first"].bound
     assert ends["longest_first"].rollout_s < ends["round_robin"].rollout_s
 
@@ -53,7 +53,7 @@ def test_idle_engines_take_waiting_requests() -> None:
     times = []
     for replace in (False, True):
         engines = [PlainEngine(TIMES, 2) for _ in range(4)]
-        step = roll_out(work, engines, [list(range(8)), [], [], []], 1, replace=replace)
+        step = simulate_rollout(work, engines, [list(range(8)), [], [], []], 1, replace=replace)
         assert sum(len(engine.finished) for engine in engines) == 8
         times.append(step.rollout_s)
     assert times[1] == pytest.approx(times[0] / 4)
@@ -65,7 +65,7 @@ def test_bound_is_one_for_all_placements_and_holds() -> None:
         bounds = set()
         for how in PLACEMENTS:
             engines = [PlainEngine(TIMES, 16) for _ in range(4)]
-            step = roll_out(work, engines, place(work.lengths, work.problems, 4, how), 1)
+            step = simulate_rollout(work, engines, place(work.lengths, work.problems, 4, how), 1)
             assert step.rollout_s >= step.bound
             bounds.add(round(step.bound, 9))
         assert len(bounds) == 1
@@ -82,7 +82,7 @@ def test_no_placement_at_all_beats_the_bound(slots: int) -> None:
     for homes in product(range(2), repeat=6):
         engines = [PlainEngine(TIMES, slots) for _ in range(2)]
         placed = [[i for i in range(6) if homes[i] == e] for e in range(2)]
-        step = roll_out(work, engines, placed, 1)
+        step = simulate_rollout(work, engines, placed, 1)
         ends.append(step.rollout_s)
         bound = step.bound
     assert bound <= min(ends) <= 2 * bound
@@ -115,7 +115,7 @@ def test_placement_by_predicted_lengths_is_between_blind_and_knowing() -> None:
         for way, expected in ways.items():
             engines = [PlainEngine(TIMES, 16) for _ in range(8)]
             placed = place(expected, names, 8, "longest_first", slots=16, token=28e-6 / 7.8e-3)
-            ends[epoch, way] = roll_out(work, engines, placed, 1).rollout_s
+            ends[epoch, way] = simulate_rollout(work, engines, placed, 1).rollout_s
         for name, length in zip(names, work.lengths.tolist(), strict=True):
             known.observe(name, length)
     assert ends[1, "true"] <= ends[1, "predicted"] < ends[1, "blind"]
@@ -139,7 +139,7 @@ def test_shared_history_knows_what_other_engines_generated() -> None:
             )
             for e in range(2)
         ]
-        roll_out(work, engines, [[0], [1]], 1)
-        tokens_per_pass[history] = roll_out(work, engines, [[1], [0]], 2).tokens_per_pass
+        simulate_rollout(work, engines, [[0], [1]], 1)
+        tokens_per_pass[history] = simulate_rollout(work, engines, [[1], [0]], 2).tokens_per_pass
     assert tokens_per_pass["private"] < 1.1
     assert tokens_per_pass["shared"] > 5

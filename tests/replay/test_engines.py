@@ -8,10 +8,10 @@ import pytest
 from das.budget import LiveRequest, make_budget
 from das.budget.latency_forms import Drafting, Roofline
 from das.drafter import HistoryDrafter
-from das.replay.cluster import roll_out
+from das.replay.cluster import simulate_rollout
 from das.replay.engine import PlainEngine
 from das.replay.profile_engine import ByDepth, ModelDrafter, Profile, ProfileEngine, constant_rate
-from das.replay.scale import Reading
+from das.replay.scale import ContextRead
 from das.replay.text_engine import PROMPT, TextEngine
 from das.replay.times import Grid, Table, Times
 from das.replay.workload import Workload, workload
@@ -103,7 +103,7 @@ def slow_text(
         requests = [request for _, request in live]
         drafter.observe_batch([r.name for r in requests], new)
         limits = [
-            max(0, min(budget.longest, most - r.generated - 1, limit))
+            max(0, min(budget.max_draft_tokens, most - r.generated - 1, limit))
             for r, limit in zip(requests, budget.limits(requests), strict=True)
         ]
         drafts, drafting = {}, 0.0
@@ -123,7 +123,7 @@ def slow_text(
 def test_plain_engine_is_the_loop(seed: int) -> None:
     work, slots = made(seed), 1 + seed % 7
     times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5)
-    step = roll_out(work, [engine := PlainEngine(times, slots)], [range(len(work))], 1)
+    step = simulate_rollout(work, [engine := PlainEngine(times, slots)], [range(len(work))], 1)
     seconds, finished = slow_plain(work, times, slots)
     assert step.rollout_s == pytest.approx(seconds)
     assert engine.finished == pytest.approx(finished)
@@ -142,7 +142,7 @@ def test_text_engine_is_the_loop(seed: int, budget: dict) -> None:
     engine = TextEngine(times, slots, fast, make_budget(budget), 400)
     for clock in (1, 2):  # the second step drafts from the first one's history
         work = made(seed)
-        step = roll_out(work, [engine], [range(len(work))], clock)
+        step = simulate_rollout(work, [engine], [range(len(work))], clock)
         expected = slow_text(work, times, slots, slow, budget, 400)
         slow.end_step(clock)
         assert (step.passes, step.drafted, step.accepted) == expected[1:]
@@ -159,7 +159,7 @@ def test_marginal_budget_sees_the_simulated_times() -> None:
     budget = make_budget({"name": "marginal", "tokens": 16, "ratio": 64})
     engine = TextEngine(Times(form), 64, HistoryDrafter(min_prob=0.05), budget, 400)
     for clock in range(1, 6):
-        roll_out(work, [engine], [range(len(work))], clock)
+        simulate_rollout(work, [engine], [range(len(work))], clock)
     assert budget.predict(8, 16, 0) == pytest.approx(float(form.predict(8, 24, 0)), rel=0.05)
 
 
@@ -177,7 +177,7 @@ def test_constant_rate_has_its_tau(gamma: int, share: float) -> None:
 def test_profile_engine_counts_cycles() -> None:
     work = workload(["a", "b"], [np.arange(40), np.arange(20)])
     model = ModelDrafter(Profile((1.0, 1.0, 1.0)), lambda b, x: 1e-3 * b, lambda b, x: 10e-3, host=1e-3)
-    step = roll_out(work, [ProfileEngine(Times(FORMS[0]), 2, model, 0)], [[0, 1]], 1)
+    step = simulate_rollout(work, [ProfileEngine(Times(FORMS[0]), 2, model, 0)], [[0, 1]], 1)
     assert step.passes == 10 + 5
     assert step.rollout_s == pytest.approx(5 * (10e-3 + 6e-3 + 1e-3) + 5 * (10e-3 + 3e-3 + 1e-3))
     assert step.drafted == 45
@@ -189,7 +189,7 @@ def test_toggle_waits_for_few_requests() -> None:
     work = workload([str(i) for i in range(32)], [np.zeros(n, int) for n in lengths])
     form = Drafting(10e-3, 0.0, 0.0, 0.0)
     model = ModelDrafter(Profile((0.9,) * 3), lambda b, x: 1e-3 * b, lambda b, x: 11e-3, pays_from=1.05)
-    step = roll_out(work, [ProfileEngine(Times(form), 32, model, 0)], [range(32)], 1)
+    step = simulate_rollout(work, [ProfileEngine(Times(form), 32, model, 0)], [range(32)], 1)
     line = step.timelines[0]
     plain = line["tokens"] == line["live"]
     assert plain[:10].all()
@@ -201,7 +201,7 @@ def test_toggle_does_not_foresee_the_hosts_time() -> None:
     work = workload(["a"], [np.zeros(100, int)])
     form = Drafting(10e-3, 0.0, 0.0, 0.0)
     model = ModelDrafter(Profile((1.0,) * 3), lambda b, x: 1e-3, lambda b, x: 10e-3, host=1.0, pays_from=1.05)
-    step = roll_out(work, [ProfileEngine(Times(form), 1, model, 0)], [[0]], 1)
+    step = simulate_rollout(work, [ProfileEngine(Times(form), 1, model, 0)], [[0]], 1)
     assert step.passes == 25
     assert step.rollout_s == pytest.approx(25 * 1.013)
 
@@ -211,7 +211,7 @@ def test_acceptance_by_depth() -> None:
     work = workload(["a"], [np.zeros(100, int)])
     profile = ByDepth((0, 40), (Profile((1.0,) * 3), Profile((0.0,) * 3)))
     model = ModelDrafter(profile, lambda b, x: 0.0, lambda b, x: 1e-3)
-    step = roll_out(work, [ProfileEngine(Times(FORMS[0]), 1, model, 0)], [[0]], 1)
+    step = simulate_rollout(work, [ProfileEngine(Times(FORMS[0]), 1, model, 0)], [[0]], 1)
     assert step.passes == 10 + 60
     with pytest.raises(ValueError, match="from 0 on and rising"):
         ByDepth((5, 2), (profile.profiles))
@@ -220,7 +220,7 @@ def test_acceptance_by_depth() -> None:
 
 
 def test_keys_and_values_are_read_once_however_many_are_drafted() -> None:
-    form = Reading(Drafting(5e-3, 0.0, 0.0, 1e-3), 1e-6)
+    form = ContextRead(Drafting(5e-3, 0.0, 0.0, 1e-3), 1e-6)
     plain, drafted = (float(form.predict(np.array(2.0), np.array(n), np.array(1000.0))) for n in (2.0, 4.0))
     assert plain == pytest.approx(6e-3)
     assert drafted == pytest.approx(8e-3)
@@ -254,4 +254,4 @@ def test_bad_input_is_named() -> None:
         constant_rate(5.0, 3)
     engine = TextEngine(Times(FORMS[0]), 1, HistoryDrafter(), make_budget({"name": "fixed", "tokens": 2}), 3)
     with pytest.raises(ValueError, match="more than the limit of 3"):
-        roll_out(workload(["a"], [[1, 2, 3, 4]]), [engine], [[0]], 1)
+        simulate_rollout(workload(["a"], [[1, 2, 3, 4]]), [engine], [[0]], 1)

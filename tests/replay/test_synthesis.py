@@ -5,7 +5,7 @@ import pytest
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from das.replay.cluster import roll_out
+from das.replay.cluster import simulate_rollout
 from das.replay.synthesis import Synthesis, fitted_run, half_changed, run_ends
 from das.replay.text_engine import TextEngine
 from das.replay.times import Table, Times
@@ -27,7 +27,7 @@ def recorded(problems: int = 4, responses: int = 16, length: int = 300) -> Workl
 def tokens_per_pass_and_time(work: Workload) -> tuple[float, float]:
     """Epochs of 4 responses a problem, one after the other, fixed drafts."""
     engine = TextEngine(TIMES, 64, HistoryDrafter(min_prob=0.05), make_budget({"name": "fixed", "tokens": 8}), 1000)
-    steps = [roll_out(part, [engine], [range(len(part))], i + 1) for i, part in enumerate(grouped(work, 4, 0))]
+    steps = [simulate_rollout(part, [engine], [range(len(part))], i + 1) for i, part in enumerate(grouped(work, 4, 0))]
     return sum(s.tokens for s in steps) / sum(s.passes for s in steps), sum(s.rollout_s for s in steps)
 
 

@@ -11,14 +11,14 @@ from omegaconf import DictConfig
 from das.budget import make_budget
 from das.budget.latency_forms import Form
 from das.drafter import HistoryDrafter
-from das.replay.cluster import Step, roll_out
+from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine
 from das.replay.hardware import VERIFY_TOKEN
-from das.replay.scale import Dearer, Scaled
+from das.replay.scale import CostScaled, Scaled
 from das.replay.text_engine import TextEngine
 from das.replay.times import Table, Times
 from das.replay.workload import Workload, workload
-from experiments.recorded.latency import DERIVED, chosen_form
+from experiments.recorded.latency_files import DERIVED, chosen_form
 from experiments.recorded.rollouts import is_text, read_rollouts
 from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
@@ -52,7 +52,7 @@ class Case:
         )
 
     def simulate(self, engine: Engine) -> list[Step]:
-        return [roll_out(work, [engine], [range(len(work))], i + 1) for i, work in enumerate(self.works)]
+        return [simulate_rollout(work, [engine], [range(len(work))], i + 1) for i, work in enumerate(self.works)]
 
     def text(self, budget: dict[str, Any], **drafter: Any) -> tuple[list[Step], TextEngine]:
         """Steps with the history drafter, and the engine as the last one left it."""
@@ -62,12 +62,12 @@ class Case:
 
     def cheaper(self) -> "Case":
         """Drafted tokens cost DOUBT less."""
-        return replace(self, form=Dearer(self.form, 1 - DOUBT))
+        return replace(self, form=CostScaled(self.form, 1 - DOUBT))
 
     def dearer(self) -> "Case":
         """Drafted tokens cost DOUBT more. Where nobody measured, also what verifying cost elsewhere, of which the
         roofline of data sheets knows nothing."""
-        return replace(self, form=Dearer(self.form, 1 + DOUBT, VERIFY_TOKEN if self.derived else 0.0))
+        return replace(self, form=CostScaled(self.form, 1 + DOUBT, VERIFY_TOKEN if self.derived else 0.0))
 
 
 def build(task: DictConfig) -> tuple[Case, list[str]]:

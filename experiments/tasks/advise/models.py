@@ -9,7 +9,7 @@ from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
 from das.replay.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST
 from das.replay.profile_engine import ModelDrafter, Profile, ProfileEngine, constant_rate
-from das.replay.scale import Dearer
+from das.replay.scale import CostScaled
 from das.replay.workload import workload
 from experiments.run.errors import UserError
 from experiments.tasks.advise.case import Case
@@ -35,7 +35,7 @@ def models(task: DictConfig, case: Case) -> dict[str, ModelDrafter]:
     """At the given acceptance. A draft pass costs a share of a plain one; a 4-bit copy's verification what was fitted
     for it, unless the form has that."""
     times = case.times()
-    has_it = isinstance(case.form, Dearer) and case.form.token > 0
+    has_it = isinstance(case.form, CostScaled) and case.form.token > 0
     w4_verify = 0.0 if has_it else VERIFY_REQUEST - TARGET_REQUEST
 
     def plain(live: float, context: float) -> float:
