@@ -29,8 +29,8 @@ class Remaining:
 class RemainingLength:
     """Lengths in tokens.
 
-    max_tokens: the longest a response may get; all that reach it end there. pooled: responses the pool counts for beside a
-    problem's own. memory: responses of a problem remembered, by exponential forgetting; the pool remembers 32 times as
+    max_tokens: the longest a response may get; all that reach it end there. pooled: responses the pool counts for
+    beside a problem's own. memory: responses of a problem remembered, by exponential forgetting; the pool remembers 32 times as
     many.
     """
 
