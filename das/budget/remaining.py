@@ -30,8 +30,8 @@ class RemainingLength:
     """Lengths in tokens.
 
     max_tokens: the longest a response may get; all that reach it end there. pooled: responses the pool counts for
-    beside a problem's own. memory: responses of a problem remembered, by exponential forgetting; the pool remembers 32 times as
-    many.
+    beside a problem's own. memory: responses of a problem remembered, by exponential forgetting; the pool
+    remembers 32 times as many.
     """
 
     def __init__(self, max_tokens: int, pooled: float = 4.0, memory: float = 64.0):

@@ -2,7 +2,7 @@
 
 Every combination of live requests and draft length is timed with drafts of random tokens, which are verified and hardly
 ever accepted, so that the batch stays as it is. Writes latency.json (experiments/recorded/latency_files.py): the
-passes, each form's coefficients (seconds), its mean absolute relative error on passes it was not fitted to (a random half).
+passes, each form's coefficients (seconds), its mean absolute relative error on passes it was not fitted to.
 result.json: forms, passes (their number).
 """
 
