@@ -1,15 +1,14 @@
 """The one entry point: compose the config, run the task.
 
-python run.py                                  compare: GRPO without speculation and with DAS
-python run.py arms=[none,ngram,suffix,das]     with vLLM's own drafters beside them
+python run.py                                  train without speculation and with DAS, and compare them
+python run.py arms=[none,ngram,suffix,das]     compare with vLLM's own drafters too
 python run.py task=train arm=das budget=classes
-python run.py resume=outputs/compare/DATE
+python run.py resume=outputs/compare/DATE      resume a run that was stopped
 python run.py -m budget=fixed budget.tokens=4,8,16
+python run.py --help                           list all tasks
 torchrun --nproc_per_node 2 run.py task=train engine.processes=2 checkpoint.every=0
 """
 
-import importlib
-import os
 import sys
 import time
 from pathlib import Path
@@ -19,11 +18,22 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from das.training import ranks
+from experiments.commands import usage
 from experiments.harness import resume
+from experiments.registry import TASKS
 from experiments.run import checks
 from experiments.run.errors import UserError, explain_config_error, one_line_errors
 
-OmegaConf.register_new_resolver("either", lambda first, second: first or second, replace=True)  # for hydra.run.dir
+DATE = "%Y-%m-%d_%H-%M-%S"
+
+
+def resolve_folders(started: str) -> None:
+    """Register what configs/config.yaml needs to name a run's folder. started: date and time, the same on all ranks."""
+    OmegaConf.register_new_resolver("either", lambda first, second: first or second, replace=True)
+    OmegaConf.register_new_resolver("started", lambda: started, replace=True)
+
+
+resolve_folders(time.strftime(DATE))
 
 
 @hydra.main(version_base=None, config_path="configs", config_name="config")
@@ -37,14 +47,15 @@ def main(config: DictConfig) -> None:
             with ranks.main_first():
                 raise UserError(f"task={config.task.name} runs in one process: start it with python run.py")
         checks.check_values(config)
-        task = importlib.import_module(f"experiments.tasks.{config.task.name}")
-        task.run(config, overrides, folder)
+        TASKS[config.task.name].load()(config, overrides, folder)
 
 
 if __name__ == "__main__":
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(usage())
+        sys.exit()
     ranks.join()
+    resolve_folders(ranks.gather(time.strftime(DATE))[0])  # all ranks share the folder that the main rank names
     with ranks.main_first():
         explain_config_error(sys.argv[1:])
-    if ranks.count() > 1:  # one folder for all, whatever their clocks say
-        os.environ["DAS_STARTED"] = ranks.gather(time.strftime("%Y-%m-%d_%H-%M-%S"))[0]
     main()

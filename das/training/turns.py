@@ -1,7 +1,5 @@
 """Turns: arms that are compared roll out one at a time, step by step, so that machine noise hits all alike."""
 
-import time
-from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 
@@ -18,29 +16,6 @@ class Turns(Protocol):
 
     def after_step(self, row: dict[str, Any]) -> None:
         """Report the finished step."""
-
-
-class PipeTurns:
-    """Turns handed out by `experiments.tasks.compare` over a pipe."""
-
-    def __init__(self, pipe: Connection):
-        self.pipe = pipe
-        self.waited_s = 0.0
-
-    def _ask(self, what: str) -> None:
-        start = time.perf_counter()
-        self.pipe.send((what, None))
-        self.pipe.recv()
-        self.waited_s += time.perf_counter() - start
-
-    def before_rollout(self) -> None:
-        self._ask("rollout")
-
-    def after_rollout(self) -> None:
-        self._ask("rolled")
-
-    def after_step(self, row: dict[str, Any]) -> None:
-        self.pipe.send(("step", row))
 
 
 class Alone:

@@ -24,12 +24,12 @@ from analysis.budgets import bench_figure
 from das.budget import least_squares
 from experiments.bench.budget_cost import cost_us
 from experiments.harness import setup
-from experiments.harness.arm import quiet_into
-from experiments.run.errors import RunFailed, UserError
+from experiments.harness.lock_step import expect, tell
+from experiments.harness.rolls import tokenized
+from experiments.run.errors import RunFailed, UserError, compose_config
+from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from experiments.tasks.compare import compose_config, expect, tell
-from experiments.tasks.rollout import tokenized
 
 BASELINE = "none"
 

@@ -5,7 +5,6 @@ update_us_per_token, build_us_per_token, evict_us_per_trajectory, bytes_per_toke
 batches: query cost by batch size; sizes: cost and memory by indexed tokens; array: against a suffix array.
 """
 
-import bisect
 import resource
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from omegaconf import DictConfig
 from analysis import drafter as figures
 from das.drafter import HistoryDrafter
 from experiments.recorded.drafter_replay import Arctic, Das, Problems, Tally, generated, has_arctic, read_trace, replay
+from experiments.recorded.suffix_array import against_array
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -228,78 +228,3 @@ def resident() -> float:
     """Bytes of memory this process holds now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return float(pages * resource.getpagesize())
-
-
-def against_array(tokens: int) -> dict[str, float]:
-    """The paper's Fig 5: query and insertion of 100 tokens, here against a suffix array that is sorted anew."""
-    (_, texts), *_ = generated(1, max(2, tokens // 1000), min(1000, tokens // 2), 1)
-    corpus = np.concatenate(texts)
-    drafter = HistoryDrafter(cross_problem_tokens=0)
-    drafter.begin("past", "p", [])
-    drafter.observe("past", corpus)
-    drafter.begin("live", "p", [])
-    start = time.perf_counter()
-    for i in range(20):
-        drafter.observe("live", texts[0][5 * i : 5 * i + 5])
-    insert = time.perf_counter() - start
-    start = time.perf_counter()
-    for _ in range(100):
-        drafter.propose(["live"], [16])
-    query = (time.perf_counter() - start) / 100
-    start = time.perf_counter()
-    order = suffix_array(corpus)
-    sort = time.perf_counter() - start
-    start = time.perf_counter()
-    for i in range(100):
-        array_draft(corpus, order, texts[0][: 100 + i], 16)
-    array_query = (time.perf_counter() - start) / 100
-    return {
-        "tokens": len(corpus),
-        "query_ms": query * 1e3,
-        "insert_100_ms": insert * 1e3,
-        "array_query_ms": array_query * 1e3,
-        "array_sort_ms": sort * 1e3,
-    }
-
-
-def array_draft(text: np.ndarray, order: np.ndarray, context: np.ndarray, tokens: int) -> np.ndarray:
-    """The most frequent continuation, token by token, of the longest end of the context that the array holds."""
-    longest, shortest = 24, 0
-    while shortest < longest:  # the longest match, by bisection: an end of a match is a match
-        middle = (shortest + longest + 1) // 2
-        first, last = matches(text, order, context[len(context) - middle :])
-        shortest, longest = (middle, longest) if last > first else (shortest, middle - 1)
-    pattern = context[len(context) - shortest :]
-    draft: list[int] = []
-    for _ in range(tokens):
-        first, last = matches(text, order, np.append(pattern, draft).astype(text.dtype))
-        after = order[first:last] + len(pattern) + len(draft)
-        after = text[after[after < len(text)]]
-        if not len(after):
-            break
-        values, counts = np.unique(after, return_counts=True)
-        draft.append(int(values[counts.argmax()]))
-    return np.array(draft, text.dtype)
-
-
-def matches(text: np.ndarray, order: np.ndarray, pattern: np.ndarray) -> tuple[int, int]:
-    """Where in the array the suffixes lie that begin with the pattern: first, one after the last."""
-    wanted, n = pattern.tolist(), len(pattern)
-    first = bisect.bisect_left(order, wanted, key=lambda at: text[at : at + n].tolist())
-    last = bisect.bisect_right(order, wanted, lo=first, key=lambda at: text[at : at + n].tolist())
-    return first, last
-
-
-def suffix_array(text: np.ndarray) -> np.ndarray:
-    """Suffixes of a text in order, by prefix doubling."""
-    rank = np.unique(text, return_inverse=True)[1].astype(np.int64)
-    n, k = len(text), 1
-    while True:
-        after = np.full(n, -1, np.int64)
-        after[:-k] = rank[k:]
-        order = np.lexsort((after, rank))
-        new = np.zeros(n, np.int64)
-        new[order[1:]] = np.cumsum((np.diff(rank[order]) != 0) | (np.diff(after[order]) != 0))
-        rank, k = new, 2 * k
-        if rank.max() == n - 1 or k >= n:
-            return order

@@ -19,8 +19,8 @@ from omegaconf import DictConfig
 
 from das.engine.build import EngineSettings
 from experiments.harness import setup
-from experiments.harness.arm import quiet_into
 from experiments.run.errors import RunFailed
+from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 

@@ -21,14 +21,14 @@ from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.harness import setup
-from experiments.harness.setup import plain
 from experiments.papers.replayed import VARIANTS
+from experiments.recorded.latency_files import step_table
 from experiments.recorded.rollouts import grouped, read_rollouts
 from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
+from experiments.run.plain import plain
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from experiments.tasks.advise.case import step_table
 
 MEASURES = ("tokens_per_pass", "rollout_s")
 FITTED = 0  # seed of the fit; 1, 2 ... judge

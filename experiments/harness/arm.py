@@ -2,13 +2,10 @@
 
 import hashlib
 import json
-import os
 import shutil
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -190,25 +187,3 @@ def rollout_rows(rollout: Any, rewards: Sequence[float | None]) -> list[dict[str
             )
         )
     ]
-
-
-@contextmanager
-def quiet_into(path: Path) -> Iterator[TextIO]:
-    """Send this process's output, also that of C libraries, to a log file; yields what still reaches the terminal."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    saved = os.dup(1), os.dup(2)
-    with path.open("a", buffering=1) as log, os.fdopen(os.dup(1), "w", buffering=1) as terminal:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-        try:
-            yield terminal
-        finally:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError):  # on a full disk the log goes without
-                    stream.flush()
-            os.dup2(saved[0], 1)
-            os.dup2(saved[1], 2)
-            os.close(saved[0])
-            os.close(saved[1])

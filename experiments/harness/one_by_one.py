@@ -14,9 +14,9 @@ from omegaconf import DictConfig
 
 from analysis import read
 from experiments.harness.resume import hint, hold, set_metrics
-from experiments.harness.setup import plain
 from experiments.run import child
 from experiments.run.errors import CONFIGS, RunFailed, UserError
+from experiments.run.plain import plain
 from experiments.run.progress import Progress
 
 WORK = ("arm", "policy", "data", "reward", "trainer", "engine", "drafter", "budget", "schedule", "seed")

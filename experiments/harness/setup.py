@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from das.budget import make_budget
 from das.budget.schedule import LongestFirst
@@ -22,6 +22,7 @@ from experiments.harness import policy_folder
 from experiments.problems import load
 from experiments.run.checks import check_values
 from experiments.run.errors import CONFIGS, UserError, reading
+from experiments.run.plain import plain
 from rewards.brevity import brevity_reward
 from rewards.code import CodeReward
 from rewards.isolation import Limits
@@ -31,13 +32,6 @@ from rewards.sandbox import Sandbox, SandboxError
 WANDB_MODES = ("online", "offline", "off")
 GENERATED = ("arithmetic", "programs")  # data made on the spot; all other sets are read
 ENGINE_ENVIRONMENT = ("threads", "kv_cache_gib", "processes", "launch")  # of its process, not read by the engine
-
-
-def plain(node: DictConfig) -> dict[str, Any]:
-    """A config group as a plain dict, resolved."""
-    container = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
 
 
 def engine_settings(config: DictConfig, policy: str) -> EngineSettings:

@@ -6,8 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from experiments.harness.setup import plain
 from experiments.run.errors import CONFIGS, UserError
+from experiments.run.plain import plain
 
 
 def variants(vary: DictConfig) -> dict[str, list[str]]:

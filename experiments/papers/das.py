@@ -20,10 +20,10 @@ from das.replay.scale import ContextRead, CostScaled
 from das.replay.synthesis import Synthesis
 from das.replay.times import Table, Times
 from das.replay.workload import Workload
-from experiments.harness.setup import plain
 from experiments.papers import das_drafts
 from experiments.papers.replayed import Setting, arm, percent, seconds, sources, steps_of
 from experiments.run.errors import UserError
+from experiments.run.plain import plain
 from experiments.run.progress import Progress
 
 PREFACE = (

@@ -11,9 +11,9 @@ import numpy as np
 from analysis.report import Line, Section, curves, points
 from das.replay.cluster import Step
 from das.replay.workload import Workload
-from experiments.bench.drafter import against_array
 from experiments.papers.replayed import Setting, arm, percent
 from experiments.recorded.rollouts import grouped, read_rollouts
+from experiments.recorded.suffix_array import against_array
 from experiments.run.errors import UserError
 
 GRAMS = (2, 4, 8)  # tokens; the paper does not say which n its Fig 2 is about

@@ -6,13 +6,14 @@ source: one line; derived: true where nobody measured.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from das.budget.latency_forms import FITS, Form, Passes, relative_error
-from das.replay.times import Grid
+from das.replay.times import Grid, Table
 from experiments.run.errors import UserError
 from experiments.run.run_folder import write_text
 
@@ -98,3 +99,14 @@ def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
                 f"unknown {what} {name!r}: choose one of {', '.join(known)}, or give task.latency=PATH (measured)"
             )
     return read_latency(table_path(gpu, model))
+
+
+def step_table(pairs: Any) -> Table:
+    """[[tokens, milliseconds], ...] of the config. UserError for anything else."""
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        raise UserError("task.step_ms=[[tokens, milliseconds], ...]: pairs of two numbers are needed")
+    try:
+        found = [(float(tokens), float(ms)) for tokens, ms in pairs]
+        return Table(tuple(t for t, _ in found), tuple(ms / 1e3 for _, ms in found))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"task.step_ms=[[tokens, milliseconds], ...]: {error}") from error

@@ -19,6 +19,8 @@ from das.engine.versions import UnsupportedVersion
 from das.native import NativeBuildError
 from das.training.checkpoint import CheckpointError
 from das.training.errors import TrainingDiverged, WeightSyncError
+from experiments.registry import TASKS
+from experiments.run.renamed import renamed
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 USER_ERROR, FAILED, INTERRUPTED = 2, 1, 130
@@ -100,6 +102,14 @@ def explain_config_error(arguments: list[str]) -> None:
     """
     if any(argument.startswith("-") for argument in arguments):
         return
+    task = next((argument.removeprefix("task=") for argument in arguments if argument.startswith("task=")), "compare")
+    if task not in TASKS:
+        stop(
+            f"unknown task {task!r}: choose one of {', '.join(TASKS)}; python run.py --help describes them", USER_ERROR
+        )
+    for argument in arguments:
+        if new_name := renamed(argument):
+            stop(f"{argument}: this setting is now called {new_name}", USER_ERROR)
     try:
         with initialize_config_dir(str(CONFIGS), version_base=None):
             config = compose("config", overrides=arguments, return_hydra_config=True)

@@ -19,12 +19,13 @@ from omegaconf import DictConfig
 
 from analysis import arms as arm_analysis
 from experiments.harness import setup
-from experiments.harness.arm import quiet_into
+from experiments.harness.arms import arm_config
+from experiments.harness.lock_step import run_arms
+from experiments.harness.rolls import rolled
 from experiments.run.errors import RunFailed, UserError
+from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from experiments.tasks.compare import arm_config, run_arms
-from experiments.tasks.rollout import rolled
 
 LISTED = 20  # logits that are compared at each position: the largest ones and the emitted token's
 VOCAB, DRAFT = 64, 4  # level 1: tokens, drafted tokens a request

@@ -23,12 +23,12 @@ from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
-from experiments.harness.setup import plain
 from experiments.papers.replayed import sources
 from experiments.recorded.latency_files import chosen_form
 from experiments.recorded.rollouts import grouped
 from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
+from experiments.run.plain import plain
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 

@@ -21,13 +21,12 @@ from analysis.latency_figure import calibration_figure
 from das.budget.latency_forms import Passes
 from das.drafter import Drafts
 from experiments.harness import setup
-from experiments.harness.arm import quiet_into
+from experiments.harness.rolls import tokenized
 from experiments.recorded.latency_files import write_latency
-from experiments.run.errors import RunFailed, UserError
+from experiments.run.errors import RunFailed, UserError, compose_config
+from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from experiments.tasks.compare import compose_config
-from experiments.tasks.rollout import tokenized
 
 WARM_UP = 4  # passes before the first timed one
 

@@ -22,10 +22,11 @@ from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
-from experiments.harness.setup import plain, problems_per_step, schedule
+from experiments.harness.setup import problems_per_step, schedule
 from experiments.recorded.latency_files import read_latency
 from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import UserError, reading
+from experiments.run.plain import plain
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 

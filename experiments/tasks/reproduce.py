@@ -17,11 +17,11 @@ from omegaconf import DictConfig
 
 from analysis import read, report_page
 from analysis.report import Line, Ordering, Section, Table, markdown, markdown_table
+from experiments.harness import planned_runs
+from experiments.harness.planned_runs import Experiment, Run
 from experiments.run.errors import CONFIGS, RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, meta, write_text
-from experiments.tasks import experiment
-from experiments.tasks.experiment import Experiment, Run
 
 PAPERS = {
     "das": "DAS, arXiv 2511.13841",
@@ -62,15 +62,15 @@ def everything(config: DictConfig, overrides: list[str], kept: Path) -> None:
 
     Raises RunFailed when a run failed; the report is written all the same and says so.
     """
-    own = experiment.handed_on(overrides)
-    planned = [experiment.load(name, config.profile, own) for name in experiment.names()]
-    experiment.check(planned)
+    own = planned_runs.handed_on(overrides)
+    planned = [planned_runs.load(name, config.profile, own) for name in planned_runs.names()]
+    planned_runs.check(planned)
     progress = Progress(0)
     began = time.perf_counter()
     runs = [each for one in planned for each in one.runs.values()]
-    failed = experiment.make(runs, kept, progress)
+    failed = planned_runs.make(runs, kept, progress)
     replays = {} if config.profile == "smoke" else replays_of(config, overrides, planned, kept, progress)
-    failed |= experiment.make(list(replays.values()), kept, progress)
+    failed |= planned_runs.make(list(replays.values()), kept, progress)
     chapters = {
         "Figures of DAS, real engine": section_list(planned, "das_", kept, config.profile, failed),
         "Ablations, real engine": section_list(planned, "ablation_", kept, config.profile, failed),
@@ -120,9 +120,9 @@ def section_list(
         if wrong:
             sections.append(Section(one.title, f"FAILED: {wrong[0]}"))
             continue
-        section = experiment.written(one, kept, profile)
+        section = planned_runs.written(one, kept, profile)
         commands = f"Command: python run.py experiment={one.name}" + (f" profile={profile}" * (profile != "small"))
-        figures = [f"{experiment.place(one, profile)}/{figure}" for figure in section.figures]
+        figures = [f"{planned_runs.place(one, profile)}/{figure}" for figure in section.figures]
         sections.append(replace(section, setting=f"{section.setting} {commands}", figures=figures))
     return sections
 

@@ -16,8 +16,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from analysis import soak as soak_analysis
 from das.training.turns import Alone
 from experiments.harness import setup
-from experiments.harness.arm import quiet_into, train_arm
+from experiments.harness.arm import train_arm
 from experiments.run.errors import RunFailed, UserError
+from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from rewards.isolation import die_with_parent

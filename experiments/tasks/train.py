@@ -12,7 +12,8 @@ from analysis.arms import summarised
 from das.training import ranks
 from das.training.turns import Alone
 from experiments.harness import resume, setup
-from experiments.harness.arm import quiet_into, train_arm
+from experiments.harness.arm import train_arm
+from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import write_text
 

@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 
 from analysis.compare import compare, equal, main
 from analysis.runs import find
+from experiments.harness.arms import arm_config
 from experiments.harness.tracking import Tracker
 from experiments.run.errors import CONFIGS
-from experiments.tasks.compare import arm_config
 
 ROOT = CONFIGS.parent
 FINAL = {"final_weights": "0123456789abcdef", "optimizer": "fedcba9876543210"}

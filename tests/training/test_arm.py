@@ -18,8 +18,8 @@ from analysis.panels import PANELS
 from analysis.runs import find
 from das.drafter import HistoryDrafter
 from das.engine.rollout import CLASSES
+from experiments.harness.arms import arm_config
 from experiments.harness.tracking import SUMMARY
-from experiments.tasks.compare import arm_config
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [

@@ -13,9 +13,9 @@ from hydra import initialize_config_dir
 
 from analysis import read
 from experiments.harness import one_by_one, setup
-from experiments.run.errors import CONFIGS, UserError
+from experiments.harness.arms import arm_config
+from experiments.run.errors import CONFIGS, UserError, compose_config
 from experiments.tasks import compare
-from experiments.tasks.compare import arm_config
 
 ROOT = CONFIGS.parent
 STEPS = 3
@@ -134,7 +134,7 @@ def test_the_documented_launches_compose() -> None:
     for command in commands():
         overrides = [word for word in shlex.split(command) if not word.startswith("hydra.")]
         with initialize_config_dir(str(CONFIGS), version_base=None):
-            config = compare.compose_config(overrides)
+            config = compose_config(overrides)
         assert f"--num_processes {config.engine.processes}" in (ROOT / "docs" / "paper_scale.md").read_text()
         assert setup.problems_per_step(config) % config.engine.processes == 0
         assert not config.task.lock_step

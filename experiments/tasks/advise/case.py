@@ -16,9 +16,9 @@ from das.replay.engine import Engine
 from das.replay.hardware import VERIFY_TOKEN
 from das.replay.scale import CostScaled, Scaled
 from das.replay.text_engine import TextEngine
-from das.replay.times import Table, Times
+from das.replay.times import Times
 from das.replay.workload import Workload, workload
-from experiments.recorded.latency_files import DERIVED, chosen_form
+from experiments.recorded.latency_files import DERIVED, chosen_form, step_table
 from experiments.recorded.rollouts import is_text, read_rollouts
 from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
@@ -120,17 +120,6 @@ def build(task: DictConfig) -> tuple[Case, list[str]]:
         derived=source.endswith(DERIVED),
     )
     return case, about
-
-
-def step_table(pairs: Any) -> Table:
-    """[[tokens, milliseconds], ...] of the config. UserError for anything else."""
-    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
-        raise UserError("task.step_ms=[[tokens, milliseconds], ...]: pairs of two numbers are needed")
-    try:
-        found = [(float(tokens), float(ms)) for tokens, ms in pairs]
-        return Table(tuple(t for t, _ in found), tuple(ms / 1e3 for _, ms in found))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"task.step_ms=[[tokens, milliseconds], ...]: {error}") from error
 
 
 def sample(steps: list[Workload], tokens: int, requests: int, epochs: int = 4) -> list[Workload]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 from hydra import initialize_config_dir
+from tests.experiments.bad_inputs import Made, Opened, copied, kind
 
 from das.drafter import HistoryDrafter
 from das.training import checkpoint
 from experiments.harness import resume
+from experiments.harness.arms import arm_config
 from experiments.run.errors import CONFIGS
-from experiments.tasks.compare import arm_config
-from tests.experiments.bad_inputs import Made, Opened, copied, kind
 
 ROW = {"problem_id": "a", "response_ids": [1, 2, 3], "run": "0"}
 PROBLEM = {"problem": "What is 1 + 1?", "answer": "2"}

@@ -10,11 +10,11 @@ import pytest
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments.harness import resume
+from experiments.harness import planned_runs, resume
+from experiments.harness.planned_runs import Run
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
-from experiments.tasks import experiment, reproduce
-from experiments.tasks.experiment import Run
+from experiments.tasks import reproduce
 
 NAMES = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))
 FIGURES = [f"das_fig{n}" for n in (1, 2, *range(4, 14))]
@@ -22,15 +22,15 @@ FIGURES = [f"das_fig{n}" for n in (1, 2, *range(4, 14))]
 
 def test_every_figure_of_the_paper_has_a_file() -> None:
     assert set(FIGURES) <= set(NAMES)
-    assert experiment.names()[: len(FIGURES)] == FIGURES
+    assert planned_runs.names()[: len(FIGURES)] == FIGURES
 
 
-@pytest.mark.parametrize("profile", experiment.PROFILES)
+@pytest.mark.parametrize("profile", planned_runs.PROFILES)
 @pytest.mark.parametrize("name", NAMES)
 def test_experiment_composes(name: str, profile: str) -> None:
-    found = experiment.load(name, profile, [])
+    found = planned_runs.load(name, profile, [])
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        experiment.check([found])
+        planned_runs.check([found])
     assert hasattr(importlib.import_module(f"analysis.sections.{found.section}"), "section")
 
 
@@ -45,15 +45,15 @@ def test_head_says_claim_paper_minutes_and_command(name: str) -> None:
 
 
 def test_runs_are_shared_between_experiments() -> None:
-    first, other = (experiment.load(name, "small", []) for name in ("das_fig1", "das_fig10"))
+    first, other = (planned_runs.load(name, "small", []) for name in ("das_fig1", "das_fig10"))
     assert list(first.runs.values()) == list(other.runs.values())
-    own = experiment.load("das_fig1", "small", ["seed=3"])
+    own = planned_runs.load("das_fig1", "small", ["seed=3"])
     assert own.runs["maths"].folder(Path("x")) != first.runs["maths"].folder(Path("x"))
 
 
 def test_what_concerns_the_runs_is_handed_on() -> None:
     given = ["task=reproduce", "profile=smoke", "seed=3", "trainer.max_steps=4", "hydra.run.dir=x", "out=y"]
-    assert experiment.handed_on([*given, "+vary.budget=[fixed]"]) == [
+    assert planned_runs.handed_on([*given, "+vary.budget=[fixed]"]) == [
         "seed=3",
         "trainer.max_steps=4",
         "+vary.budget=[fixed]",
@@ -62,9 +62,9 @@ def test_what_concerns_the_runs_is_handed_on() -> None:
 
 def test_unknown_profile_and_experiment() -> None:
     with pytest.raises(UserError, match="profile=huge: choose small"):
-        experiment.load("das_fig1", "huge", [])
+        planned_runs.load("das_fig1", "huge", [])
     with pytest.raises(UserError, match="not in configs/experiment"):
-        experiment.load("das_fig99", "small", [])
+        planned_runs.load("das_fig99", "small", [])
 
 
 @pytest.fixture
@@ -78,20 +78,20 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         "if 'fail=yes' in sys.argv: sys.exit('error: told to fail')\n"
         "(folder / 'result.json').write_text(json.dumps(sys.argv[1:-1]))\n"
     )
-    monkeypatch.setattr(experiment, "ROOT", tmp_path / "root")
-    monkeypatch.setattr(experiment, "compose_config", lambda overrides: OmegaConf.create({"task": {}}))
+    monkeypatch.setattr(planned_runs, "ROOT", tmp_path / "root")
+    monkeypatch.setattr(planned_runs, "compose_config", lambda overrides: OmegaConf.create({"task": {}}))
     return tmp_path
 
 
 def test_runs_are_made_once_and_failures_do_not_stop_the_rest(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad, other = Run(("a=1",), 1.0), Run(("fail=yes",), 1.0), Run(("task=train", "a=2"), 1.0)
-    failed = experiment.make([good, bad, other, good], quick, Progress(0, terminal=sys.stdout))
+    failed = planned_runs.make([good, bad, other, good], quick, Progress(0, terminal=sys.stdout))
     assert failed == {bad: "python run.py fail=yes: told to fail"}
     assert json.loads((other.folder(quick) / "result.json").read_text()) == ["task=train", "a=2"]
     assert other.folder(quick).name.startswith("train-")
     assert "[3/3]" in capsys.readouterr().out
     stamp = (good.folder(quick) / "result.json").stat().st_mtime_ns
-    assert experiment.make([good, other], quick, Progress(0, terminal=sys.stdout)) == {}
+    assert planned_runs.make([good, other], quick, Progress(0, terminal=sys.stdout)) == {}
     assert "2 of 2 runs are there already" in capsys.readouterr().out
     assert (good.folder(quick) / "result.json").stat().st_mtime_ns == stamp
 
@@ -99,7 +99,7 @@ def test_runs_are_made_once_and_failures_do_not_stop_the_rest(quick: Path, capsy
 def test_a_run_that_is_being_made_is_left_alone(quick: Path) -> None:
     going = Run(("a=1",), 1.0)
     with resume.hold(going.folder(quick)), pytest.raises(UserError, match="still going on"):
-        experiment.make([going], quick, Progress(0))
+        planned_runs.make([going], quick, Progress(0))
     assert going.folder(quick).exists()
 
 

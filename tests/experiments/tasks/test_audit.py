@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.tasks.audit import describe, sample_agreement
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run(*overrides: str) -> tuple[str, Path]:

@@ -13,7 +13,7 @@ from experiments.bench import drafter as bench_drafter
 from experiments.recorded.drafter_replay import PROMPT, Tally, read_trace, replay
 from experiments.run.errors import UserError
 
-CONFIGS = str(Path(__file__).resolve().parents[2] / "configs")
+CONFIGS = str(Path(__file__).resolve().parents[3] / "configs")
 
 
 class Oracle:

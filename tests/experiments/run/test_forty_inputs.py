@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from analysis.compare import main as compare_runs
-from das.engine.build import EngineError, EngineSettings, build_engine
 from tests.experiments.bad_inputs import CASES
 from tests.experiments.bad_records import json_lines
 
-ROOT = Path(__file__).resolve().parents[2]
+from analysis.compare import main as compare_runs
+from das.engine.build import EngineError, EngineSettings, build_engine
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from hydra import initialize_config_dir
 
 from das.engine import versions
 from experiments.harness import setup
+from experiments.harness.arms import arm_config
 from experiments.run.errors import CONFIGS, one_line_errors
-from experiments.tasks.compare import arm_config
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -3,8 +3,8 @@
 import pytest
 from hydra import compose, initialize_config_dir
 
+from experiments.harness.arms import arm_configs
 from experiments.run.errors import CONFIGS, UserError
-from experiments.tasks.compare import arm_configs
 
 
 def arms(*overrides: str) -> dict[str, object]:

@@ -8,9 +8,9 @@ import pytest
 from hydra import initialize_config_dir
 
 from experiments.harness import tracking
+from experiments.harness.arms import arm_config
 from experiments.run.errors import CONFIGS
 from experiments.run.run_folder import RunFolder
-from experiments.tasks.compare import arm_config
 
 
 def test_out_of_reach_and_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from analysis import read
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_a_soak_of_seconds(tiny_policy: str, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from experiments.recorded.rollouts import is_text, read_rollouts
 from experiments.run.errors import UserError
 
-TRACES = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "traces"
+TRACES = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "traces"
 
 
 def write(path: Path, rows: list[Any]) -> Path:

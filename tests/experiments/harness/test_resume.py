@@ -10,8 +10,8 @@ from omegaconf import DictConfig
 from analysis import read
 from das.training import checkpoint
 from experiments.harness import resume, setup
+from experiments.harness.arms import arm_config
 from experiments.run.errors import CONFIGS, UserError
-from experiments.tasks.compare import arm_config
 
 
 def config(*overrides: str, arm: str = "das") -> DictConfig:

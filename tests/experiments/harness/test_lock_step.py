@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.harness import lock_step
+from experiments.harness.lock_step import expect, tell
 from experiments.run.errors import RunFailed
-from experiments.tasks import compare
-from experiments.tasks.compare import expect, tell
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_an_arm_that_fails_after_its_parent_gave_up_says_nothing(
         def fail(*_: object, raised: Exception = error, **__: object) -> None:
             raise raised
 
-        monkeypatch.setattr(compare, "train_arm", fail)
+        monkeypatch.setattr(lock_step, "train_arm", fail)
         mine, theirs = Pipe()
         mine.close()
-        arm = get_context("fork").Process(target=compare._arm_process, args=({}, "", tmp_path, "", theirs, 0))
+        arm = get_context("fork").Process(target=lock_step._arm_process, args=({}, "", tmp_path, "", theirs, 0))
         arm.start()
         arm.join()
         assert arm.exitcode == 0

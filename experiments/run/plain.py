@@ -1,0 +1,12 @@
+"""A config group as plain Python values."""
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+
+def plain(node: DictConfig) -> dict[str, Any]:
+    """A config group as a plain dict, resolved."""
+    container = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
