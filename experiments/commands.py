@@ -21,14 +21,13 @@ def usage() -> str:
     for task in TASKS.values():
         table.add_row(task.name, task.help)
     text = io.StringIO()
-    terminal = Console(
-        file=text, width=Console().width if Console().is_terminal else WIDTH, highlight=False, markup=False
-    )
+    width = Console().width if Console().is_terminal else WIDTH
+    terminal = Console(file=text, width=width, highlight=False, markup=False)
     terminal.print("usage: python run.py [task=NAME] [KEY=VALUE ...]    (task=compare if none is named)\n")
     terminal.print(table)
     terminal.print(
         "\nconfigs/ lists every KEY with its unit or source. docs/commands.md has an example of each task.\n"
-        "`python run.py task=NAME --cfg job` prints a task's config; `python run.py --hydra-help` prints Hydra's own flags."
+        "`python run.py task=NAME --cfg job` prints a task's config; `python run.py --hydra-help` prints Hydra's flags."
     )
     return text.getvalue().rstrip()
 
@@ -40,10 +39,11 @@ def markdown() -> str:
         [
             "# Commands",
             "",
-            "This page is generated from `experiments/registry.py`: `python -m experiments.commands > docs/commands.md`.",
+            "This page is made from `experiments/registry.py` by `python -m experiments.commands > docs/commands.md`.",
             "",
-            "Every command is `python run.py` with settings behind it. `python` is `.venv/bin/python`, which `make run`",
-            "sets up. `python run.py --help` prints this list. `configs/` lists every setting with its unit or source.",
+            "Every command is `python run.py` with settings behind it. `python` is `.venv/bin/python`, which",
+            "`make run` sets up. `python run.py --help` prints this list. `configs/` lists every setting with its unit",
+            "or source.",
             "",
             "| task | what it does | example |",
             "|---|---|---|",

@@ -1,0 +1,73 @@
+"""Every command of README and docs composes, every relative link resolves, and pages of docs/ are in its index."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from experiments.registry import TASKS
+from experiments.run.errors import CONFIGS
+
+ROOT = CONFIGS.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
+NOTES = ROOT / "docs" / "notes"  # dated: what they name may be gone
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(r"(?:\S*python|torchrun --nproc_per_node \d+) run\.py\b *([^\n`]*)")
+
+
+def commands() -> list[str]:
+    """What stands after `python run.py` in code of the pages. Commands with an ellipsis are no commands."""
+    found = set()
+    for page in PAGES:
+        if NOTES in page.parents:
+            continue
+        text = page.read_text().replace("\\\n", " ")  # a command may go on in the next line
+        blocks = FENCE.findall(text)
+        spans = re.findall(r"`([^`]+)`", FENCE.sub("", text).replace("\n", " "))
+        for code in [*blocks, *spans]:
+            found |= {command.strip() for command in PROGRAM.findall(code)}
+    return sorted(command for command in found if "..." not in command and "-h" not in command.split("="))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_docs_name_commands() -> None:
+    assert len(commands()) >= 20
+
+
+@pytest.mark.parametrize("command", commands())
+def test_command_composes(command: str) -> None:
+    words = shlex.split(command, comments=True)
+    overrides = [word for word in words if not word.startswith("-")]
+    if "-m" in words:  # a sweep: its first job
+        overrides = [re.sub(r"^([^\[]*?),.*", r"\1", word) for word in overrides]
+    overrides = [word for word in overrides if "=" in word]
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = compose("config", overrides=overrides)
+    assert config.task.name in TASKS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    for link in LINK.findall(FENCE.sub("", page.read_text())):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{page.name}: {link}"
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    linked = {link.partition("#")[0] for link in LINK.findall(index)}
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages <= linked
