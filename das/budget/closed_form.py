@@ -81,4 +81,4 @@ class ClosedForm(BudgetPolicy):
 
     def end(self, request: LiveRequest) -> None:
         self.lengths.observe(request.problem, request.generated)
-        self.acceptance.observe(request.problem, request.generated, request.drafted, request.accepted)
+        self.acceptance.observe(request.problem, request.generated, request.num_drafted, request.num_accepted)

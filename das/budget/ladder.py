@@ -29,8 +29,8 @@ class Ladder(BudgetPolicy):
         return [self.rungs[self.rung]] * len(live)
 
     def observe_pass(self, done: TargetPass) -> None:
-        self._drafted += done.drafted
-        self._accepted += done.accepted
+        self._drafted += done.num_drafted
+        self._accepted += done.num_accepted
 
     def end_step(self) -> None:
         if self._drafted:

@@ -97,8 +97,8 @@ class LatencyModel:
         if self._measured is not None:
             return
         self._online.observe(done.live, done.tokens, done.context, done.seconds)
-        if done.drafted and len(self._drafted) < 4:
-            self._drafted.add(done.drafted)
+        if done.num_drafted and len(self._drafted) < 4:
+            self._drafted.add(done.num_drafted)
         self._seconds, self._tokens, self._seen = (
             self._seconds + done.seconds,
             self._tokens + done.tokens,

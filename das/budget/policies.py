@@ -19,8 +19,8 @@ class LiveRequest:
     untracked: bool = False  # neither drafts nor is drafted from: the drafter does not know it
     stop_tokens: frozenset[int] = frozenset()
     generated: int = 0
-    drafted: int = 0  # draft tokens verified so far, and how many of them were accepted
-    accepted: int = 0
+    num_drafted: int = 0  # draft tokens verified so far, and how many of them were accepted
+    num_accepted: int = 0
     passes: int = 0  # target passes that emitted for it
     initial: LengthClass | None = field(default=None, compare=False)  # class at start, set by policies that use it
 
@@ -37,15 +37,15 @@ class TargetPass:
     """One decode pass that is over. seconds: from the end of the pass before to its own, drafting included."""
 
     live: int  # requests in it
-    drafted: int  # draft tokens verified in it
-    accepted: int  # of these
+    num_drafted: int  # draft tokens verified in it
+    num_accepted: int  # of these
     context: int  # tokens of prompt and response that its requests had before it
     seconds: float
 
     @property
     def tokens(self) -> int:
         """Rows of logits."""
-        return self.live + self.drafted
+        return self.live + self.num_drafted
 
 
 class BudgetPolicy:
@@ -75,7 +75,7 @@ class BudgetPolicy:
         return drafts.counts.tolist()
 
     def observe_pass(self, done: TargetPass) -> None:
-        """A target pass is over; requests have their new `generated`, `drafted`, `accepted`."""
+        """A target pass is over; requests have their new `generated`, `num_drafted`, `num_accepted`."""
 
     def predict(self, live: int, drafted: int, context: int) -> float:
         """Seconds the policy expects of such a pass; nan if it has no latency model."""

@@ -76,9 +76,9 @@ class RooflineToggle(BudgetPolicy):
 
     def observe_pass(self, done: TargetPass) -> None:
         self._online.observe(done.live, done.tokens, done.context, done.seconds)
-        if done.drafted:
+        if done.num_drafted:
             rows, drafted, accepted = self._now
-            self._now = rows + done.live, drafted + done.drafted, accepted + done.accepted
+            self._now = rows + done.live, drafted + done.num_drafted, accepted + done.num_accepted
         self.over.observe_pass(done)
 
     def predict(self, live: int, drafted: int, context: int) -> float:

@@ -78,8 +78,8 @@ class DasProposer:
             context += live.prompt + live.generated
             drafted += pending
             accepted += right
-            live.drafted += pending
-            live.accepted += right
+            live.num_drafted += pending
+            live.num_accepted += right
             live.passes += 1
             new = live.cut_at_stop(new)
             live.generated += len(new)
@@ -223,5 +223,5 @@ class DasProposer:
                 self.lengths.observe(live.problem, live.generated)
                 self._kept_tokens += live.generated
                 self._passes += live.passes
-                self._drafted += live.drafted
-                self._accepted += live.accepted
+                self._drafted += live.num_drafted
+                self._accepted += live.num_accepted

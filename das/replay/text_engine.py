@@ -92,8 +92,8 @@ class TextEngine(Engine):
             self.budget.begin(live)
         counts = zip(rows, self._kept.tolist(), right.tolist(), emitted.tolist(), strict=True)
         for live, asked, good, new in counts:
-            live.drafted += asked
-            live.accepted += good
+            live.num_drafted += asked
+            live.num_accepted += good
             live.passes += 1
             live.generated += new
         if not came:  # prompts are not decoded

@@ -20,7 +20,7 @@ def cost_us(settings: Mapping[str, Any], live: int, passes: int = 640, rounds: i
     budget = make_budget(settings)
     for i in range(300):  # lengths and acceptance to predict from
         generated = int(rng.lognormal(5, 1)) + 1
-        budget.end(LiveRequest(f"past{i}", f"{i % 8}", 4000, generated=generated, drafted=100, accepted=30))
+        budget.end(LiveRequest(f"past{i}", f"{i % 8}", 4000, generated=generated, num_drafted=100, num_accepted=30))
     budget.end_step()
     budget.begin_step(live)
     requests = [

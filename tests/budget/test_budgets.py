@@ -236,7 +236,7 @@ def test_closed_form_gives_the_long_ones_more() -> None:
     for problem, length in (("long", 500), ("short", 20)):
         for i in range(200):
             done = LiveRequest(name="x", problem=problem, max_tokens=999, generated=length + i % 20)
-            done.drafted, done.accepted = done.generated, done.generated // 2
+            done.num_drafted, done.num_accepted = done.generated, done.generated // 2
             budget.end(done)
     requests = [LiveRequest(name=p, problem=p, max_tokens=999) for p in ("long", "short")]
     given = np.sum([budget.limits(requests) for _ in range(50)], axis=0)

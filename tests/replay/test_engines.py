@@ -85,8 +85,8 @@ def slow_text(
                 good += 1
             new.append(text[request.generated : request.generated + good + 1])
             request.generated += len(new[-1])
-            request.drafted += len(draft)
-            request.accepted += good
+            request.num_drafted += len(draft)
+            request.num_accepted += good
             request.passes += 1
             passes, drafted, accepted = passes + 1, drafted + len(draft), accepted + good
         for request in over:
