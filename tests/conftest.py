@@ -85,7 +85,7 @@ class Engines:
             "dtype": "float32",
             "max_model_len": 256,
             "max_num_seqs": 16,
-            "drafter": {"window": 4},
+            "drafter": {"window": 4, "min_prob": 0.005},
             "budget": {"name": "fixed", "tokens": 8},
         }
         self.llm = build_engine(EngineSettings(model=policy, **{**defaults, **settings}))

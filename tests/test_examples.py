@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from das.engine.build import BUDGET, DRAFTER
-
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -36,13 +34,3 @@ def test_the_readme_shows_these_lines() -> None:
         assert line in readme
     for line in ("das.engine_arguments(", "das_problem", 'llm.collective_rpc("das_end_rollout"'):
         assert line in example
-
-
-def test_defaults_outside_of_configs_are_those_of_the_configs() -> None:
-    from omegaconf import OmegaConf
-
-    drafter = OmegaConf.load(ROOT / "configs" / "drafter" / "history.yaml")
-    budget = OmegaConf.load(ROOT / "configs" / "budget" / "marginal.yaml")
-    assert {key: drafter[key] for key in DRAFTER} == DRAFTER
-    assert {key: budget[key] for key in BUDGET} == BUDGET
-    assert budget.makespan is False

@@ -5,18 +5,20 @@ from typing import Any
 
 from das.budget.classes import Classes
 from das.budget.closed_form import ClosedForm
-from das.budget.fixed import BatchTable, Fixed, NoDrafts
+from das.budget.fixed import BatchTable, Fixed, NoDrafts, Unlimited
 from das.budget.ladder import Ladder
 from das.budget.marginal import Marginal
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.toggle import RooflineToggle
 
-__all__ = ["BudgetPolicy", "LiveRequest", "TargetPass", "make_budget"]
+__all__ = ["DEFAULT_BUDGET", "BudgetPolicy", "LiveRequest", "TargetPass", "make_budget"]
+
+DEFAULT_BUDGET: Mapping[str, Any] = {"name": "marginal"}  # for those who name no budget
 
 POLICIES: dict[str, type[BudgetPolicy]] = {
     "none": NoDrafts,
     "fixed": Fixed,
-    "unlimited": Fixed,
+    "unlimited": Unlimited,
     "batch_table": BatchTable,
     "classes": Classes,
     "closed_form": ClosedForm,

@@ -9,7 +9,7 @@ from das.budget.policies import BudgetPolicy, LiveRequest
 class Classes(BudgetPolicy):
     """Long, Medium, Short: a draft limit for each class; thresholds in tokens of response."""
 
-    def __init__(self, short: int, medium: int, long: int, medium_from: int, long_from: int):
+    def __init__(self, short: int = 0, medium: int = 8, long: int = 24, medium_from: int = 64, long_from: int = 160):
         if min(short, medium, long) < 0:
             raise ValueError(f"budgets must not be negative, got short={short}, medium={medium}, long={long}")
         if max(short, medium, long) == 0:

@@ -24,7 +24,9 @@ class ClosedForm(BudgetPolicy):
     """tokens: the most a request is given a pass. ratio, latency: LatencyModel's `ratio` and `measured`. k, alpha: the
     acceptance curve assumed until requests have finished."""
 
-    def __init__(self, tokens: int, ratio: float, k: float, alpha: float, latency: str | None = None):
+    def __init__(
+        self, tokens: int = 32, ratio: float = 64.0, k: float = 0.8, alpha: float = 0.8, latency: str | None = None
+    ):
         if tokens < 1:
             raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
         if not (0 < k <= 1 and alpha > 0):

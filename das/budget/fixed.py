@@ -17,7 +17,7 @@ class NoDrafts(BudgetPolicy):
 class Fixed(BudgetPolicy):
     """The same limit for every request; the drafter may propose less."""
 
-    def __init__(self, tokens: int):
+    def __init__(self, tokens: int = 16):
         if tokens < 1:
             raise ValueError(
                 f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none or arm=none"
@@ -28,6 +28,16 @@ class Fixed(BudgetPolicy):
         return [self.max_draft_tokens] * len(live)
 
 
+class Unlimited(Fixed):
+    """As long a draft as the drafter proposes; vLLM still needs a bound."""
+
+    def __init__(self, tokens: int = 64):
+        super().__init__(tokens)
+
+
+DEFAULT_ROWS = ((1, 4, 32), (5, 8, 16), (9, 16, 8), (17, 32, 4), (33, 64, 2), (65, 128, 0))
+
+
 class BatchTable(BudgetPolicy):
     """A limit by the number of live requests: vLLM's num_speculative_tokens_per_batch_size, for our drafter.
 
@@ -35,7 +45,7 @@ class BatchTable(BudgetPolicy):
     on for ever.
     """
 
-    def __init__(self, rows: Sequence[Sequence[int]]):
+    def __init__(self, rows: Sequence[Sequence[int]] = DEFAULT_ROWS):
         if not rows or any(len(row) != 3 for row in rows):
             raise ValueError(f"budget.rows must be a list of [first, last, tokens], got {rows}")
         expected = 1

@@ -10,7 +10,7 @@ class Ladder(BudgetPolicy):
     """rungs: draft lengths, rising; the first is where it starts. up, down: accepted / drafted of a step; the next rung
     is taken when it was above `up` in each of the last `patience` steps, the one before when below `down`."""
 
-    def __init__(self, rungs: Sequence[int], up: float, down: float, patience: int):
+    def __init__(self, rungs: Sequence[int] = (5, 7, 9, 11), up: float = 0.94, down: float = 0.85, patience: int = 2):
         if not rungs or list(rungs) != sorted(set(rungs)) or rungs[0] < 1:
             raise ValueError(f"budget.rungs must be draft lengths >= 1 that rise, got {list(rungs)}")
         if not 0 <= down < up <= 1 or patience < 1:

@@ -41,7 +41,7 @@ class Marginal(BudgetPolicy):
     """tokens: the most a request is given. ratio, latency: LatencyModel's `ratio` and `measured`. makespan: False
     weighs all requests alike."""
 
-    def __init__(self, tokens: int, ratio: float, makespan: bool = False, latency: str | None = None):
+    def __init__(self, tokens: int = 32, ratio: float = 64.0, makespan: bool = False, latency: str | None = None):
         if tokens < 1:
             raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
         _trim()  # compiled now, not in the first pass

@@ -10,27 +10,43 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from das.budget.fixed import Fixed
 from das.budget.latency import OnlineFit
 from das.budget.latency_forms import Roofline, fit_roofline
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 from das.drafter import Drafts
 
+DEFAULT_TOKENS = 8  # draft tokens a request and pass, of the default `over`
 FORGET = 8  # rollouts without drafts after which tau is forgotten: what is never tried cannot be seen to have improved
 
 
 class RooflineToggle(BudgetPolicy):
-    """over: the budget in force while it is on. margin: epsilon of the rule. ramp: live requests that must have been
-    exceeded once in the rollout before the rule is looked at (the published code: 32; 0: no such guard). one_way: once
-    on, it stays on until the rollout ends. ratio: tokens that hide behind the reading of the weights, until passes
-    tell."""
+    """A switch over another budget.
 
-    def __init__(self, over: BudgetPolicy, margin: float, ramp: int, one_way: bool, ratio: float):
+    over        the budget in force while drafting is on; None: `Fixed(DEFAULT_TOKENS)`
+    margin      epsilon of the rule: drafting starts at a predicted speedup of 1 + margin
+    ramp        the rule is ignored until more than this many requests have been live at once in the rollout (the
+                published code uses 32); 0: no such guard
+    one_way     once on, drafting stays on until the rollout ends
+    ratio       tokens whose computation hides behind reading the weights; assumed until a fit of passes exists
+
+    Raises ValueError for a negative margin or ramp and for a ratio that is not positive.
+    """
+
+    def __init__(
+        self,
+        over: BudgetPolicy | None = None,
+        margin: float = 0.05,
+        ramp: int = 0,
+        one_way: bool = True,
+        ratio: float = 64.0,
+    ):
         if margin < 0 or ramp < 0 or ratio <= 0:
             raise ValueError(
                 f"budget=roofline_toggle needs margin, ramp >= 0 and ratio > 0, got {margin}, {ramp}, {ratio}"
             )
-        self.over = over
-        self.max_draft_tokens = over.max_draft_tokens
+        self.over = Fixed(DEFAULT_TOKENS) if over is None else over
+        self.max_draft_tokens = self.over.max_draft_tokens
         self.margin, self.ramp, self.one_way = margin, ramp, one_way
         self.on = False
         self._most_live = 0

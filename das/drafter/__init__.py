@@ -1,5 +1,7 @@
 """Drafters propose tokens, each with its estimated probability of being accepted."""
 
-from das.drafter.history import Draft, Drafts, HistoryDrafter
+from das.drafter.draft import Draft, Drafts
+from das.drafter.history import HistoryDrafter
+from das.drafter.options import DEFAULT_UNIT, UNITS, DrafterOptions
 
-__all__ = ["Draft", "Drafts", "HistoryDrafter"]
+__all__ = ["DEFAULT_UNIT", "UNITS", "Draft", "DrafterOptions", "Drafts", "HistoryDrafter"]

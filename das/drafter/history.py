@@ -21,8 +21,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from das.drafter import native
+from das.drafter.constants import CROSS_PROBLEM_CANDIDATES, FALLBACK_VISITS, MAX_MATCH, PROMPT_CONTEXT, VISITS
 from das.drafter.draft import Draft, Drafts
-from das.drafter.options import CONTEXT, FEW, MAX_MATCH, OTHERS, SCOPES, VISITS, check_options
+from das.drafter.options import DEFAULTS, SCOPES, DrafterOptions
 from das.drafter.texts import Request, SharedTexts, Store
 from das.trajectory import MAX_TOKEN, load_arrays, pack_strings, save_arrays, token_array, unpack_strings
 
@@ -67,26 +68,26 @@ class HistoryDrafter:
     def __init__(
         self,
         *,
-        window: int = 16,
-        scope: str = "problem+request",
-        min_prob: float = 0.005,
-        max_candidates: int = 64,
-        cross_problem_tokens: int = 65536,
-        warm: str | Path | None = None,
+        window: int = DEFAULTS.window,
+        scope: str = DEFAULTS.scope,
+        min_prob: float = DEFAULTS.min_prob,
+        max_candidates: int = DEFAULTS.max_candidates,
+        cross_problem_tokens: int = DEFAULTS.cross_problem_tokens,
+        warm: str | Path | None = DEFAULTS.warm,
     ) -> None:
-        check_options(window, scope, min_prob, max_candidates, cross_problem_tokens)
-        self.window = 0 if scope in ("siblings", "own") else window
+        options = DrafterOptions(window, scope, min_prob, max_candidates, cross_problem_tokens, warm)
+        self.window = options.history_window
         self.scope = scope
-        self.cross_problem_tokens = cross_problem_tokens if scope in ("problem+request", "problem") else 0
+        self.cross_problem_tokens = options.shared_tokens
         self.clock = 0
         self._lock = threading.RLock()
         self._lib = native.lib()
         self._config = native.Config(
             max_match=MAX_MATCH,
             max_candidates=max_candidates,
-            few=FEW,
+            few=FALLBACK_VISITS,
             exclude_own=scope == "problem",
-            others=OTHERS if self.cross_problem_tokens else 0,
+            others=CROSS_PROBLEM_CANDIDATES if self.cross_problem_tokens else 0,
             min_prob=min_prob,
         )
         self._config.visits[:] = VISITS
@@ -123,7 +124,7 @@ class HistoryDrafter:
             if prompt_key not in store.prompts:
                 store.prompts[prompt_key] = [self._sequence(store, tokens), 0]
             store.prompts[prompt_key][1] += 1
-        self._requests[request] = self._response(problem, key, tokens[-CONTEXT:], prompt_key)
+        self._requests[request] = self._response(problem, key, tokens[-PROMPT_CONTEXT:], prompt_key)
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
         """Append newly emitted tokens; the request's siblings may draft from them at once."""

@@ -1,26 +1,51 @@
-"""What the history drafter's two implementations, native and reference, have in common: constants and option checks."""
+"""The history drafter's options with their defaults: the one place that holds them.
+
+`HistoryDrafter` and the reference take their defaults from here. configs/drafter/history.yaml documents the same values
+for the command line, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
 
 SCOPES = ("problem+request", "problem", "global+request", "siblings", "own")
-
-# Chosen by replay of parts of recorded traces (docs/log.md, 2026-11-21).
-ORDERS = (1, 2, 4)  # n-gram sizes indexed (index.h); order 8 besides gains 0.7 % tokens per pass for 9 bytes a token
-VISITS = (24, 32, 32)  # occurrences looked at per order; in other problems' texts the problem's own count too
-FEW = 8  # the same in other problems and, as occurrences in all too, where none agrees with the draft any more
-MAX_MATCH = 32  # tokens; matches are compared up to here
-CONTEXT = 8  # tokens of the prompt kept before a response, so that its first tokens have a context
-COPIES = 8  # texts of a problem that other problems see: the newest, and of a clock the first to finish
-OTHERS = 4  # occurrences in other problems looked at per lookup
+UNITS = ("epoch", "step")  # what one history tick may stand for; the caller moves the window, so the caller chooses
+DEFAULT_UNIT = "epoch"
 
 
-def check_options(window: int, scope: str, min_prob: float, max_candidates: int, cross_problem_tokens: int) -> None:
-    """ValueError, in one line, for an option outside its range."""
-    if window < 0:
-        raise ValueError(f"window must be >= 0, got {window}")
-    if scope not in SCOPES:
-        raise ValueError(f"scope must be one of {', '.join(SCOPES)}; got {scope!r}")
-    if not 0.0 <= min_prob <= 1.0:
-        raise ValueError(f"min_prob must be in 0..1, got {min_prob}")
-    if not 1 <= max_candidates <= 256:
-        raise ValueError(f"max_candidates must be in 1..256, got {max_candidates}")
-    if cross_problem_tokens < 0:
-        raise ValueError(f"cross_problem_tokens must be >= 0, got {cross_problem_tokens}")
+@dataclass(frozen=True)
+class DrafterOptions:
+    """Options of `HistoryDrafter`. Raises ValueError, in one line, for a value outside its range."""
+
+    window: int = 16  # history ticks (steps or epochs) kept, the current one included; 0: no history
+    scope: str = "problem+request"  # where occurrences are looked up: one of SCOPES
+    min_prob: float = 0.02  # a draft ends before the probability that all of it is accepted falls below this
+    max_candidates: int = 64  # occurrences in the problem considered for each drafted token, at most 256
+    cross_problem_tokens: int = 65536  # tokens of finished texts that problems may see of each other; 0: none
+    warm: str | Path | None = None  # a saved history to start with
+
+    def __post_init__(self) -> None:
+        if self.window < 0:
+            raise ValueError(f"window must be >= 0, got {self.window}")
+        if self.scope not in SCOPES:
+            raise ValueError(f"scope must be one of {', '.join(SCOPES)}; got {self.scope!r}")
+        if not 0.0 <= self.min_prob <= 1.0:
+            raise ValueError(f"min_prob must be in 0..1, got {self.min_prob}")
+        if not 1 <= self.max_candidates <= 256:
+            raise ValueError(f"max_candidates must be in 1..256, got {self.max_candidates}")
+        if self.cross_problem_tokens < 0:
+            raise ValueError(f"cross_problem_tokens must be >= 0, got {self.cross_problem_tokens}")
+
+    @property
+    def history_window(self) -> int:
+        """The window in force: scopes without history keep none."""
+        return 0 if self.scope in ("siblings", "own") else self.window
+
+    @property
+    def shared_tokens(self) -> int:
+        """`cross_problem_tokens` in force: only scopes that keep problems apart have a fallback across problems."""
+        return self.cross_problem_tokens if self.scope in ("problem+request", "problem") else 0
+
+
+DEFAULTS = DrafterOptions()

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from das.drafter import options as constants
+from das.drafter import constants
 from das.drafter.draft import Draft
-from das.drafter.options import check_options
+from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.prior import PRIOR, SIZES
 
 VOTE_RATE, MIX_RATE = 0.005, 0.002
@@ -92,18 +92,18 @@ class ReferenceDrafter:
     def __init__(
         self,
         *,
-        window: int = 16,
-        scope: str = "problem+request",
-        min_prob: float = 0.005,
-        max_candidates: int = 64,
-        cross_problem_tokens: int = 65536,
+        window: int = DEFAULTS.window,
+        scope: str = DEFAULTS.scope,
+        min_prob: float = DEFAULTS.min_prob,
+        max_candidates: int = DEFAULTS.max_candidates,
+        cross_problem_tokens: int = DEFAULTS.cross_problem_tokens,
     ) -> None:
-        check_options(window, scope, min_prob, max_candidates, cross_problem_tokens)
-        self.window = 0 if scope in ("siblings", "own") else window
+        options = DrafterOptions(window, scope, min_prob, max_candidates, cross_problem_tokens)
+        self.window = options.history_window
         self.scope = scope
         self.min_prob = min_prob
         self.max_candidates = max_candidates
-        self.cross_problem_tokens = cross_problem_tokens if scope in ("problem+request", "problem") else 0
+        self.cross_problem_tokens = options.shared_tokens
         self.clock = 0
         self._problems: dict[str, _Problem] = {}
         self._requests: dict[str, _Request] = {}
@@ -123,7 +123,7 @@ class ReferenceDrafter:
                 store.log += [(text, i) for i in range(len(whole))]
             text, users = store.prompts[whole]
             store.prompts[whole] = (text, users + 1)
-        context = list(whole[-constants.CONTEXT :])
+        context = list(whole[-constants.PROMPT_CONTEXT :])
         self._requests[request] = _Request(key, _Text(context, len(context), key), whole)
 
     def observe(self, request: str, tokens: Sequence[int]) -> None:
@@ -156,9 +156,12 @@ class ReferenceDrafter:
             store.log = [(t, i) for t, i in store.log if t is not live.text]
             return
         mine = [t for t in self._shared if t.key == live.key]
-        if live.text.length > self.cross_problem_tokens or sum(t.clock == self.clock for t in mine) == constants.COPIES:
+        if (
+            live.text.length > self.cross_problem_tokens
+            or sum(t.clock == self.clock for t in mine) == constants.SHARED_TEXTS
+        ):
             return
-        if len(mine) == constants.COPIES:
+        if len(mine) == constants.SHARED_TEXTS:
             self._shared.remove(mine[0])
         self._shared.append(live.text)
         while sum(t.length for t in self._shared) > self.cross_problem_tokens:
@@ -198,8 +201,8 @@ class ReferenceDrafter:
         reach = 1.0
         while len(draft.tokens) < limit:
             if not found:
-                few = [min(n, constants.FEW) for n in constants.VISITS]
-                most = constants.FEW if draft.tokens else self.max_candidates
+                few = [min(n, constants.FALLBACK_VISITS) for n in constants.VISITS]
+                most = constants.FALLBACK_VISITS if draft.tokens else self.max_candidates
                 found = self._gather(request, context, few if draft.tokens else constants.VISITS)
                 found = found[: min(most, self.max_candidates)] + self._gather_others(request, context, few)
             if not found:
@@ -251,7 +254,7 @@ class ReferenceDrafter:
             newest = [f for f in matches if f.match >= order][:most]
             found += [f for f in newest if f.match < above and f.text.key != request.key]
             above = order
-        return found[: constants.OTHERS]
+        return found[: constants.CROSS_PROBLEM_CANDIDATES]
 
     def _source(self, request: _Request, text: _Text) -> int:
         if text is request.text:

@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import dataclass
 
 from das.drafter import native
-from das.drafter.options import COPIES
+from das.drafter.constants import SHARED_TEXTS
 
 
 @dataclass
@@ -47,10 +47,10 @@ class SharedTexts:
     def add(self, past: Request, clock: int) -> None:
         """Copy a finished text, if it is among its problem's first of this clock.
 
-        A problem shares its COPIES newest such texts; the oldest texts of all make room.
+        A problem shares its SHARED_TEXTS newest such texts; the oldest texts of all make room.
         """
         mine = self._of.get(past.key, [])
-        if past.length > self._room or sum(c == clock for c, _ in mine) == COPIES:
+        if past.length > self._room or sum(c == clock for c, _ in mine) == SHARED_TEXTS:
             return
         past.copy = native.check(self._lib.das_share(self._core, past.handle, past.context))
         native.check(self._lib.das_end(self._core, past.copy, 1, clock))
@@ -58,7 +58,7 @@ class SharedTexts:
         self._of[past.key] = mine
         self._all[past.copy] = past
         self._tokens += past.length
-        if len(mine) > COPIES:
+        if len(mine) > SHARED_TEXTS:
             self.drop(mine[0][1])
         while self._tokens > self._room:
             self.drop(next(iter(self._all.values())))

@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from das.budget import make_budget
+from das.budget import DEFAULT_BUDGET, make_budget
 from das.drafter import HistoryDrafter
 from das.engine import patches
 
 if TYPE_CHECKING:
     from vllm import LLM
-
-
-# The defaults of configs/drafter/history.yaml and configs/budget/marginal.yaml, for those who use no config.
-DRAFTER: Mapping[str, Any] = {"window": 16, "min_prob": 0.02}
-BUDGET: Mapping[str, Any] = {"name": "marginal", "tokens": 32, "ratio": 64}
 
 
 class EngineError(RuntimeError):
@@ -43,8 +38,8 @@ class EngineSettings:
     tensor_parallel_size: int = 1
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
     seed: int = 0
-    drafter: Mapping[str, Any] = field(default_factory=lambda: DRAFTER)  # arguments of HistoryDrafter
-    budget: Mapping[str, Any] = field(default_factory=lambda: BUDGET)  # name and arguments of the budget policy
+    drafter: Mapping[str, Any] = field(default_factory=dict)  # options of HistoryDrafter that differ from its defaults
+    budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)  # name and options of the budget policy
     speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings of vLLM's own methods
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, as they are
 
@@ -98,8 +93,8 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
 
 def engine_arguments(
     method: str = "das",
-    drafter: Mapping[str, Any] = DRAFTER,
-    budget: Mapping[str, Any] = BUDGET,
+    drafter: Mapping[str, Any] | None = None,
+    budget: Mapping[str, Any] = DEFAULT_BUDGET,
     speculative: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Arguments that make a vllm.LLM keyed and, as `method` says, drafting: `LLM(model, **engine_arguments())`.
@@ -107,6 +102,7 @@ def engine_arguments(
     They mean what they mean in EngineSettings. Sets the environment and installs the patches.
     Raises EngineError for an unknown method or a missing package, ValueError or TypeError for a bad drafter or budget.
     """
+    drafter = drafter or {}
     settings = EngineSettings(model="", method=method, drafter=drafter, budget=budget, speculative=speculative or {})
     HistoryDrafter(**drafter)  # refused here, before anything is built
     prepare_environment()

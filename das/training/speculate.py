@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from das.budget import DEFAULT_BUDGET
 from das.budget.schedule import LongestFirst
-from das.drafter import HistoryDrafter
+from das.drafter import DEFAULT_UNIT, UNITS, HistoryDrafter
 from das.engine import patches
-from das.engine.build import BUDGET, DRAFTER, EngineError, EngineSettings, prepare_environment, speculative_config
+from das.engine.build import EngineError, EngineSettings, prepare_environment, speculative_config
 from das.engine.rollout import rollout_row
 from das.training.generation import SpeculativeGeneration
 
@@ -41,16 +42,16 @@ def speculate(
     Raises EngineError, ValueError or TypeError for options that cannot be, UnsupportedVersion for other versions of
     vLLM or TRL. A trainer raises EngineError when it is used with what cannot be combined (see `refuse`).
     """
-    options = {**DRAFTER, **(drafter or {})}
-    unit = options.pop("unit", "epoch")
-    if unit not in ("epoch", "step"):
+    options = dict(drafter or {})
+    unit = options.pop("unit", DEFAULT_UNIT)
+    if unit not in UNITS:
         raise ValueError(f"drafter unit {unit!r}: choose epoch or step")
     HistoryDrafter(**options)
     gpu = torch.cuda.is_available()
     fields = {
         "method": method,
         "drafter": options,
-        "budget": budget or BUDGET,
+        "budget": budget or DEFAULT_BUDGET,
         "enforce_eager": not gpu,  # on the CPU compiling costs more than it gains
         "batch_invariant": gpu,  # without it drafts change the last bits of logits (docs/exactness.md)
         **(engine or {}),

@@ -41,7 +41,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     whole = Synthesis(recorded, float(task.run_length)).make(int(task.batch), task.group * task.steps, LONGEST, seed=5)
     works = grouped(whole, int(task.group), 0)
     placed = [place(work.lengths, work.problems, int(task.engines), "round_robin") for work in works]
-    times, drafter = Times(form), HistoryDrafter(min_prob=0.02)
+    times, drafter = Times(form), HistoryDrafter()
     engines = [
         TextEngine(times, int(task.slots), drafter, make_budget(plain(config.budget)), LONGEST, name=f"{e}-")
         for e in range(task.engines)

@@ -77,9 +77,7 @@ def choose(path: Path, task: DictConfig) -> Workload:
 def replayed(work: Workload, times: Times, budget: dict[str, Any], group: int) -> dict[str, Any]:
     """Epoch after epoch, the next `group` responses of every problem at once on one engine."""
     epochs = grouped(work, group, 0)
-    engine = TextEngine(
-        times, len(epochs[0]), HistoryDrafter(min_prob=0.02), make_budget(budget), int(work.lengths.max())
-    )
+    engine = TextEngine(times, len(epochs[0]), HistoryDrafter(), make_budget(budget), int(work.lengths.max()))
     steps = [simulate_rollout(epoch, [engine], [range(len(epoch))], i + 1) for i, epoch in enumerate(epochs)]
     return {
         "tokens_per_pass": sum(step.tokens for step in steps) / sum(step.passes for step in steps),

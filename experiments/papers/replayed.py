@@ -85,7 +85,7 @@ def arm(
     """Steps of an arm on one engine; budget None: no speculation. epoch: steps until the drafter's clock moves."""
     engine: Engine = PlainEngine(times, slots)
     if budget is not None:
-        history = HistoryDrafter(**{"min_prob": 0.02, **drafter})
+        history = HistoryDrafter(**drafter)
         engine = TextEngine(times, slots, history, make_budget(budget), most)
     return [simulate_rollout(work, [engine], [range(len(work))], (i + 1) // epoch) for i, work in enumerate(works)]
 

@@ -13,7 +13,7 @@ def against_array(tokens: int) -> dict[str, float]:
     """The paper's Fig 5: query and insertion of 100 tokens, here against a suffix array that is sorted anew."""
     (_, texts), *_ = generated(1, max(2, tokens // 1000), min(1000, tokens // 2), 1)
     corpus = np.concatenate(texts)
-    drafter = HistoryDrafter(cross_problem_tokens=0)
+    drafter = HistoryDrafter(cross_problem_tokens=0, min_prob=0.005)
     drafter.begin("past", "p", [])
     drafter.observe("past", corpus)
     drafter.begin("live", "p", [])

@@ -132,12 +132,12 @@ def histories(
     works = grouped(whole, group, 0)
     rows = []
     for history in task.history:
-        shared = HistoryDrafter(min_prob=0.02)
+        shared = HistoryDrafter()
         engines = [
             TextEngine(
                 times,
                 batch * group,
-                shared if history == "shared" else HistoryDrafter(min_prob=0.02),
+                shared if history == "shared" else HistoryDrafter(),
                 make_budget(budget),
                 LONGEST,
                 name=f"{e}-",

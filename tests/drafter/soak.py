@@ -15,7 +15,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from das.drafter import HistoryDrafter
-from das.drafter.history import SCOPES
+from das.drafter.options import SCOPES
 from tests.drafter.test_history import drive
 
 
@@ -51,7 +51,7 @@ def resident_mib() -> float:
 def minutes(count: float) -> None:
     """Epochs of 8 problems x 8 siblings x 500 tokens with a window of 4; prints memory twenty times."""
     rng = np.random.default_rng(0)
-    drafter = HistoryDrafter(window=4)
+    drafter = HistoryDrafter(window=4, min_prob=0.005)
     start = time.monotonic()
     clock, tokens, said = 0, 0, -1
     while time.monotonic() - start < count * 60:

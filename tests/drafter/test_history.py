@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from das.drafter import Draft, HistoryDrafter
-from das.drafter.history import SCOPES
+from das.drafter.options import SCOPES
 from das.drafter.reference import ReferenceDrafter, _exp, _log
 
 BIG = 2**31 - 1

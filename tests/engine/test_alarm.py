@@ -83,7 +83,7 @@ def roll(engines: Engines, tiny_policy: str) -> Iterator[tuple[Go, Any]]:
     from vllm import SamplingParams
 
     llm = engines.build(
-        tiny_policy, method="das", max_num_seqs=4, drafter={"window": 16}, budget={"name": "fixed", "tokens": 8}
+        tiny_policy, method="das", max_num_seqs=4, drafter={"min_prob": 0.005}, budget={"name": "fixed", "tokens": 8}
     )
     clock = 0
 

@@ -127,12 +127,12 @@ def test_shared_history_knows_what_other_engines_generated() -> None:
     work = workload(["a", "b"], [random.integers(0, 5000, 400) for _ in range(2)])
     tokens_per_pass = {}
     for history in ("shared", "private"):
-        one = HistoryDrafter(cross_problem_tokens=0)
+        one = HistoryDrafter(cross_problem_tokens=0, min_prob=0.005)
         engines = [
             TextEngine(
                 TIMES,
                 2,
-                one if history == "shared" else HistoryDrafter(cross_problem_tokens=0),
+                one if history == "shared" else HistoryDrafter(cross_problem_tokens=0, min_prob=0.005),
                 make_budget({"name": "fixed", "tokens": 8}),
                 500,
                 name=f"{e}-",

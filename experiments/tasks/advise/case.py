@@ -56,7 +56,7 @@ class Case:
 
     def text(self, budget: dict[str, Any], **drafter: Any) -> tuple[list[Step], TextEngine]:
         """Steps with the history drafter, and the engine as the last one left it."""
-        history = HistoryDrafter(**{"min_prob": 0.02, **drafter})
+        history = HistoryDrafter(**drafter)
         engine = TextEngine(self.times(), self.simulated_slots, history, make_budget(budget), self.most)
         return self.simulate(engine), engine
 
