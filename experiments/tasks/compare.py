@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from analysis import arms as arm_analysis
 from analysis import figures
 from das.engine.build import EngineError
+from das.process import die_with_parent
 from das.training.turns import PipeTurns
 from experiments.harness import one_by_one, resume, setup
 from experiments.harness.arm import quiet_into, train_arm
@@ -21,7 +22,6 @@ from experiments.harness.vary import variants
 from experiments.run.errors import CONFIGS, RunFailed, UserError, compose_config
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from rewards.isolation import die_with_parent
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
