@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from das.process import die_with_parent
 from rewards import isolation, values
 from rewards.isolation import Limits
 from rewards.solution import answer_calls, read_frame, run_program
@@ -36,7 +37,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     jailed, root, limits = sys.argv[2] == "full", sys.argv[3], Limits(**json.loads(sys.argv[4]))
     sys.argv = [""]
-    isolation.die_with_parent()
+    die_with_parent()
     Path("/proc/self/oom_score_adj").write_text("1000")  # short of memory, the kernel ends a solution, not the trainer
     null = os.open(os.devnull, os.O_RDWR)
     try:
@@ -145,7 +146,7 @@ class _Jailed(_Forker):
         if inner:
             _, status = os.waitpid(inner, 0)
             os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-        isolation.die_with_parent()
+        die_with_parent()
         self.namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
         isolation.enter_jail(root)
 

@@ -15,6 +15,8 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from das.process import die_with_parent
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
@@ -22,7 +24,7 @@ NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
 )  # fmt: skip
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
-_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
+_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
 _SYS_PIVOT_ROOT, _SYS_MOUNT_SETATTR, _SYS_CAPSET = 155, 442, 126  # x86_64, as everything below
 NOBODY = 65534
 
@@ -71,11 +73,6 @@ def unshare(flags: int) -> None:
 def rejoin_pid_namespace(fd: int) -> None:
     """Let children be born into the namespace behind `fd` again. Raises OSError."""
     _call("setns", fd, NEWPID)
-
-
-def die_with_parent() -> None:
-    """SIGKILL for this process when its parent ends."""
-    _call("prctl", _PR_SET_PDEATHSIG, 9, 0, 0, 0)
 
 
 def map_ids(pid: int) -> None:

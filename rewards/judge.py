@@ -22,6 +22,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from das.process import die_with_parent
 from rewards import isolation, values
 from rewards.forkserver import REPORT, RUNNING
 from rewards.isolation import LEAST_SHARE, WALL_TIME, Limits
@@ -245,7 +246,7 @@ def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome
 
 def main() -> None:
     """Arguments: full or weak, limits as JSON. Says {"ready": true} or {"ready": false, "why": ...}, then judges."""
-    isolation.die_with_parent()  # the end of its input is noticed between two jobs only
+    die_with_parent()  # the end of its input is noticed between two jobs only
     jobs, verdicts = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what tests print must not be taken for a verdict
     limits = Limits(**json.loads(sys.argv[2]))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from rewards import isolation
+from das.process import die_with_parent
 from rewards.workers import Workers, command
 
 # Seconds for each of math-verify's own three calls (gold, response, comparison), enforced through SIGALRM; parsing a
@@ -132,7 +132,7 @@ class MathsReward:
 
 def main() -> None:
     """Body of a worker: see rewards/workers.py."""
-    isolation.die_with_parent()  # the end of its input is noticed between two answers only
+    die_with_parent()  # the end of its input is noticed between two answers only
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what sympy prints must not be taken for an answer

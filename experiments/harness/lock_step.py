@@ -13,13 +13,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from das.engine.build import EngineError
+from das.process import die_with_parent
 from experiments.harness import resume
 from experiments.harness.arm import train_arm
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from rewards.isolation import die_with_parent
 
 
 def run_arms(

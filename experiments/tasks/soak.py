@@ -14,6 +14,7 @@ import psutil
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from analysis import soak as soak_analysis
+from das.process import die_with_parent
 from das.training.turns import Alone
 from experiments.harness import setup
 from experiments.harness.arm import train_arm
@@ -21,7 +22,6 @@ from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from rewards.isolation import die_with_parent
 
 FOR_EVER = 10**7  # steps, the most that is allowed: the clock ends the training
 ROLES = ("rewards.forkserver", "rewards.judge", "rewards.maths", "wandb-core", "resource_tracker")
