@@ -1,12 +1,20 @@
-"""Live progress: one line a step and arm, with the time that is left."""
+"""Live progress: one line a step and arm, with the time that is left. On a terminal also a bar."""
 
+import atexit
 import sys
 import time
 from typing import Any, TextIO
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+
 
 class Progress:
-    """Prints as work goes on. steps: training steps of each arm; arms: how many arms report."""
+    """Prints as work goes on. steps: training steps of each arm; arms: how many arms report.
+
+    terminal: where lines go. Tasks that redirect their output replace it. Where it is no terminal, lines stay plain.
+    """
 
     def __init__(self, steps: int, arms: int = 1, terminal: TextIO = sys.stdout):
         self.terminal = terminal
@@ -15,31 +23,60 @@ class Progress:
         self.total = steps * arms
         self.done = 0
         self.began: float | None = None
+        self._bar: Bar | None = None
 
-    def note(self, text: str) -> None:
-        print(text, file=self.terminal, flush=True)
+    def note(self, text: str, style: str | None = None) -> None:
+        """Print a line. style: rich's name of its colour, for terminals."""
+        if self._bar is not None:
+            self._bar.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        elif style is not None and self.terminal.isatty():
+            Console(file=self.terminal).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, file=self.terminal, flush=True)
 
     def resume(self, step: int) -> None:
-        """The first `step` steps were done by an earlier process."""
+        """Leave out the first `step` steps, which an earlier process did."""
         self.total = (self.steps - step) * self.arms
 
     def start(self) -> None:
         """The first step begins now: set-up does not count towards the estimate."""
         self.began = time.perf_counter()
+        if self.total and self.terminal.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            # Drawn anew with every step only: a thread of its own would draw into redirected output.
+            self._bar = Bar(
+                *columns,
+                console=Console(file=self.terminal),
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._bar.add_task("steps", total=self.total)
+            self._bar.start()
+            atexit.register(self._close_bar)  # gives the cursor back if the run ends early
 
     def step(self, row: dict[str, Any]) -> None:
         """Report one finished step of one arm."""
         if self.began is None:
+            self.start()
             self.began = time.perf_counter() - row.get("step_s", row["rollout_s"])
         self.done += 1
-        left = (time.perf_counter() - self.began) / self.done * (self.total - self.done)
-        print(
+        seconds_left = int((time.perf_counter() - self.began) / self.done * (self.total - self.done))
+        self.note(
             f"step {row['step']:3d}/{self.steps}  {row['arm']:<13s} "
             + (f"reward {row['reward']:.3f}  " if "reward" in row else "")
             + f"rollout {row['rollout_s']:6.2f} s  tokens/pass {row['tokens_per_pass']:5.2f}  "
-            f"longest {row['length_max']:5d}  ETA {int(left) // 60}:{int(left) % 60:02d}",
-            file=self.terminal,
-            flush=True,
+            f"longest {row['length_max']:5d}  ETA {seconds_left // 60}:{seconds_left % 60:02d}"
         )
         for alarm in row.get("alarms", []):
-            self.note(f"ALARM  step {row['step']}, {row['arm']}: {alarm}")
+            self.note(f"ALARM  step {row['step']}, {row['arm']}: {alarm}", style="bold red")
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self.done, refresh=True)
+            if self.done == self.total:
+                self._close_bar()
+
+    def _close_bar(self) -> None:
+        if self._bar is not None and not self._bar.console.file.closed:
+            self._bar.stop()
+        self._bar = None

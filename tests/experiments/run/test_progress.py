@@ -1,0 +1,38 @@
+"""Progress lines: plain where the output is no terminal, with a bar where it is one."""
+
+import io
+
+from experiments.run.progress import Progress
+
+ROW = {"arm": "das", "rollout_s": 1.5, "tokens_per_pass": 2.0, "length_max": 70, "reward": 0.25}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def report(terminal: io.StringIO) -> str:
+    progress = Progress(2, terminal=terminal)
+    progress.note("[bold]starting")
+    progress.start()
+    progress.step({**ROW, "step": 1})
+    progress.step({**ROW, "step": 2, "alarms": ["no token accepted"]})
+    progress.note("result: here")
+    return terminal.getvalue()
+
+
+def test_lines_are_plain_where_there_is_no_terminal() -> None:
+    lines = report(io.StringIO()).splitlines()
+    assert lines[0] == "[bold]starting"
+    assert lines[1].startswith("step   1/2  das           reward 0.250  rollout   1.50 s  tokens/pass  2.00")
+    assert lines[3] == "ALARM  step 2, das: no token accepted"
+    assert lines[4] == "result: here"
+
+
+def test_a_terminal_gets_the_same_lines_and_a_bar() -> None:
+    text = report(Terminal())
+    for line in report(io.StringIO()).splitlines():
+        assert line in text
+    assert "1/2" in text
+    assert "\x1b[?25h" in text  # the cursor is back
