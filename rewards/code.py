@@ -72,3 +72,7 @@ class CodeReward:
         sources = [code_of(completion) for completion in completions]
         self.verdicts = self.sandbox.run([job(*pair) for pair in zip(sources, tests, strict=True)])
         return [float(verdict.passed) for verdict in self.verdicts]
+
+    def take_counts(self) -> dict[str, int]:
+        """What went wrong since the last call: see rewards/workers.py."""
+        return self.sandbox.take_counts()

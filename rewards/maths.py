@@ -125,6 +125,10 @@ class MathsReward:
                 rewards[index] = found["reward"]
         return rewards
 
+    def take_counts(self) -> dict[str, int]:
+        """What went wrong since the last call: see rewards/workers.py."""
+        return self._workers.counts.take()
+
     def close(self) -> None:
         """End the workers."""
         self._workers.close()

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewards.isolation import WALL_TIME, Limits
-from rewards.workers import TALLY, WorkerError, Workers, command
+from rewards.workers import TIMEOUTS, WorkerError, Workers, command
 
 _GRACE_S = 2.0  # beyond the longest a solution may take, before its judge is taken for stuck
 
@@ -64,8 +64,12 @@ class Sandbox:
         """Verdicts in the order of the jobs, which rewards/code.py makes."""
         stuck = Verdict(False, "its judge hung or died", 0, 0.0)
         verdicts = [stuck if found is None else Verdict(**found) for found in self._workers.ask(jobs)]
-        TALLY.add(timeouts=sum(verdict.why == WALL_TIME for verdict in verdicts))
+        self._workers.counts.add(TIMEOUTS, sum(verdict.why == WALL_TIME for verdict in verdicts))
         return verdicts
+
+    def take_counts(self) -> dict[str, int]:
+        """What went wrong since the last call: see rewards/workers.py."""
+        return self._workers.counts.take()
 
     def close(self) -> None:
         """End all judges and what runs under them."""

@@ -1,7 +1,7 @@
-"""Worker processes that answer JSON lines, each answer within a time limit: what hangs or dies is replaced.
+"""A pool of worker processes that answer JSON lines. A worker that hangs or dies is replaced.
 
-A worker is `main` of a module of this package. Its first line says {"ready": true} or {"ready": false, "why": ...};
-then it answers every line it gets with one line.
+A worker runs `main` of a module of this package. Its first line is {"ready": true} or {"ready": false, "why": ...}.
+After that it answers every line it receives with one line.
 """
 
 from __future__ import annotations
@@ -17,68 +17,74 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parent.parent
-_START_S = 300.0  # for a worker to come up, on a machine busy with other things; one that dies is noticed at once
+# Seconds in which a worker must start. It is long because the machine may be busy with other work. A worker that dies
+# while it starts is noticed at once.
+_START_S = 300.0
+
+# What goes wrong with workers, counted under these names in metrics.jsonl.
+DEATHS = "judge_deaths"  # workers that died while they answered; the question was then asked once more
+FAILURES = "judge_failures"  # questions without an answer: the worker hung, or the second worker died too
+TIMEOUTS = "judge_timeouts"  # solutions that were ended by the clock, not by their CPU time
 
 
-@dataclass
-class Tally:
-    """What went wrong with the workers of this process. One for all kinds: a process trains with one reward."""
+class Counts:
+    """Counts of what went wrong with one pool of workers. Every method may be called from any thread."""
 
-    deaths: int = 0  # workers that died over a question, which then was asked once more
-    failures: int = 0  # questions left without an answer: the worker hung, or the second one died too
-    timeouts: int = 0  # solutions that the clock ended, not their CPU time
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = no_counts()
 
-    def add(self, deaths: int = 0, failures: int = 0, timeouts: int = 0) -> None:
-        """Count, from any thread."""
-        with _COUNTING:
-            self.deaths += deaths
-            self.failures += failures
-            self.timeouts += timeouts
+    def add(self, name: str, amount: int = 1) -> None:
+        """Add to the count of `name`: DEATHS, FAILURES or TIMEOUTS."""
+        with self._lock:
+            self._counts[name] += amount
 
     def take(self) -> dict[str, int]:
-        """The counts since the last call, by their names in metrics.jsonl."""
-        with _COUNTING:
-            found = {f"judge_{name}": count for name, count in vars(self).items()}
-            self.deaths = self.failures = self.timeouts = 0
-        return found
+        """Return the counts since the last call, and start again from zero."""
+        with self._lock:
+            counts, self._counts = self._counts, no_counts()
+        return counts
 
 
-TALLY = Tally()
-_COUNTING = threading.Lock()
+def no_counts() -> dict[str, int]:
+    """The counts of a reward that uses no workers."""
+    return {DEATHS: 0, FAILURES: 0, TIMEOUTS: 0}
 
 
 class WorkerError(RuntimeError):
-    """A worker cannot be started; the message is its own, or says that there was none."""
+    """A worker could not start. The message is the worker's own, or says that it gave none."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Command line that calls `main` of rewards/`module`.py, with nothing of the user's own on the path."""
+    """Command line that calls `main` of rewards/`module`.py. The user's own site-packages are not on its path."""
     boot = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from rewards.{module} import main; main()"
     return [sys.executable, "-s", "-P", "-c", boot, *arguments]
 
 
 class _Worker:
-    """One process."""
+    """One worker process."""
 
-    def __init__(self, line: list[str]):
-        # A process group of its own: killed as one, and an interrupt at the terminal is the trainer's to handle.
-        self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    def __init__(self, command_line: list[str]):
+        # The process leads a session of its own: it and its children are killed together, and an interrupt at the
+        # terminal reaches only the trainer.
+        self.process = subprocess.Popen(
+            command_line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
         try:
-            said = self._read(_START_S)
+            greeting = self._read(_START_S)
         except EOFError:
-            said = None
-        if said is None or not said["ready"]:
+            greeting = None
+        if greeting is None or not greeting["ready"]:
             self.stop()
-            raise WorkerError(said["why"] if said else "a worker ended or did not answer: see the log above")
+            raise WorkerError(greeting["why"] if greeting else "a worker ended or did not answer: see the log above")
 
     def _read(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next line; None if the process says nothing in time. Raises EOFError if it has ended."""
+        """The next line; None if the process writes nothing in time. Raises EOFError if it has ended."""
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], timeout_s)
         if not ready:
@@ -89,9 +95,9 @@ class _Worker:
         return dict(json.loads(line))
 
     def ask(self, question: bytes, timeout_s: float) -> dict[str, Any] | None:
-        """The answer to one line; None if it takes too long. Raises EOFError if the process died over it."""
+        """The answer to one line; None if it takes too long. Raises EOFError if the process died meanwhile."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # then there is no answer to read either
+        with suppress(BrokenPipeError):  # the process has ended; reading its answer then raises EOFError
             self.process.stdin.write(question)
             self.process.stdin.flush()
         return self._read(timeout_s)
@@ -105,12 +111,13 @@ class _Worker:
 
 
 class Workers:
-    """`parallel` workers of one kind. They end with close, or with this process, however it ends."""
+    """`parallel` workers of one kind. They end when `close` is called, and when this process ends in any way."""
 
-    def __init__(self, line: list[str], parallel: int, timeout_s: float):
-        """line: see command. timeout_s: for one answer. Raises WorkerError."""
-        self._line, self._timeout_s = line, timeout_s
-        self._free: SimpleQueue[_Worker] = SimpleQueue()
+    def __init__(self, command_line: list[str], parallel: int, timeout_s: float):
+        """command_line: see `command`. timeout_s: seconds for one answer. Raises WorkerError."""
+        self.counts = Counts()
+        self._command_line, self._timeout_s = command_line, timeout_s
+        self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._all: set[_Worker] = set()
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(parallel, "reward")
@@ -122,29 +129,29 @@ class Workers:
             raise
 
     def _start(self) -> None:
-        worker = _Worker(self._line)
+        worker = _Worker(self._command_line)
         with self._lock:
             self._all.add(worker)
-        self._free.put(worker)
+        self._idle.put(worker)
 
     def _ask(self, question: Any) -> dict[str, Any] | None:
         line = json.dumps(question).encode() + b"\n"
         for _ in range(2):
-            worker = self._free.get()
+            worker = self._idle.get()
             try:
                 answer = worker.ask(line, self._timeout_s)
-            except EOFError:  # killed from outside, or by the question: asking once more tells
+            except EOFError:  # something else killed the worker, or the question did: a second worker will tell
                 self._replace(worker)
-                TALLY.add(deaths=1)
-                if worker.process.returncode == -signal.SIGXCPU:  # so it would end again
+                self.counts.add(DEATHS)
+                if worker.process.returncode == -signal.SIGXCPU:  # the question used up the CPU time, and would again
                     break
                 continue
             if answer is not None:
-                self._free.put(worker)
+                self._idle.put(worker)
                 return answer
             self._replace(worker)
             break
-        TALLY.add(failures=1)
+        self.counts.add(FAILURES)
         return None
 
     def _replace(self, worker: _Worker) -> None:
@@ -154,7 +161,10 @@ class Workers:
         self._start()
 
     def ask(self, questions: Sequence[Any]) -> list[dict[str, Any] | None]:
-        """Answers in the order of the questions; None where a worker hung, or two died, over it. Raises WorkerError."""
+        """Answers in the order of the questions. Raises WorkerError.
+
+        An answer is None where a worker hung over the question, or two workers died over it.
+        """
         return list(self._threads.map(self._ask, questions))
 
     def close(self) -> None:

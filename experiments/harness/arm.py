@@ -16,7 +16,6 @@ from das.training.turns import Turns
 from experiments.harness import resume
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.run_folder import RunFolder, write_text
-from rewards.workers import TALLY
 
 
 def train_arm(
@@ -69,7 +68,7 @@ def train_arm(
         tracker = Tracker(config, config.arm.name, group, folder)
 
     def on_step(row: dict[str, Any], rollout: Any, rewards: list[float]) -> None:
-        row = {"arm": config.arm.name, **row, **TALLY.take()}
+        row = {"arm": config.arm.name, **row, **reward.take_counts()}
         row["alarms"] = row["alarms"] + tracker.log(row)
         run.add_rollout(row["step"], rollout_rows(rollout, rewards))
         run.add_timeline(row["step"], {k: v for k, v in rollout.report.items() if k.startswith(("step_", "pass_"))})
@@ -79,12 +78,13 @@ def train_arm(
     try:
         steps_per_epoch = max(1, len(rows) // setup.problems_per_step(config))
         unit_steps = steps_per_epoch if config.drafter.unit == "epoch" else 1
+        reward = setup.reward(config)
         trainer = SpeculativeGRPOTrainer(
             model=model,
             processing_class=AutoTokenizer.from_pretrained(policy, trust_remote_code=False),
             train_dataset=rows,
             args_=args,
-            reward=setup.reward(config),
+            reward=reward,
             engine=settings,
             checkpoints=Checkpoints(saved, config.checkpoint.keep, about),
             turns=turns,

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import fields
-from functools import cache
 from math import lcm
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from experiments.problems import load
 from experiments.run.checks import check_values
 from experiments.run.errors import CONFIGS, UserError, reading
 from experiments.run.plain import plain
-from rewards.brevity import brevity_reward
 from rewards.code import CodeReward
+from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations
 from rewards.isolation import Limits
 from rewards.maths import MathsReward
 from rewards.sandbox import Sandbox, SandboxError
@@ -255,33 +254,20 @@ def _row(problem: Any) -> dict[str, Any]:
     return {"prompt": [{"role": "user", "content": problem.question}], "problem_id": problem.problem_id}
 
 
-def reward(config: DictConfig) -> Callable[..., list[float]]:
-    """The reward in the form TRL calls it: completions as conversations, dataset columns as keywords.
+def reward(config: DictConfig) -> ConversationReward:
+    """The reward in the form in which TRL calls it. Its workers and judges start at the first call."""
 
-    Workers and judges start at the first call.
-    """
-
-    def texts(completions: list[list[dict[str, str]]]) -> list[str]:
-        return [turn[-1]["content"] for turn in completions]
-
-    @cache
     def maths_workers() -> MathsReward:
         return MathsReward(config.reward.parallel, config.reward.timeout_s)
 
-    @cache
     def judges() -> CodeReward:
         return CodeReward(sandbox(config, config.reward.parallel))
 
-    def maths(completions: list[list[dict[str, str]]], answer: list[str], **columns: Any) -> list[float]:
-        return maths_workers()(texts(completions), answer)
-
-    def code(completions: list[list[dict[str, str]]], tests: list[str], **columns: Any) -> list[float]:
-        return judges()(texts(completions), tests)
-
-    def brevity(completions: list[list[dict[str, str]]], **columns: Any) -> list[float]:
-        return brevity_reward(texts(completions))
-
-    rewards: dict[str, Callable[..., list[float]]] = {"maths": maths, "code": code, "brevity": brevity}
+    rewards: dict[str, ConversationReward] = {
+        "maths": JudgedConversations(maths_workers, "answer"),
+        "code": JudgedConversations(judges, "tests"),
+        "brevity": BrevityConversations(),
+    }
     if config.reward.name not in rewards:
         raise UserError(f"reward={config.reward.name}: choose {', '.join(rewards)}")
     return rewards[config.reward.name]

@@ -11,7 +11,6 @@ import pyarrow.parquet
 import pytest
 
 from rewards.maths import MathsReward, accuracy_reward
-from rewards.workers import TALLY
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "problems"
@@ -93,11 +92,11 @@ def test_workers_agree_with_this_process(workers: MathsReward) -> None:
 def test_a_response_that_hangs_costs_its_worker_and_nothing_else() -> None:
     slow = "\\boxed{9^{9^{9^{9}}}}"  # math-verify's own limit ends it after 2 s
     reward = MathsReward(1, 1.0)
-    TALLY.take()
+    reward.take_counts()
     began = time.monotonic()
     assert reward([slow, "\\boxed{3}"], ["3", "3"]) == [0.0, 1.0]
     assert reward.hung == 1
-    assert TALLY.take() == {"judge_deaths": 0, "judge_failures": 1, "judge_timeouts": 0}
+    assert reward.take_counts() == {"judge_deaths": 0, "judge_failures": 1, "judge_timeouts": 0}
     assert time.monotonic() - began < 10
     reward.close()
 
@@ -117,9 +116,9 @@ def test_gold_equals_gold_and_nothing_else(workers: MathsReward) -> None:
 def test_a_worker_killed_from_outside_costs_no_reward() -> None:
     reward = MathsReward(1, 30.0)
     assert reward(["\\boxed{3}"], ["3"]) == [1.0]
-    TALLY.take()
+    reward.take_counts()
     (worker,) = reward._workers._all
     worker.process.kill()
     assert reward(["\\boxed{3}", "\\boxed{4}"], ["3", "3"]) == [1.0, 0.0]
-    assert TALLY.take() == {"judge_deaths": 1, "judge_failures": 0, "judge_timeouts": 0}
+    assert reward.take_counts() == {"judge_deaths": 1, "judge_failures": 0, "judge_timeouts": 0}
     reward.close()

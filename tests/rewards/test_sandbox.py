@@ -16,7 +16,6 @@ from attacks import ATTACKS, FORBIDDEN, FORBIDDEN_IN_FULL, PROGRAM_ATTACKS
 from rewards.code import job, program_tests
 from rewards.isolation import Limits
 from rewards.sandbox import Sandbox, SandboxError, Verdict
-from rewards.workers import TALLY
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = Limits(cpu_s=1, wall_s=1.5, memory_mb=256, file_mb=4, output_kb=256)
@@ -160,9 +159,9 @@ def test_the_clock_ends_what_sleeps_and_cpu_time_what_computes(isolation: str) -
     source = "import time\nbegan = time.process_time()\ndef f(x):\n    {}    return x * x"
     computes = source.format("while time.process_time() - began < x / 12: pass\n")  # 0.58 s in all
     assert function(hurried, computes).why == "passed"
-    TALLY.take()
+    hurried.take_counts()
     assert function(hurried, "import time\ndef f(x): time.sleep(99)").why == "wall time"
-    assert TALLY.take()["judge_timeouts"] == 1
+    assert hurried.take_counts()["judge_timeouts"] == 1
     part = f"import time\nbegan = time.process_time()\n{busy.format(0.3)}print(36)"
     assert program(hurried, part, [("", "36")] * 2).why == "passed"
     assert program(hurried, part, [("", "36")] * 5).why == "CPU time"  # the limit is for all tests together
@@ -180,9 +179,9 @@ def f(x):
     reply = f'["value", {{"t": "set", "v": [{numbers}]}}]'.encode()
     os.write(4, struct.pack('<I', len(reply)) + reply)
 """
-    TALLY.take()
+    roomy.take_counts()
     assert function(roomy, forged).why == "its judge hung or died"
-    assert TALLY.take() == {"judge_deaths": 1, "judge_failures": 1, "judge_timeouts": 0}
+    assert roomy.take_counts() == {"judge_deaths": 1, "judge_failures": 1, "judge_timeouts": 0}
     assert function(roomy, collide).why == "wrong answer"
     roomy.close()
 

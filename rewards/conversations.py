@@ -1,0 +1,57 @@
+"""Rewards in the form in which TRL calls them: from conversations and columns of the data set to one number each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from rewards.brevity import brevity_reward
+from rewards.workers import no_counts
+
+
+class Judge(Protocol):
+    """Scores response texts against references: MathsReward and CodeReward."""
+
+    def __call__(self, completions: list[str], references: list[str], /) -> list[float]:
+        """One reward for each completion."""
+
+    def take_counts(self) -> dict[str, int]:
+        """What went wrong since the last call: see rewards/workers.py."""
+
+
+class BrevityConversations:
+    """The brevity reward. It uses no workers, so nothing can go wrong with them."""
+
+    def __call__(self, completions: list[Sequence[Mapping[str, str]]], **columns: Any) -> list[float]:
+        """One reward for each conversation."""
+        return brevity_reward(_last_turns(completions))
+
+    def take_counts(self) -> dict[str, int]:
+        """Zeros."""
+        return no_counts()
+
+
+class JudgedConversations:
+    """A reward by a judge, which starts at the first call."""
+
+    def __init__(self, start: Callable[[], Judge], column: str):
+        """start: starts the judge. column: the column of the data set that holds the judge's references."""
+        self._start, self._column = start, column
+        self._judge: Judge | None = None
+
+    def __call__(self, completions: list[Sequence[Mapping[str, str]]], **columns: Any) -> list[float]:
+        """One reward for each conversation."""
+        if self._judge is None:
+            self._judge = self._start()
+        return self._judge(_last_turns(completions), columns[self._column])
+
+    def take_counts(self) -> dict[str, int]:
+        """What went wrong with the judge's workers since the last call: see rewards/workers.py."""
+        return no_counts() if self._judge is None else self._judge.take_counts()
+
+
+ConversationReward = BrevityConversations | JudgedConversations
+
+
+def _last_turns(completions: list[Sequence[Mapping[str, str]]]) -> list[str]:
+    return [conversation[-1]["content"] for conversation in completions]
