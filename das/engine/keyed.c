@@ -1,7 +1,7 @@
-// Keyed Gumbel-max sampling: token = argmax_v( logit[v] + gumbel(key, v) ), noise made on the fly, one pass.
+// Keyed Gumbel-max sampling: token = argmax_v( logit[v] + gumbel(key, v) ), in one pass that makes the noise on the fly.
 //
-// Every floating-point step is an IEEE add, multiply or divide in a fixed order (no libm, no fused multiply-add), so
-// that das/engine/noise.py repeats it bit for bit with torch tensors on any device.
+// Every floating-point step is an IEEE addition, multiplication or division in a fixed order. There is no libm and no
+// fused multiply-add, so das/engine/noise.py repeats the steps bit for bit with torch tensors on any device.
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -16,7 +16,8 @@ static inline uint32_t mix32(uint32_t h) {
     return h;
 }
 
-// log(x) for normal x > 0: exponent and mantissa in [sqrt(1/2), sqrt(2)), then 2 atanh((m-1)/(m+1)).
+// log(x) for normal x > 0. Splits x into an exponent e and a mantissa m in [sqrt(1/2), sqrt(2)); then
+// log(m) = 2 atanh((m-1)/(m+1)), as a polynomial.
 static inline float soft_log(float x) {
     uint32_t bits; memcpy(&bits, &x, 4);
     int32_t e = (int32_t)((bits - 0x3f3504f3u) >> 23);        // floor(log2(x / sqrt(1/2)))
@@ -35,9 +36,10 @@ static inline float soft_log(float x) {
 
 static inline float gumbel(uint32_t key0, uint32_t key1, uint32_t token) {
     uint32_t x = mix32(mix32(token * 0x9e3779b1u + key0) ^ key1);
-    float w = ((float)(int32_t)(x >> 1) + 0.5f) * 4.656612873e-10f;  // (0, 1), fine near 0: 31 bits
+    float w = ((float)(int32_t)(x >> 1) + 0.5f) * 4.656612873e-10f;  // in (0, 1), 31 bits, fine near 0
     w = w < 0.99999994f ? w : 0.99999994f;
-    // exponential = -log(1 - w), exact to rounding also for small w (the winners): log(u) * w / (1 - u), u = 1 - w
+    // The exponential -log(1 - w) is computed as -log(u) * w / (1 - u) with u = 1 - w. That is exact to rounding for
+    // small w too, and small w win.
     float u = 1.0f - w, d = 1.0f - u;
     float l = -soft_log(u) * w;
     float e = d > 0.0f ? l / d : w;
@@ -51,10 +53,10 @@ static inline uint64_t splitmix64(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-// The token of one row: argmax( logit + noise ), or plain argmax for greedy rows; the first of equals.
+// The token of one row: argmax( logit + noise ), or argmax( logit ) for a greedy row. The first of equal scores wins.
 static int64_t sample_row(const float *row, int64_t vocab, int64_t seed, int64_t position, int greedy) {
     float score[BLOCK], best = -INFINITY;
-    int64_t at = 0;
+    int64_t best_token = 0;
     uint64_t key = splitmix64(splitmix64((uint64_t)seed) ^ (uint64_t)position);
     uint32_t a = (uint32_t)key, b = (uint32_t)(key >> 32);
     for (int64_t start = 0; start < vocab; start += BLOCK) {
@@ -71,38 +73,40 @@ static int64_t sample_row(const float *row, int64_t vocab, int64_t seed, int64_t
             best = top;
             int i = 0;
             while (score[i] != top) i++;
-            at = start + i;
+            best_token = start + i;
         }
     }
-    return at;
+    return best_token;
 }
 
-// logits: rows x vocab (row stride in elements); tokens: [rows]. greedy: [rows], or NULL: no row.
+// Samples one token per row. logits: rows x vocab, the row stride in elements. tokens: [rows], the result.
+// greedy: [rows], nonzero for a greedy row; NULL means no row is greedy.
 void keyed_argmax(const float *logits, int64_t rows, int64_t vocab, int64_t stride, const int64_t *seeds,
                   const int64_t *positions, const uint8_t *greedy, int64_t *tokens) {
     for (int64_t r = 0; r < rows; r++)
         tokens[r] = sample_row(logits + r * stride, vocab, seeds[r], positions[r], greedy && greedy[r]);
 }
 
-// Each request has drafted[request] + 1 rows of logits. Its tokens are sampled one after the other up to and with the
-// first that is not the drafted one: rows after it are never looked at. emitted: requests x width, -1 after the last.
-void keyed_verify(const float *logits, int64_t vocab, int64_t stride, int64_t requests, const int64_t *drafted,
-                  const int32_t *drafts, const int64_t *seeds, const int64_t *positions, const uint8_t *greedy,
+// Each request has num_drafted[request] + 1 rows of logits. Its tokens are sampled one after the other, up to and
+// including the first that differs from the drafted one; the rows after that are never read.
+// emitted: requests x width, the result, with -1 after each request's last token.
+void keyed_verify(const float *logits, int64_t vocab, int64_t stride, int64_t requests, const int64_t *num_drafted,
+                  const int32_t *draft_tokens, const int64_t *seeds, const int64_t *positions, const uint8_t *greedy,
                   int64_t width, int32_t *emitted) {
     for (int64_t r = 0; r < requests; r++, emitted += width) {
-        int64_t n = 0, last = drafted[r];
+        int64_t n = 0, last = num_drafted[r];
         for (int accepted = 1; accepted && n <= last; n++) {
             int64_t token = sample_row(logits + n * stride, vocab, seeds[r], positions[r] + n, greedy && greedy[r]);
             emitted[n] = (int32_t)token;
-            accepted = n < last && token == drafts[n];
+            accepted = n < last && token == draft_tokens[n];
         }
         while (n < width) emitted[n++] = -1;
         logits += (last + 1) * stride;
-        drafts += last;
+        draft_tokens += last;
     }
 }
 
-// The noise itself, for tests: out[i] = gumbel(key0, key1, i).
+// The noise itself, for tests: out[token] = gumbel(key0, key1, token).
 void keyed_noise(uint32_t key0, uint32_t key1, int64_t vocab, float *out) {
     for (int64_t i = 0; i < vocab; i++) out[i] = gumbel(key0, key1, (uint32_t)i);
 }

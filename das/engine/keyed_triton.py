@@ -1,15 +1,16 @@
-"""Keyed sampling as Triton kernels: one pass over the vocabulary, noise made in registers, no V-sized tensor of it.
+"""Keyed sampling as Triton kernels: one pass over the vocabulary. The noise is made in registers and never stored.
 
-The arithmetic is keyed.c's, operation for operation: IEEE division (div_rn), no fused multiply-add
-(enable_fp_fusion=False), so that the tokens equal those of the C and the torch path. Imported for CUDA tensors only.
+The arithmetic repeats keyed.c operation for operation: IEEE division (div_rn) and no fused multiply-add
+(enable_fp_fusion=False). The tokens therefore equal those of the C and torch implementations. This module is imported
+only for CUDA tensors.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-BLOCK = 1024  # tokens of a row in registers at once
-SPLIT = 16384  # tokens a program looks at: a row of 152k is shared by 10 programs, so that few rows fill a GPU too
+BLOCK = 1024  # tokens of a row that a program holds in registers at once
+SPLIT = 16384  # tokens of a row per program: 10 programs share a row of 152k tokens, so that few rows fill a GPU too
 
 
 @triton.jit
@@ -49,56 +50,65 @@ def _gumbel(key0, key1, token):
 
 @triton.jit
 def split_argmax(
-    logits, stride, vocab, keys0, keys1, greedy, best, at,
+    logits, stride, vocab, keys0, keys1, greedy, best_scores, best_tokens,
     SPLIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Best score of each (row, split) and the first token that has it. Grid: rows x splits."""
+    """Find the best score of each (row, split) and the first token that has it. Grid: rows x splits.
+
+    logits: float32 [rows, vocab], row stride in elements. keys0, keys1: int32 [rows]. greedy: int8 [rows].
+    Writes best_scores, float32 [rows, splits], and best_tokens, int32 [rows, splits].
+    """
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     key0 = tl.load(keys0 + row).to(tl.uint32, bitcast=True)
     key1 = tl.load(keys1 + row).to(tl.uint32, bitcast=True)
-    plain = tl.load(greedy + row) != 0
+    is_greedy = tl.load(greedy + row) != 0
     top = tl.full((BLOCK,), float("-inf"), tl.float32)
-    top_at = tl.full((BLOCK,), 0, tl.int32) + split * SPLIT
+    top_token = tl.full((BLOCK,), 0, tl.int32) + split * SPLIT
     for start in range(split * SPLIT, tl.minimum(split * SPLIT + SPLIT, vocab), BLOCK):
         token = start + tl.arange(0, BLOCK)
         score = tl.load(logits + row * stride + token, mask=token < vocab, other=float("-inf"))
-        if not plain:
+        if not is_greedy:
             score = score + _gumbel(key0, key1, token)
         better = score > top
         top = tl.where(better, score, top)
-        top_at = tl.where(better, token, top_at)
+        top_token = tl.where(better, token, top_token)
     highest = tl.max(top, axis=0)
     cell = row * tl.num_programs(1) + split
-    tl.store(best + cell, highest)
-    tl.store(at + cell, tl.min(tl.where(top == highest, top_at, 0x7FFFFFFF), axis=0))
+    tl.store(best_scores + cell, highest)
+    tl.store(best_tokens + cell, tl.min(tl.where(top == highest, top_token, 0x7FFFFFFF), axis=0))
 
 
 @triton.jit
-def join_splits(best, at, tokens, splits, WIDTH: tl.constexpr):
-    """The first of the best over a row's splits. Grid: rows."""
+def join_splits(best_scores, best_tokens, tokens, splits, WIDTH: tl.constexpr):
+    """Choose, over a row's splits, the first token that has the best score. Grid: rows. Writes tokens, int64 [rows]."""
     row = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, WIDTH)
-    score = tl.load(best + row * splits + split, mask=split < splits, other=float("-inf"))
-    token = tl.load(at + row * splits + split, mask=split < splits, other=0x7FFFFFFF)
+    score = tl.load(best_scores + row * splits + split, mask=split < splits, other=float("-inf"))
+    token = tl.load(best_tokens + row * splits + split, mask=split < splits, other=0x7FFFFFFF)
     tl.store(tokens + row, tl.min(tl.where(score == tl.max(score, axis=0), token, 0x7FFFFFFF), axis=0).to(tl.int64))
 
 
 def keyed_argmax_triton(
     logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor
 ) -> torch.Tensor:
-    """Sample one token per row: logits float32 [rows, vocab]; key0, key1 int32 [rows]; greedy bool [rows] -> int64."""
+    """Sample one token per row; the same arguments and result as noise.torch_argmax.
+
+    logits: float32 [rows, vocab]. key0, key1: int32 [rows]. greedy: bool [rows]. Returns token ids, int64 [rows].
+    """
     rows, vocab = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     if rows == 0:
         return tokens
     splits = triton.cdiv(vocab, SPLIT)
-    best = torch.empty((rows, splits), dtype=torch.float32, device=logits.device)
-    at = torch.empty((rows, splits), dtype=torch.int32, device=logits.device)
+    best_scores = torch.empty((rows, splits), dtype=torch.float32, device=logits.device)
+    best_tokens = torch.empty((rows, splits), dtype=torch.int32, device=logits.device)
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     split_argmax[(rows, splits)](
-        logits, logits.stride(0), vocab, key0, key1, greedy.to(torch.int8), best, at,
+        logits, logits.stride(0), vocab, key0, key1, greedy.to(torch.int8), best_scores, best_tokens,
         SPLIT=SPLIT, BLOCK=BLOCK, enable_fp_fusion=False,
     )  # fmt: skip
-    join_splits[(rows,)](best, at, tokens, splits, WIDTH=triton.next_power_of_2(splits), enable_fp_fusion=False)
+    join_splits[(rows,)](
+        best_scores, best_tokens, tokens, splits, WIDTH=triton.next_power_of_2(splits), enable_fp_fusion=False
+    )
     return tokens

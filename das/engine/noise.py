@@ -1,8 +1,11 @@
-"""Noise of the keyed sampler: a pure function of (request seed, position, token), the same bits on every device.
+"""Noise of the keyed sampler: a pure function of (request seed, position, token), with the same bits on every device.
 
-token = argmax_v( log p(v) + Gumbel(seed, t)[v] ). Nothing else enters: not the number of drafted tokens, the batch
-order, or which engine runs the request. The CPU path is one pass in C (keyed.c), the CUDA path one pass in Triton
-(keyed_triton.py); the torch path is their bit-equal twin for other devices and the oracle of the tests.
+    token = argmax_v( log p(v) + Gumbel(seed, t)[v] )        where t is the token's position in the response
+
+Nothing else enters: not the number of drafted tokens, not the batch order, not the engine that runs the request.
+
+There are three implementations. On the CPU one pass in C (keyed.c), on CUDA one pass in Triton (keyed_triton.py). The
+torch implementation gives the same bits on any device; other devices use it, and tests compare the other two with it.
 """
 
 import ctypes
@@ -14,12 +17,12 @@ import torch
 
 from das.native import load_native
 
-REJECTED = -1  # vLLM's mark of a position without a token in sampled_token_ids
+REJECTED = -1  # what vLLM expects in sampled_token_ids where no token was emitted
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def splitmix64(x: np.ndarray) -> np.ndarray:
-    """The SplitMix64 finaliser, elementwise on uint64 (a bijection with full avalanche)."""
+    """The SplitMix64 finaliser, elementwise on uint64: a bijection with full avalanche."""
     x = x.astype(np.uint64, copy=True)
     with np.errstate(over="ignore"):
         x += _GOLDEN
@@ -29,9 +32,9 @@ def splitmix64(x: np.ndarray) -> np.ndarray:
 
 
 def row_keys(seeds: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """64-bit key of each row from its request seed and the position of the token to be emitted, as two uint32 halves.
+    """The 64-bit noise key of each row, from its request's seed and the position of the token to be emitted.
 
-    seeds, positions: int64 [rows].
+    seeds, positions: int64 [rows]. Returns the lower and the upper half of the keys, uint32 [rows] each.
     """
     key = splitmix64(splitmix64(seeds.astype(np.int64).view(np.uint64)) ^ positions.astype(np.int64).view(np.uint64))
     return (key & np.uint64(0xFFFFFFFF)).astype(np.uint32), (key >> np.uint64(32)).astype(np.uint32)
@@ -39,6 +42,7 @@ def row_keys(seeds: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.n
 
 @functools.cache
 def _native() -> ctypes.CDLL:
+    """The compiled keyed.c, with the argument types of its functions declared."""
     library = load_native(Path(__file__).with_name("keyed.c"))
     pointer, i64, u32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
     library.keyed_argmax.argtypes = [pointer, i64, i64, i64, pointer, pointer, pointer, pointer]
@@ -51,20 +55,21 @@ def _native() -> ctypes.CDLL:
 
 
 def native_noise(key0: int, key1: int, vocab: int) -> np.ndarray:
-    """Gumbel noise of one row from the C core, float32 [vocab] (tests compare the torch twin with it)."""
+    """Gumbel noise of one row from keyed.c, float32 [vocab]. For tests, which compare it with torch_noise."""
     out = np.empty(vocab, np.float32)
     _native().keyed_noise(key0, key1, vocab, out.ctypes.data)
     return out
 
 
 def _int64_address(values: np.ndarray) -> int:
+    """The address of a contiguous int64 array, for C. Raises TypeError for any other array."""
     if values.dtype != np.int64 or not values.flags.c_contiguous:
         raise TypeError(f"seeds and positions must be contiguous int64 arrays, got {values.dtype}")
     return values.ctypes.data
 
 
 def _mix32(h: torch.Tensor) -> torch.Tensor:
-    """Integer hash of keyed.c on int32 tensors; multiplication wraps, shifts are made logical by the mask."""
+    """mix32 of keyed.c on int32 tensors: multiplication wraps around, and masks make the right shifts logical."""
     h = h ^ ((h >> 16) & 0xFFFF)
     h = h * 0x21F0AAAD
     h = h ^ ((h >> 15) & 0x1FFFF)
@@ -73,8 +78,9 @@ def _mix32(h: torch.Tensor) -> torch.Tensor:
 
 
 def _soft_log(x: torch.Tensor) -> torch.Tensor:
+    """soft_log of keyed.c, operation for operation."""
     bits = x.view(torch.int32)
-    e = (bits - 0x3F3504F3) >> 23  # arithmetic shift: floor for x < sqrt(1/2) too
+    e = (bits - 0x3F3504F3) >> 23  # an arithmetic shift, which rounds down for x < sqrt(1/2) too
     m = (bits - (e << 23)).view(torch.float32)
     s = (m - 1.0) / (m + 1.0)
     z = s * s
@@ -86,7 +92,7 @@ def _soft_log(x: torch.Tensor) -> torch.Tensor:
 
 
 def torch_noise(key0: torch.Tensor, key1: torch.Tensor, vocab: int) -> torch.Tensor:
-    """Gumbel noise, float32 [rows, vocab], from int32 keys [rows]; bit-equal to keyed.c."""
+    """Gumbel noise, float32 [rows, vocab], from the key halves, int32 [rows]. Bit-equal to keyed.c."""
     token = torch.arange(vocab, dtype=torch.int32, device=key0.device) * (0x9E3779B1 - (1 << 32))
     x = _mix32(_mix32(token[None, :] + key0[:, None]) ^ key1[:, None])
     w = (((x >> 1) & 0x7FFFFFFF).to(torch.float32) + 0.5) * 4.656612873e-10
@@ -102,9 +108,9 @@ def keyed_argmax(
 ) -> torch.Tensor:
     """Sample one token per row.
 
-    logits: float32 [rows, vocab], already divided by the temperature and masked (-inf = impossible).
-    seeds, positions: int64 [rows]; greedy: bool [rows], rows that take the argmax without noise (None: no row).
-    Returns int64 [rows].
+    logits: float32 [rows, vocab], already divided by the temperature and masked (-inf: impossible token).
+    seeds, positions: int64 [rows]. greedy: bool [rows], the rows that take the argmax without noise; None means no row.
+    Returns token ids, int64 [rows]. Raises TypeError unless seeds and positions are contiguous int64 arrays.
     """
     if logits.device.type == "cpu":
         if logits.stride(1) != 1:
@@ -120,66 +126,71 @@ def keyed_argmax(
     key0, key1 = row_keys(seeds, positions)
     if greedy is None:
         greedy = np.zeros(len(seeds), np.bool_)
-    device0, device1 = (torch.from_numpy(key.view(np.int32)).to(logits.device) for key in (key0, key1))
-    plain = torch.from_numpy(np.ascontiguousarray(greedy, np.bool_)).to(logits.device)
+    device_key0, device_key1 = (torch.from_numpy(key.view(np.int32)).to(logits.device) for key in (key0, key1))
+    device_greedy = torch.from_numpy(np.ascontiguousarray(greedy, np.bool_)).to(logits.device)
     if logits.device.type == "cuda":
         from das.engine.keyed_triton import keyed_argmax_triton
 
-        return keyed_argmax_triton(logits, device0, device1, plain)
-    return torch_argmax(logits, device0, device1, plain)
+        return keyed_argmax_triton(logits, device_key0, device_key1, device_greedy)
+    return torch_argmax(logits, device_key0, device_key1, device_greedy)
 
 
 def keyed_verify(
     logits: torch.Tensor,
-    drafted: np.ndarray,
-    drafts: torch.Tensor,
+    num_drafted: np.ndarray,
+    draft_tokens: torch.Tensor,
     seeds: np.ndarray,
     positions: np.ndarray,
     greedy: np.ndarray | None = None,
 ) -> torch.Tensor:
-    """Sample the rows of a drafted pass and accept each request's drafted tokens up to the first that differs.
+    """Sample the rows of a pass with drafts, and accept each request's drafted tokens up to the first that differs.
 
-    logits: float32 [sum(drafted + 1), vocab], a request's rows together: after its text, after each drafted token.
-    drafted: int64 [requests]; drafts: int32 [sum(drafted)]; seeds, positions (of the first row): int64 [requests];
-    greedy: bool [requests] or None. Returns int32 [requests, max(drafted) + 1], REJECTED after the last emitted token.
+    logits: float32 [sum(num_drafted + 1), vocab]. A request's rows lie together: first the row after its text, then one
+    row after each of its drafted tokens.
+    num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)].
+    seeds: int64 [requests]. positions: int64 [requests], of each request's first row. greedy: bool [requests] or None.
+    Returns the emitted token ids, int32 [requests, max(num_drafted) + 1], with REJECTED after the last one. Raises
+    TypeError unless num_drafted, seeds and positions are contiguous int64 arrays.
     """
-    requests, width = len(drafted), max(drafted.tolist()) + 1
+    num_requests, width = len(num_drafted), max(num_drafted.tolist()) + 1
     if logits.device.type == "cpu":
         if logits.stride(1) != 1:
             logits = logits.contiguous()
-        emitted = torch.empty((requests, width), dtype=torch.int32)
+        emitted = torch.empty((num_requests, width), dtype=torch.int32)
         flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
-        drafts = drafts.to(torch.int32)
+        draft_tokens = draft_tokens.to(torch.int32)
         _native().keyed_verify(
-            logits.data_ptr(), logits.shape[1], logits.stride(0), requests, _int64_address(drafted), drafts.data_ptr(),
-            _int64_address(seeds), _int64_address(positions), None if flags is None else flags.ctypes.data, width,
-            emitted.data_ptr(),
+            logits.data_ptr(), logits.shape[1], logits.stride(0), num_requests, _int64_address(num_drafted),
+            draft_tokens.data_ptr(), _int64_address(seeds), _int64_address(positions),
+            None if flags is None else flags.ctypes.data, width, emitted.data_ptr(),
         )  # fmt: skip
         return emitted
-    owner = np.repeat(np.arange(requests), drafted + 1)  # [rows]
-    first_row = np.cumsum(drafted + 1) - (drafted + 1)  # [requests]
+    owner = np.repeat(np.arange(num_requests), num_drafted + 1)  # [rows]
+    first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)  # [requests]
     offset = np.arange(len(owner)) - first_row[owner]
     tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, None if greedy is None else greedy[owner])
-    return accept(tokens, drafted, drafts)
+    return accept(tokens, num_drafted, draft_tokens)
 
 
-def accept(tokens: torch.Tensor, drafted: np.ndarray, drafts: torch.Tensor) -> torch.Tensor:
-    """Of the tokens sampled on all rows [sum(drafted + 1)], what keyed_verify emits; shapes as there."""
-    place = np.arange(int(drafted.max()) + 1)[None, :]
-    first_row = np.cumsum(drafted + 1) - (drafted + 1)
-    rows = torch.from_numpy(first_row[:, None] + np.minimum(place, drafted[:, None]))  # [requests, width]
+def accept(tokens: torch.Tensor, num_drafted: np.ndarray, draft_tokens: torch.Tensor) -> torch.Tensor:
+    """The tokens that keyed_verify emits, given those sampled on all rows.
+
+    tokens: [sum(num_drafted + 1)], sampled on every row. The other arguments and the result are those of keyed_verify.
+    """
+    column = np.arange(int(num_drafted.max()) + 1)[None, :]
+    first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)
+    rows = torch.from_numpy(first_row[:, None] + np.minimum(column, num_drafted[:, None]))  # [requests, width]
     sampled = tokens[rows.to(tokens.device)].to(torch.int32)
-    padded = torch.full((sampled.numel(),), REJECTED, dtype=torch.int32, device=tokens.device)
-    padded[torch.from_numpy((place < drafted[:, None]).reshape(-1).nonzero()[0]).to(tokens.device)] = drafts.to(
-        torch.int32
-    )
-    # A token is emitted if all before it were the drafted ones.
-    matched = (sampled == padded.view(sampled.shape)).cumprod(dim=1)
+    padded_drafts = torch.full((sampled.numel(),), REJECTED, dtype=torch.int32, device=tokens.device)
+    drafted_cells = torch.from_numpy((column < num_drafted[:, None]).reshape(-1).nonzero()[0]).to(tokens.device)
+    padded_drafts[drafted_cells] = draft_tokens.to(torch.int32)
+    # A token is emitted if every token before it equals the drafted one.
+    matched = (sampled == padded_drafts.view(sampled.shape)).cumprod(dim=1)
     sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
     return sampled
 
 
 def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor) -> torch.Tensor:
-    """keyed_argmax in plain torch, on any device: key0, key1 int32 [rows]; greedy bool [rows]."""
+    """keyed_argmax in plain torch, on any device. key0, key1: int32 [rows], the key halves. greedy: bool [rows]."""
     noise = torch_noise(key0, key1, logits.shape[1])
     return (logits + noise.masked_fill_(greedy[:, None], 0.0)).argmax(dim=-1)

@@ -1,6 +1,6 @@
-"""A batch as a sampler sees it, without an engine: vLLM's own InputBatch around given sampling parameters.
+"""A batch without an engine: vLLM's own InputBatch, built around given sampling parameters.
 
-For tests and benchmarks of the verifier on logits of any shape.
+Tests and benchmarks use it to run the verifier on logits of any shape.
 """
 
 from collections.abc import Sequence
@@ -17,22 +17,25 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 @dataclass
 class PlainRunner:
-    """What KeyedSampler reads of a model runner."""
+    """The attributes of a model runner that KeyedSampler reads."""
 
     input_batch: Any
     requests: dict[str, Any]
 
 
 def plain_runner(parameters: Sequence[SamplingParams], vocab: int, device: str = "cpu") -> PlainRunner:
-    """A runner with one request for each of `parameters`, prompt [0], nothing generated yet."""
-    count = len(parameters)
-    where = torch.device(device)
-    config: Any = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=count))
-    processors = LogitsProcessors(build(config, where, False) for build in BUILTIN_LOGITS_PROCESSORS)
-    batch = InputBatch(count, 64, 64, where, vocab, [16], [4], logitsprocs=processors)
+    """A runner with one request for each of `parameters`: its prompt is [0], and nothing is generated yet.
+
+    vocab: number of tokens. device: name of a torch device.
+    """
+    num_requests = len(parameters)
+    torch_device = torch.device(device)
+    config: Any = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=num_requests))
+    processors = LogitsProcessors(build(config, torch_device, False) for build in BUILTIN_LOGITS_PROCESSORS)
+    batch = InputBatch(num_requests, 64, 64, torch_device, vocab, [16], [4], logitsprocs=processors)
     requests = {}
     for i, params in enumerate(parameters):
-        generator = None if params.seed is None else torch.Generator(where).manual_seed(params.seed)
+        generator = None if params.seed is None else torch.Generator(torch_device).manual_seed(params.seed)
         name = f"{i}-plain"
         requests[name] = CachedRequestState(name, [0], [], params, generator, ([0],), 1, [])
         batch.add_request(requests[name])
@@ -41,8 +44,11 @@ def plain_runner(parameters: Sequence[SamplingParams], vocab: int, device: str =
 
 
 def draft_metadata(drafts: Sequence[Sequence[int]], device: str = "cpu") -> SpecDecodeMetadata:
-    """vLLM's description of a pass that verifies `drafts`, as far as KeyedSampler reads it."""
-    counts = [len(draft) for draft in drafts]
+    """vLLM's description of a pass that verifies `drafts`, one for each request.
+
+    Fields that KeyedSampler never reads are empty tensors.
+    """
+    num_drafted = [len(draft) for draft in drafts]
     tokens = torch.tensor([token for draft in drafts for token in draft], dtype=torch.int32, device=device)
     unread = torch.empty(0, dtype=torch.int32, device=device)
-    return SpecDecodeMetadata(tokens, counts, unread, unread, unread, unread, unread)
+    return SpecDecodeMetadata(tokens, num_drafted, unread, unread, unread, unread, unread)

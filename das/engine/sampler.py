@@ -1,8 +1,9 @@
-"""The verifier: keyed sampling on the target's logits, for passes with and without drafts alike.
+"""The verifier: keyed sampling on the target's logits, the same for passes with and without drafts.
 
-Every row of logits (a request's next token, or the token after each of its drafted tokens) is treated as an ordinary
-decode row: same masks, same temperature, same noise(seed, position). A drafted token is accepted iff it equals the
-token sampled on its row, so what is emitted never depends on what was drafted (exactness level 2 in docs).
+A pass returns one row of logits for the next token of each request, and one more row after each drafted token. Every
+row is treated as an ordinary decode row: the same masks, the same temperature, the same noise(seed, position). A
+drafted token is accepted if and only if it equals the token sampled on its row. The emitted tokens therefore never
+depend on the draft (exactness level 2, docs/exactness.md).
 """
 
 import functools
@@ -28,195 +29,218 @@ from das.engine.noise import REJECTED, keyed_argmax, keyed_verify
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-GREEDY_BELOW = 1e-5  # vLLM's own threshold: a lower temperature means argmax
+GREEDY_BELOW = 1e-5  # temperature below which a request takes the argmax; vLLM uses the same threshold
 
 
 class UnsupportedSampling(ValueError):
-    """A request asks for something that keyed sampling cannot combine with drafts."""
+    """A request uses a sampling feature that keyed sampling cannot combine with drafts."""
 
 
 def seed_or_default(seed: int | None, request_id: str, engine_seed: int) -> int:
-    """The seed that keys a request's noise: its own, or one derived from the engine's seed and its place in the call.
+    """The seed that keys a request's noise: `seed`, or one derived from the engine's seed and the request's id.
 
-    vLLM ids look like "17-a1b2c3d4" (or "3_17-..." for the fourth of n samples); the random tail is cut off so that
-    requests without a seed repeat from run to run.
+    vLLM's ids look like "17-a1b2c3d4", or "3_17-a1b2c3d4" for the fourth of n samples. Their random tail is cut off, so
+    that a request without a seed gets the same seed in every run. Returns a signed 64-bit integer.
     """
     if seed is not None:
         return seed
-    place = request_id.rsplit("-", 1)[0]
+    repeatable_id = request_id.rsplit("-", 1)[0]
     digest = 1469598103934665603  # FNV-1a, 64 bits
-    for byte in f"{engine_seed}/{place}".encode():
+    for byte in f"{engine_seed}/{repeatable_id}".encode():
         digest = ((digest ^ byte) * 1099511628211) & 0xFFFFFFFFFFFFFFFF
     return digest - (1 << 63)
 
 
 class KeyedSampler:
-    """Stands in for vLLM's sampler and rejection sampler in one model runner."""
+    """Replaces vLLM's sampler and rejection sampler in one model runner.
+
+    engine_seed: the engine's seed, for requests that have none. logprobs_mode: vLLM's option of that name, which says
+    whether raw or processed values are reported, and whether as log-probs or as logits.
+    """
 
     def __init__(self, engine_seed: int, logprobs_mode: str):
         self.engine_seed = engine_seed
         self.logprobs_mode = logprobs_mode
-        self._seeds: dict[str, int] = {}  # by request
-        self._seeded: list[str] = []  # the requests, in batch order, that _batch_seeds is for
+        self._seeds: dict[str, int] = {}  # request id -> seed
+        self._batch_ids: list[str] = []  # request ids in batch order, to which _batch_seeds belongs
         self._batch_seeds = np.empty(0, np.int64)
 
     def sample(
         self, runner: "GPUModelRunner", logits: torch.Tensor, drafts: SpecDecodeMetadata | None
     ) -> SamplerOutput:
-        """Sample every row, accept the drafted prefix that equals it.
+        """Sample every row of a pass, and accept each request's drafted tokens up to the first that differs.
 
-        logits: [rows, vocab]; rows = live requests without drafts, sum(drafted + 1) with them.
+        logits: [rows, vocab]; rows is the number of live requests without drafts, sum(num_drafted + 1) with them.
+        Returns the emitted token ids, int32 [requests, max(num_drafted) + 1], padded with REJECTED, and their log-probs
+        where a request asks for them. Raises UnsupportedSampling.
         """
         batch = runner.input_batch
         metadata = batch.sampling_metadata
-        requests = batch.num_reqs
+        num_requests = batch.num_reqs
         layout = None if drafts is None or not any(drafts.num_draft_tokens) else _Layout(drafts)
 
-        # Copies are kept only where raw values must be reported; processing happens in place.
+        # Processing happens in place. A copy is kept only where raw values must be reported.
         logits = logits.to(torch.float32)
         wants_logprobs = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
         raw = logits.clone() if wants_logprobs and self.logprobs_mode.startswith("raw") else None
-        rows = _Rows(metadata, requests, layout)
+        rows = _Rows(metadata, num_requests, layout)
         logits = rows.apply_before_temperature(logits)
-        temperature = batch.temperature_cpu[:requests]
+        temperature = batch.temperature_cpu[:num_requests]
         greedy = None if metadata.all_random else temperature < GREEDY_BELOW
         if not metadata.all_greedy:
             logits = rows.apply_after_temperature(logits, temperature, greedy)
 
         seeds = self._request_seeds(runner)
         positions = np.subtract(
-            batch.num_tokens_no_spec[:requests], batch.num_prompt_tokens[:requests], dtype=np.int64, casting="unsafe"
+            batch.num_tokens_no_spec[:num_requests],
+            batch.num_prompt_tokens[:num_requests],
+            dtype=np.int64,
+            casting="unsafe",
         )
         if layout is None:
             emitted = keyed_argmax(logits, seeds, positions, greedy)[:, None].to(torch.int32)
         else:
-            emitted = keyed_verify(logits, layout.drafted, layout.drafts, seeds, positions, greedy)
+            emitted = keyed_verify(logits, layout.num_drafted, layout.draft_tokens, seeds, positions, greedy)
         logprobs = None
         if wants_logprobs:
             logprobs = self._logprobs(metadata, logits if raw is None else raw, emitted, layout)
         return SamplerOutput(sampled_token_ids=emitted, logprobs_tensors=logprobs)
 
     def _request_seeds(self, runner: "GPUModelRunner") -> np.ndarray:
+        """Seeds of the batch's requests in batch order, int64 [requests]; rebuilt only when the batch has changed."""
         ids = runner.input_batch.req_ids
-        if self._seeded != ids:
+        if self._batch_ids != ids:
             seeds = {}
             for name, state in runner.requests.items():
                 if name in self._seeds:
                     seeds[name] = self._seeds[name]
                 elif state.sampling_params is not None:
                     seeds[name] = seed_or_default(state.sampling_params.seed, name, self.engine_seed)
-            self._seeds, self._seeded = seeds, list(ids)
+            self._seeds, self._batch_ids = seeds, list(ids)
             self._batch_seeds = np.fromiter((seeds[name] for name in ids), np.int64, len(ids))
         return self._batch_seeds
 
     def _logprobs(
         self, metadata: SamplingMetadata, values: torch.Tensor, emitted: torch.Tensor, layout: "_Layout | None"
     ) -> LogprobsTensors:
-        """Log-probs of the emitted tokens, a cell each: [requests * (longest draft + 1)], vLLM's own layout."""
+        """Log-probs of the emitted tokens in vLLM's own layout: one cell for each of [requests * (longest draft + 1)].
+
+        values: logits [rows, vocab]. emitted: [requests, longest draft + 1].
+        """
         if metadata.logprob_token_ids:
             raise UnsupportedSampling(
                 "logprob_token_ids cannot be combined with keyed sampling: ask for logprobs=N instead"
             )
-        wanted = metadata.max_num_logprobs
-        assert wanted is not None
+        num_logprobs = metadata.max_num_logprobs
+        assert num_logprobs is not None
         tokens = emitted.reshape(-1, 1)
         if layout is not None:
             cells = layout.cells().reshape(-1)
-            used = np.arange(len(cells)) if wanted == -1 else (tokens[:, 0] != REJECTED).cpu().numpy().nonzero()[0]
+            every_cell = num_logprobs == -1
+            used = np.arange(len(cells)) if every_cell else (tokens[:, 0] != REJECTED).cpu().numpy().nonzero()[0]
             values = values[torch.from_numpy(cells[used]).to(values.device)]
         if not self.logprobs_mode.endswith("logits"):
             values = values.log_softmax(dim=-1)
-        if wanted == -1:
+        if num_logprobs == -1:
             return LogprobsTensors(torch.empty(0), values, torch.empty(0))
         if layout is not None:
-            where = torch.from_numpy(used).to(tokens.device)
-            tokens = tokens[where]
+            used_cells = torch.from_numpy(used).to(tokens.device)
+            tokens = tokens[used_cells]
         listed_tokens = tokens.to(torch.int64)
         listed = values.gather(-1, listed_tokens)
         ranks = (values >= listed).sum(dim=-1)
-        if wanted > 0:
-            top, top_tokens = values.topk(wanted, dim=-1)
+        if num_logprobs > 0:
+            top, top_tokens = values.topk(num_logprobs, dim=-1)
             listed, listed_tokens = torch.cat((listed, top), dim=1), torch.cat((listed_tokens, top_tokens), dim=1)
         listed_tokens = listed_tokens.to(torch.int32)
-        if layout is not None:  # what nobody emitted stays 0: vLLM drops it
+        if layout is not None:  # cells without an emitted token stay 0, and vLLM drops them
             listed_tokens, listed, ranks = (
-                spread.new_zeros((len(cells), *spread.shape[1:])).index_copy_(0, where, spread)
-                for spread in (listed_tokens, listed, ranks)
+                compact.new_zeros((len(cells), *compact.shape[1:])).index_copy_(0, used_cells, compact)
+                for compact in (listed_tokens, listed, ranks)
             )
         return LogprobsTensors(listed_tokens, listed, ranks)
 
 
 class _Layout:
-    """Where the rows of a drafted pass belong: a row for each request's next token, one after each drafted token."""
+    """Which request and position each row of logits belongs to in a pass with drafts.
+
+    A request's rows lie together: first the row of its next token, then one row after each of its drafted tokens.
+    """
 
     def __init__(self, drafts: SpecDecodeMetadata):
-        self.drafted = np.asarray(drafts.num_draft_tokens, np.int64)  # [requests]
-        self.drafts = drafts.draft_token_ids  # [sum(drafted)]
+        self.num_drafted = np.asarray(drafts.num_draft_tokens, np.int64)  # [requests]
+        self.draft_tokens = drafts.draft_token_ids  # [sum(num_drafted)]
 
     @functools.cached_property
     def owner(self) -> np.ndarray:
-        """Request of each row, int64 [rows]."""
-        return np.repeat(np.arange(len(self.drafted)), self.drafted + 1)
+        """Index of the request to which each row belongs, int64 [rows]."""
+        return np.repeat(np.arange(len(self.num_drafted)), self.num_drafted + 1)
 
     @functools.cached_property
     def first_row(self) -> np.ndarray:
-        """[requests]"""
-        return np.cumsum(self.drafted + 1) - (self.drafted + 1)
+        """Index of each request's first row, int64 [requests]."""
+        return np.cumsum(self.num_drafted + 1) - (self.num_drafted + 1)
 
     @functools.cached_property
     def offset(self) -> np.ndarray:
-        """How many drafted tokens are before each row, int64 [rows]."""
+        """Number of drafted tokens that precede each row, int64 [rows]."""
         return np.arange(len(self.owner)) - self.first_row[self.owner]
 
     def before(self) -> list[list[int]]:
-        """The drafted tokens before each row."""
-        drafts, starts = self.drafts.tolist(), (np.cumsum(self.drafted) - self.drafted).tolist()
+        """The drafted tokens that precede each row."""
+        tokens, starts = self.draft_tokens.tolist(), (np.cumsum(self.num_drafted) - self.num_drafted).tolist()
         return [
-            drafts[starts[request] : starts[request] + offset]
+            tokens[starts[request] : starts[request] + offset]
             for request, offset in zip(self.owner.tolist(), self.offset.tolist(), strict=True)
         ]
 
     def cells(self) -> np.ndarray:
-        """Row of each cell [requests, longest + 1]; a request's last row where it has no more."""
-        place = np.arange(int(self.drafted.max()) + 1)[None, :]
-        rows: np.ndarray = self.first_row[:, None] + np.minimum(place, self.drafted[:, None])
+        """Row of each cell of a table [requests, longest draft + 1]; shorter drafts repeat their request's last row."""
+        column = np.arange(int(self.num_drafted.max()) + 1)[None, :]
+        rows: np.ndarray = self.first_row[:, None] + np.minimum(column, self.num_drafted[:, None])
         return rows
 
 
 class _Rows:
-    """Each request's sampling parameters on all of its rows; a row sees the drafted tokens before it as output."""
+    """Applies each request's sampling parameters to all of its rows.
 
-    def __init__(self, metadata: SamplingMetadata, requests: int, layout: _Layout | None):
+    To a row, the drafted tokens before it count as generated output. layout: None in a pass without drafts.
+    """
+
+    def __init__(self, metadata: SamplingMetadata, num_requests: int, layout: _Layout | None):
         self.metadata = metadata
-        self.requests = requests
+        self.num_requests = num_requests
         self.layout = layout
 
     @functools.cached_property
     def owner(self) -> Sequence[int]:
-        """Request of each row."""
-        return range(self.requests) if self.layout is None else self.layout.owner.tolist()
+        """Index of the request to which each row belongs."""
+        return range(self.num_requests) if self.layout is None else self.layout.owner.tolist()
 
     def _expand(self, per_request: torch.Tensor) -> torch.Tensor:
-        """Values of the requests -> of their rows."""
+        """Repeat each request's values for all of its rows: [requests, ...] -> [rows, ...]."""
         if self.layout is None:
             return per_request
         return per_request[torch.from_numpy(self.layout.owner).to(per_request.device)]
 
     def _outputs(self) -> list[list[int]]:
-        """Output tokens as each row sees them."""
+        """The output tokens of each row: the request's, followed by the drafted tokens before the row."""
         outputs = self.metadata.output_token_ids
         if self.layout is None:
             return outputs
         return [[*outputs[request], *before] for request, before in zip(self.owner, self.layout.before(), strict=True)]
 
     def apply_before_temperature(self, logits: torch.Tensor) -> torch.Tensor:
-        """What may change an argmax: whitelist, bad words, minimum length, bias, penalties (vLLM's own order)."""
+        """Apply what may change an argmax: allowed tokens, bad words, minimum length, bias, penalties (vLLM's order).
+
+        Raises UnsupportedSampling.
+        """
         metadata = self.metadata
         holder = metadata.thinking_budget_state_holder
         if holder is not None and holder.has_tracked_requests():
             raise UnsupportedSampling("a thinking token budget cannot be combined with keyed sampling: leave it unset")
         if metadata.allowed_token_ids_mask is not None:
-            mask = metadata.allowed_token_ids_mask[: self.requests]
+            mask = metadata.allowed_token_ids_mask[: self.num_requests]
             logits.masked_fill_(self._expand(mask), float("-inf"))
         if metadata.bad_words_token_ids:
             words = {
@@ -248,9 +272,10 @@ class _Rows:
     def apply_after_temperature(
         self, logits: torch.Tensor, temperature: np.ndarray, greedy: np.ndarray | None
     ) -> torch.Tensor:
-        """Temperature, then what only restricts sampling: min-p, top-k, top-p.
+        """Divide by the temperature, then apply what only restricts sampling: min-p, top-k, top-p.
 
-        temperature: float32 [requests]; greedy: bool [requests], whose temperature is not applied (None: none).
+        temperature: float32 [requests]. greedy: bool [requests], the requests whose temperature is not applied; None
+        means that no request is greedy. Raises UnsupportedSampling.
         """
         if greedy is not None:
             temperature = np.where(greedy, np.float32(1.0), temperature)
@@ -269,9 +294,9 @@ class _Rows:
         if top_k is None and top_p is None:
             return logits
         if top_p is not None:
-            # A request without top-p (1.0) must not lose the tokens that underflow only because another has one.
+            # A request with top-p 1.0 must keep tokens whose probability underflows, also beside one with lower top-p.
             top_p = torch.where(top_p >= 1.0, 2.0, top_p)
-        # Always the sorting form: vLLM's faster forms depend on the batch size, and their ties with it.
+        # Always use the sorting form: vLLM picks its faster forms by batch size, and they break ties differently.
         return apply_top_k_top_p_pytorch(
             logits,
             None if top_k is None else self._expand(top_k),
@@ -279,12 +304,14 @@ class _Rows:
         )
 
     def _refuse_with_drafts(self, processor: Any) -> None:
+        """Raise UnsupportedSampling for a processor that knows requests only, in a pass with several rows a request."""
         if self.layout is not None:
             raise UnsupportedSampling(
                 f"custom logits processor {type(processor).__name__} cannot be combined with drafts: use budget=none"
             )
 
     def _logit_bias(self, logits: torch.Tensor, processor: LogitBiasLogitsProcessor) -> None:
+        """Add each request's token biases to all of its rows, in place."""
         cells = [
             (row, token, bias)
             for row, request in self._rows_of(processor.biases)
@@ -292,30 +319,34 @@ class _Rows:
         ]
         if cells:
             rows, tokens, biases = zip(*cells, strict=True)
-            where = torch.tensor([rows, tokens], device=logits.device)
-            logits[where[0], where[1]] += torch.tensor(biases, dtype=torch.float32, device=logits.device)
+            cell_indices = torch.tensor([rows, tokens], device=logits.device)
+            logits[cell_indices[0], cell_indices[1]] += torch.tensor(biases, dtype=torch.float32, device=logits.device)
 
     def _min_tokens(self, logits: torch.Tensor, processor: MinTokensLogitsProcessor) -> None:
+        """Mask the stop tokens, in place, on rows that lie before their request's minimum length.
+
+        A row stays unmasked where its grammar would otherwise allow no token at all.
+        """
         rows: list[int] = []
         tokens: list[int] = []
-        grammatical: set[int] = set()  # rows under a grammar, which may leave a stop token as the only choice
+        with_grammar: set[int] = set()  # rows whose grammar may leave a stop token as the only choice
         for row, request in self._rows_of(processor.min_toks):
             minimum, output, stop_tokens, *grammar = processor.min_toks[request]
-            before = 0 if self.layout is None else int(self.layout.offset[row])
-            if stop_tokens and len(output) + before < minimum:
+            num_drafted_before = 0 if self.layout is None else int(self.layout.offset[row])
+            if stop_tokens and len(output) + num_drafted_before < minimum:
                 rows += [row] * len(stop_tokens)
                 tokens += sorted(stop_tokens)
                 if any(grammar):
-                    grammatical.add(row)
+                    with_grammar.add(row)
         if not rows:
             return
-        where = torch.tensor([rows, tokens], device=logits.device)
-        unmasked = {row: logits[row].clone() for row in grammatical}
-        logits[where[0], where[1]] = float("-inf")
+        cell_indices = torch.tensor([rows, tokens], device=logits.device)
+        unmasked = {row: logits[row].clone() for row in with_grammar}
+        logits[cell_indices[0], cell_indices[1]] = float("-inf")
         for row, before_masking in unmasked.items():
             if torch.isneginf(logits[row]).all():
                 logits[row] = before_masking
 
     def _rows_of(self, requests: dict[int, Any]) -> list[tuple[int, int]]:
-        """(row, request) for the rows whose request is in `requests`."""
+        """(row, request) of every row whose request is a key of `requests`."""
         return [(row, request) for row, request in enumerate(self.owner) if request in requests] if requests else []
