@@ -1,25 +1,36 @@
-"""Lossless speculative rollouts: `das.speculate()` in a TRL script, `das.engine_arguments()` for a vLLM engine."""
+"""Rollouts by speculative decoding that change no token.
+
+- `das.speculate()` lets the GRPOTrainers of a TRL script draft.
+- `das.install()` and `das.engine_arguments()` do the same for a vLLM engine of your own.
+- `das.drafter.HistoryDrafter` drafts without an engine.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from das.engine.build import engine_arguments as engine_arguments
+    from das.engine.install import install as install
     from das.training.speculate import speculate as speculate
 
-__all__ = ["engine_arguments", "speculate"]
+__all__ = ["engine_arguments", "install", "speculate"]
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: the drafter alone needs neither torch nor TRL.
-    if name == "speculate":
-        from das.engine.versions import require_supported
+    # Imported on first use, because the drafter alone needs neither torch nor vLLM nor TRL.
+    match name:
+        case "speculate":
+            from das.engine.versions import require_supported
 
-        require_supported()  # before what another TRL or vLLM might not have is imported
-        from das.training.speculate import speculate
+            require_supported()  # first, because other versions of vLLM and TRL may lack what is imported next
+            from das.training.speculate import speculate
 
-        return speculate
-    if name == "engine_arguments":
-        from das.engine.build import engine_arguments
+            return speculate
+        case "install":
+            from das.engine.install import install
 
-        return engine_arguments
+            return install
+        case "engine_arguments":
+            from das.engine.build import engine_arguments
+
+            return engine_arguments
     raise AttributeError(f"module 'das' has no attribute {name!r}")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from das.engine.build import EngineSettings, build_engine, prepare_environment
+from das.engine.build import EngineSettings, build_engine
+from das.engine.environment import set_environment
 
-prepare_environment()
+set_environment()
 settings.register_profile("untimed", deadline=None)  # a first example compiles C; no test is timed
 settings.load_profile("untimed")
 
@@ -80,6 +81,9 @@ class Engines:
 
     def build(self, policy: str, **settings: Any) -> Any:
         """An engine for `policy`; `settings` override small defaults of EngineSettings."""
+        from das.engine.install import install  # here, because it imports vLLM, which most tests do without
+
+        install()
         self.close()
         defaults: dict[str, Any] = {
             "dtype": "float32",

@@ -1,13 +1,10 @@
-"""Build a vLLM engine for an arm: keyed verification for all, drafts as the arm says."""
+"""Build a vLLM engine: every engine verifies by keyed noise, and drafts by the method it is given."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from das.budget import DEFAULT_BUDGET, make_budget
 from das.drafter import HistoryDrafter
@@ -18,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class EngineError(RuntimeError):
-    """An engine cannot be built as asked; the message says what to change."""
+    """An engine cannot be built with these settings. The message says what to change."""
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What an engine needs to know. Sizes in tokens unless said otherwise."""
+    """What an engine needs to know. Sizes are in tokens unless the comment gives another unit."""
 
     model: str  # directory or hub id
-    method: str = "none"  # drafts by: none | das | ngram | suffix
+    method: str = "none"  # what drafts: none | das | ngram | suffix
     dtype: str = "auto"
     max_model_len: int | None = None
-    max_num_seqs: int = 32  # slots: requests that decode at once
+    max_num_seqs: int = 32  # requests that decode at once
     max_num_batched_tokens: int = 4096
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
@@ -41,45 +38,20 @@ class EngineSettings:
     drafter: Mapping[str, Any] = field(default_factory=dict)  # options of HistoryDrafter that differ from its defaults
     budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)  # name and options of the budget policy
     speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings of vLLM's own methods
-    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, as they are
-
-
-def prepare_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False) -> None:
-    """Set what vLLM reads from the environment; call it before an engine is built. Values the user set are kept.
-
-    threads: of torch and of the engine's kernels on the CPU; None: OMP_NUM_THREADS, 1 where that is not set.
-    """
-    if threads is None:
-        threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
-    torch.set_num_threads(threads)  # torch is loaded already: OMP_NUM_THREADS comes too late for it
-    defaults = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process, beside the trainer
-        "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the default binding fights with other busy processes for a core
-        "VLLM_CPU_ATTN_SPLIT_KV": "0",  # splitting a sequence's keys by load would make sums depend on the batch
-        "OMP_NUM_THREADS": str(threads),
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second runner (GPU default) samples where no hook of ours reaches
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    if batch_invariant:
-        defaults["VLLM_BATCH_INVARIANT"] = "1"
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
 
 
 def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
-    """vLLM's speculative_config for the arm. Raises EngineError for an unknown method or a missing package."""
+    """vLLM's speculative_config for the method. Raises EngineError for an unknown method or a missing package."""
     match settings.method:
         case "none":
             return None
         case "das":
-            longest = make_budget(settings.budget).max_draft_tokens
+            max_draft_tokens = make_budget(settings.budget).max_draft_tokens
             return {
                 "method": "custom_class",
                 "model": "das.engine.proposer.DasProposer",
-                "num_speculative_tokens": longest,
+                "num_speculative_tokens": max_draft_tokens,
             }
         case "ngram":
             return {"method": "ngram", **settings.speculative}
@@ -97,22 +69,22 @@ def engine_arguments(
     budget: Mapping[str, Any] = DEFAULT_BUDGET,
     speculative: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Arguments that make a vllm.LLM keyed and, as `method` says, drafting: `LLM(model, **engine_arguments())`.
+    """Arguments for a vllm.LLM that verifies by keyed noise and drafts by `method`:
+    `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
-    They mean what they mean in EngineSettings. Sets the environment and installs the patches.
+    The parameters mean what they mean in EngineSettings. This only builds arguments: without `das.install()` the LLM
+    raises NotInstalled.
     Raises EngineError for an unknown method or a missing package, ValueError or TypeError for a bad drafter or budget.
     """
     drafter = drafter or {}
     settings = EngineSettings(model="", method=method, drafter=drafter, budget=budget, speculative=speculative or {})
-    HistoryDrafter(**drafter)  # refused here, before anything is built
-    prepare_environment()
-    patches.apply()
+    HistoryDrafter(**drafter)  # refuses bad options before anything is built
     return _arguments(settings)
 
 
 def _arguments(settings: EngineSettings) -> dict[str, Any]:
     return {
-        "async_scheduling": False,  # vLLM turns it off for drafts; arms must differ in the drafts alone
+        "async_scheduling": False,  # vLLM turns it off for drafts; engines must differ in their drafts only
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects
         "speculative_config": speculative_config(settings),
         "worker_extension_cls": "das.engine.worker.DasWorker",
@@ -123,13 +95,14 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
 def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     """Build the engine. `overrides` are further arguments of vllm.LLM.
 
-    Raises EngineError when the model directory lacks a tokenizer or vLLM refuses the settings.
+    Raises EngineError when the model directory lacks a tokenizer or vLLM refuses the settings, NotInstalled when
+    `das.install()` was not called before.
     """
-    local = Path(settings.model)
-    if local.is_dir() and not (local / "tokenizer_config.json").exists():
-        raise EngineError(f"policy directory {local} has no tokenizer (tokenizer_config.json): save it there too")
-    keyed = _arguments(settings)
-    patches.apply()
+    directory = Path(settings.model)
+    if directory.is_dir() and not (directory / "tokenizer_config.json").exists():
+        raise EngineError(f"policy directory {directory} has no tokenizer (tokenizer_config.json): save it there too")
+    das_arguments = _arguments(settings)
+    patches.require_applied()
     from vllm import LLM
 
     arguments: dict[str, Any] = {
@@ -144,9 +117,9 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "seed": settings.seed,
-        **keyed,
+        **das_arguments,
     }
     try:
         return LLM(**arguments | dict(settings.extra) | overrides)
-    except ValueError as error:  # of vLLM's own checks
+    except ValueError as error:  # raised by vLLM's own checks
         raise EngineError(f"vLLM refuses the engine: {' '.join(str(error).split())[:400]}") from error

@@ -1,23 +1,33 @@
-"""Every patch of vLLM and TRL, each with its reason. Versions are checked first; a hook that moved is an error.
+"""Every patch of vLLM and TRL, each with its reason. Versions are checked first; a hook that has moved is an error.
+
+vLLM, patched once a process by `apply`; none of these does anything in an engine that is not das's:
 
 - GPUModelRunner._sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
-- GPUModelRunner.propose_draft_token_ids: the custom proposer class gets no request ids; drafting is timed for all arms.
+- GPUModelRunner.propose_draft_token_ids: vLLM gives a custom proposer no request ids. Drafting is timed here too, for
+  every method.
+- EngineArgs.create_engine_config: an engine of das must not start without the environment that `das.install()` sets.
 - VllmConfig.use_v2_model_runner: vLLM's second model runner, the default on GPUs for engines without drafts, has a
-  sampler of its own, so an undrafted arm would silently draw other noise.
-- GPUModelRunner._input_fits_in_drafter: when one request nears max_model_len vLLM skips the drafter for all and has
-  drafts of token 0 verified in its place, which a drafter that runs no model has no need of.
-- SamplingParams._validate_spec_decode and build_logitsprocs: vLLM's verifier cannot do min_p and logit_bias with
-  drafts, so it refuses them and does not even load their processors. The keyed verifier has both.
-- dispatch_cpu_unquantized_gemm (CPU): weights are packed and dropped, so new ones crash or go stale; and a single row
-  of a wide layer gets other bits than one of several.
-- CPUAttentionMetadataBuilder.build (CPU): more than 8 queries of a request get other bits than one at a time.
-- trl VLLMGeneration: the arguments of TRL's colocated LLM are fixed; no speculative_config, dtype or eager mode.
-- GRPOTrainer._generate_and_score_completions: TRL's backend gets token ids only, neither rows nor the step.
+  sampler of its own. An engine without drafts would silently draw other noise.
+- GPUModelRunner._input_fits_in_drafter: when one request nears max_model_len, vLLM skips the drafter for all requests
+  and verifies drafts of token 0 instead. A drafter that runs no model does not need that.
+- SamplingParams._validate_spec_decode and build_logitsprocs: vLLM's verifier cannot combine min_p and logit_bias with
+  drafts, so vLLM refuses them and does not even load their processors. The keyed verifier can.
+- dispatch_cpu_unquantized_gemm (CPU): vLLM packs the weights and drops them, so loading new ones crashes or leaves
+  stale ones. Also, a single row of a wide layer gets other bits than one row of several.
+- CPUAttentionMetadataBuilder.build (CPU): more than 8 queries of one request get other bits than one at a time.
+
+TRL:
+- grpo_trainer.VLLMGeneration, replaced only while a trainer is built (`generation_backend`): the arguments of TRL's
+  colocated LLM are fixed, without speculative_config, dtype or eager mode.
+- GRPOTrainer.__init__ and ._generate_and_score_completions, from `das.speculate()` to `das.speculate("off")`
+  (`patch_trainer`): trainers must be built with the other backend, and TRL tells its backend token ids only, neither
+  rows nor the step.
 """
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -25,29 +35,32 @@ import numpy as np
 import torch
 
 from das.engine.cpu_invariance import INPUTS, double_single_rows, split_queries
+from das.engine.environment import require_environment
 from das.engine.meter import RolloutMeter
 from das.engine.noise import REJECTED
-from das.engine.versions import UnsupportedVersion, require_supported
+from das.engine.versions import NotInstalled, UnsupportedVersion, require_trl, require_vllm
 
 _applied = False
 
 
 def apply() -> None:
-    """Install the vLLM patches, once a process. Idempotent.
+    """Patch vLLM in this process. A second call does nothing.
 
-    Raises UnsupportedVersion when vLLM or TRL is not a version these hooks were checked with, or lacks a hook.
+    Raises UnsupportedVersion when vLLM is not a version that these hooks were checked with, or lacks a hook.
     """
     global _applied
     if _applied:
         return
-    require_supported()
+    require_vllm()
     from vllm.config import VllmConfig
+    from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
     from vllm.sampling_params import SamplingParams
     from vllm.v1.worker import gpu_model_runner
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    if hasattr(VllmConfig, "use_v2_model_runner"):  # vLLM 0.26 has none
+    _patch(EngineArgs, "create_engine_config", _create_engine_config)
+    if hasattr(VllmConfig, "use_v2_model_runner"):  # vLLM 0.26 does not have it
         VllmConfig.use_v2_model_runner = _first_model_runner(VllmConfig.use_v2_model_runner)
     _patch(GPUModelRunner, "_sample", _keyed_sample)
     _patch(GPUModelRunner, "propose_draft_token_ids", _propose_with_requests)
@@ -63,11 +76,19 @@ def apply() -> None:
     _applied = True
 
 
+def require_applied() -> None:
+    """Raise NotInstalled, in one line, unless vLLM is patched in this process; UnsupportedVersion if it cannot be."""
+    if not _applied:
+        require_vllm()
+        raise NotInstalled(
+            "vLLM is not patched in this process: call das.install() before the engine is built (processes that vLLM "
+            "starts itself need das's vLLM plug-in: install das with pip, and do not leave it out of VLLM_PLUGINS)"
+        )
+
+
 def _patch(owner: type | ModuleType, name: str, replacement: Callable[..., Any]) -> None:
-    """Replace owner.name by `replacement(original, ...)`."""
-    if not hasattr(owner, name):
-        raise UnsupportedVersion(f"{owner.__name__} has no {name}: das/engine/patches.py must be updated")
-    original = getattr(owner, name)
+    """Replace owner.name by a function that calls `replacement(original, ...)`."""
+    original = _hook(owner, name)
 
     @functools.wraps(original)
     def patched(*args: Any, **kwargs: Any) -> Any:
@@ -76,9 +97,22 @@ def _patch(owner: type | ModuleType, name: str, replacement: Callable[..., Any])
     setattr(owner, name, patched)
 
 
+def _hook(owner: type | ModuleType, name: str) -> Any:
+    if not hasattr(owner, name):
+        raise UnsupportedVersion(f"{owner.__name__} has no {name}: das/engine/patches.py must be updated")
+    return getattr(owner, name)
+
+
 def das_settings(vllm_config: Any) -> dict[str, Any] | None:
-    """The `das` part of the engine's additional_config; None for engines that were not asked to be keyed."""
-    return (vllm_config.additional_config or {}).get("das")
+    """The `das` part of the engine's additional_config; None for engines that are not das's."""
+    additional_config = vllm_config.additional_config
+    return additional_config.get("das") if isinstance(additional_config, dict) else None
+
+
+def _create_engine_config(original: Callable[..., Any], engine_args: Any, *args: Any, **kwargs: Any) -> Any:
+    if das_settings(engine_args) is not None:
+        require_environment()
+    return original(engine_args, *args, **kwargs)
 
 
 def _first_model_runner(original: property) -> property:
@@ -92,8 +126,8 @@ def meter(runner: Any) -> RolloutMeter:
     """The runner's meter of the current rollout."""
     if not hasattr(runner, "das_meter"):
         runner.das_meter = RolloutMeter()
-    found: RolloutMeter = runner.das_meter
-    return found
+    rollout_meter: RolloutMeter = runner.das_meter
+    return rollout_meter
 
 
 def _keyed_sample(original: Callable[..., Any], runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
@@ -107,7 +141,7 @@ def _keyed_sample(original: Callable[..., Any], runner: Any, logits: Any, spec_d
 
             config = runner.model_config
             runner.das_sampler = KeyedSampler(config.seed or 0, config.logprobs_mode)
-        # The per-request generators stay unused: dropping them spares CPU runs a set_offset that torch's CPU lacks.
+        # The per-request generators are not used. On the CPU vLLM would call their set_offset, which torch lacks there.
         batch.generators.clear()
         batch.update_async_output_token_ids()
         output = runner.das_sampler.sample(runner, logits, spec_decode_metadata)
@@ -140,13 +174,13 @@ def _history_drafts_fit(original: Callable[..., Any], runner: Any, *args: Any) -
 
 
 def _accept_sampling_params(original: Callable[..., Any], params: Any, speculative_config: Any) -> None:
-    # das/engine/sampler.py handles min_p and logit_bias row by row; engines with vLLM's own drafters keep the refusal.
+    # das/engine/sampler.py handles min_p and logit_bias row by row. Engines with vLLM's own drafters still refuse them.
     if not _drafts_by_das(speculative_config):
         original(params, speculative_config)
         return
     from vllm.exceptions import VLLMValidationError
 
-    # Refused here, where it costs the one request; the sampler could only stop the engine.
+    # A refusal here fails one request only. The sampler could only stop the engine.
     for name, instead in (("logprob_token_ids", "ask for logprobs=N"), ("thinking_token_budget", "leave it unset")):
         if getattr(params, name, None) is not None:
             raise VLLMValidationError(f"{name} cannot be combined with das drafts: {instead}")
@@ -165,7 +199,7 @@ def _all_logits_processors(original: Callable[..., Any], vllm_config: Any, devic
 
 
 def _packed_linear(original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
-    """Pack for oneDNN as vLLM does, but keep the weights, so that new ones can be loaded and packed again."""
+    """Pack the weights for oneDNN as vLLM does, but keep them, so that new ones can be loaded and packed again."""
     from vllm.config import get_current_vllm_config
 
     if das_settings(get_current_vllm_config()) is None:
@@ -190,35 +224,53 @@ def _attention_in_pieces(
 
 
 def repack_linear_layers(model: torch.nn.Module) -> None:
-    """Pack the current weights of all linear layers; needed on the CPU after every load_weights."""
+    """Pack the current weights of all linear layers again. The CPU needs this after every load_weights."""
     for module in model.modules():
         repack: Any = getattr(module, "das_repack", None)
         if repack is not None:
             repack()
 
 
-def use_generation_backend(backend: Callable[..., Any]) -> None:
-    """Make TRL's GRPOTrainer build `backend` where it would build its own VLLMGeneration."""
-    require_supported()
+@contextmanager
+def generation_backend(backend: Callable[..., Any]) -> Iterator[None]:
+    """Inside, GRPOTrainers that are built get `backend` where TRL would build its own VLLMGeneration.
+
+    Afterwards TRL is as it was. Raises UnsupportedVersion when TRL is not a version that the hook was checked with.
+    """
+    require_trl()
     from trl.trainer import grpo_trainer
 
-    if not hasattr(grpo_trainer, "VLLMGeneration"):
-        raise UnsupportedVersion(
-            "trl.trainer.grpo_trainer has no VLLMGeneration: das/engine/patches.py must be updated"
-        )
+    original = _hook(grpo_trainer, "VLLMGeneration")
     grpo_trainer.VLLMGeneration = backend
+    try:
+        yield
+    finally:
+        grpo_trainer.VLLMGeneration = original
 
 
-_trainer_patched = False
+_trainer_originals: dict[str, Any] = {}  # methods of GRPOTrainer as TRL has them, while they are patched
 
 
-def around_generation(hook: Callable[..., Any]) -> None:
-    """Have every GRPOTrainer generate and score a batch by `hook(original, trainer, rows)`, once a process."""
-    global _trainer_patched
-    if _trainer_patched:
-        return
-    require_supported()
+def patch_trainer(build: Callable[..., Any], generate: Callable[..., Any]) -> None:
+    """Have every GRPOTrainer be built by `build(original, trainer, ...)`, and generate and score a batch by
+    `generate(original, trainer, rows)`, until `unpatch_trainer`. Patches of an earlier call are replaced.
+
+    Raises UnsupportedVersion when TRL is not a version that the hooks were checked with, or lacks a hook.
+    """
+    require_trl()
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    _patch(GRPOTrainer, "_generate_and_score_completions", hook)
-    _trainer_patched = True
+    unpatch_trainer()
+    for name, replacement in (("__init__", build), ("_generate_and_score_completions", generate)):
+        _trainer_originals[name] = _hook(GRPOTrainer, name)
+        _patch(GRPOTrainer, name, replacement)
+
+
+def unpatch_trainer() -> None:
+    """Give GRPOTrainer back the methods that `patch_trainer` replaced."""
+    if not _trainer_originals:
+        return
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    while _trainer_originals:
+        setattr(GRPOTrainer, *_trainer_originals.popitem())

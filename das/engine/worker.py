@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from das.engine.meter import RolloutMeter
-from das.engine.patches import meter, repack_linear_layers
+from das.engine.patches import meter, repack_linear_layers, require_applied
 from das.engine.proposer import DasProposer
 
 
@@ -16,6 +16,7 @@ class DasWorker:
 
     def das_begin_rollout(self, requests: int) -> None:
         """Start counting a new rollout of this many requests."""
+        require_applied()
         self.model_runner.das_meter = RolloutMeter()
         drafter: Any = getattr(self.model_runner, "drafter", None)
         if hasattr(drafter, "begin_step"):
@@ -38,6 +39,7 @@ class DasWorker:
 
         judged: whether the alarm compares it with the rollouts before; False for an evaluation.
         """
+        require_applied()
         drafter: Any = getattr(self.model_runner, "drafter", None)
         counts = meter(self.model_runner)
         history: dict[str, Any] = {}

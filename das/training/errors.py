@@ -1,4 +1,4 @@
-"""Errors of the training side that end a run."""
+"""Errors of training that end a run."""
 
 
 class WeightSyncError(RuntimeError):
@@ -6,4 +6,4 @@ class WeightSyncError(RuntimeError):
 
 
 class TrainingDiverged(RuntimeError):
-    """A loss or gradient is no number any more; neither is the policy."""
+    """A loss or a gradient norm is not finite, so the policy is lost."""

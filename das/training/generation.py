@@ -1,7 +1,10 @@
-"""TRL's generation backend on our engine: per-request seeds and problem ids, checked weight sync, measured rollouts."""
+"""TRL's generation backend on an engine of das: seeds and problem ids for each request, checked weights, measured
+rollouts. The harness's trainer and `das.speculate()` both use it."""
 
+import hashlib
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,59 +13,80 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das.budget.schedule import LongestFirst
-from das.engine.build import EngineSettings, build_engine
+from das.engine.build import EngineError, EngineSettings, build_engine
 from das.engine.rollout import Rollout, request_seed, roll_out
 from das.training.errors import WeightSyncError
 from das.trajectory import load_arrays, save_arrays
 
-# Engine and trainer compute the same sums in different order: 3e-4 was the most seen in float32 over 50 steps, bf16
-# rounds a thousand times coarser. A stale tensor is off by far more.
+# Engine and trainer add the same numbers in different order. In float32 the largest difference in 50 steps was 3e-4;
+# bf16 rounds a thousand times coarser. A stale tensor causes a far larger difference.
 LOGPROB_TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 0.5, torch.float16: 0.1}
 PROBE_TOKENS = 16
 STATE = "generation.npz"
 
 
 class SpeculativeGeneration(VLLMGeneration):
-    """Colocated vLLM with keyed verification and the arm's drafts. Set `problems` before each `generate`."""
+    """Colocated vLLM with keyed verification and drafts. Call `announce` before each `generate`."""
 
     def __init__(
         self,
         *args: Any,
         engine: EngineSettings,
-        run_seed: int,
-        clock: Callable[[int], int],
-        after_rollout: Callable[[], None],
+        history_unit: str,
         schedule: LongestFirst | None = None,
+        after_rollout: Callable[[], None] = lambda: None,
         **kwargs: Any,
     ):
-        """engine: how to build it. clock: training step -> the drafter's clock. after_rollout: called when all
-        responses are in. schedule: in which order requests get slots."""
+        """engine: how to build it. history_unit: what the drafter's window counts, "epoch" or "step". schedule: the
+        order in which requests are handed to the engine; None keeps TRL's. after_rollout: called when all responses
+        are finished. args, kwargs: those of TRL's VLLMGeneration.
+
+        Raises EngineError for arguments of TRL that das does not support (see `refuse`).
+        """
+        refuse(kwargs)
         self.engine = engine
-        self.run_seed = run_seed
-        self.clock = clock
-        self.after_rollout = after_rollout
+        self.history_unit = history_unit
         self.schedule = schedule
+        self.after_rollout = after_rollout
+        self.run_seed = 0
         self.step = 0
         self.evaluation = False
         self.problems: Sequence[str] = ()
+        self.rollouts = 0  # of the training, including the one that was announced last
+        self.history_tick = 0  # what the drafter's window counts up to once that rollout is over
+        self.num_drafted = self.num_accepted = 0  # tokens in the training's rollouts
         self.last: Rollout | None = None
-        self._begun = (0, False)  # step and evaluation that requests are counted in, and how many they are so far
-        self._requests = 0
-        self.probe = list(range(8, 24))  # tokens that weights are checked on: any will do, both sides see the same
+        self._counted_in = (0, False)  # step and evaluation flag that `_requests` belongs to
+        self._requests = 0  # requests of that step so far, over all processes
+        self.probe = list(range(8, 24))  # prompt of the weight check; any tokens do, as both sides see the same ones
         self.sync_s = 0.0
         self.sync_error = 0.0  # largest |log p(engine) - log p(trainer)| of the last check
         super().__init__(*args, **kwargs)
 
+    def announce(self, trainer: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Note what TRL does not tell its backend: the trainer is about to generate a response for each of `rows`.
+
+        From the trainer come the seed, the training step, whether this is an evaluation, and how far the training has
+        come, which moves the drafter's window. From the rows come the problem ids.
+        """
+        self.run_seed = trainer.args.seed
+        self.step = trainer.state.global_step
+        self.evaluation = not trainer.model.training
+        self.problems = [problem_id(row) for row in rows]
+        if self.evaluation:
+            return
+        self.rollouts += 1
+        problems = len(rows) * trainer.accelerator.num_processes // trainer.num_generations
+        self.history_tick = history_tick(self.history_unit, self.rollouts, trainer.train_dataset, problems)
+
     def _init_vllm(self) -> None:
-        if self.mode != "colocate":
-            raise ValueError(f"vllm_mode={self.mode!r}: das needs the engine in the trainer's process; set colocate")
         overrides: dict[str, Any] = {}
         if self.accelerator.num_processes > 1:
             from trl.trainer.utils import ensure_master_addr_port
 
             ensure_master_addr_port()
             overrides["distributed_executor_backend"] = "external_launcher"
-        # The engine in this process reseeds torch's global generator: the trainer's must not notice.
+        # The engine in this process reseeds torch's global generator. The trainer must not notice.
         with torch.random.fork_rng():
             self.llm = build_engine(self.engine, **overrides)
         self._engine_generate = self.llm.generate
@@ -73,7 +97,7 @@ class SpeculativeGeneration(VLLMGeneration):
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine and check that they arrived.
 
-        Raises WeightSyncError when log-probs of the two differ by more than rounding.
+        Raises WeightSyncError when the log-probs of the two differ by more than rounding.
         """
         start = time.perf_counter()
         super().sync_weights()
@@ -85,8 +109,8 @@ class SpeculativeGeneration(VLLMGeneration):
         from vllm import SamplingParams
 
         prompt = self.probe
-        probe = SamplingParams(temperature=1.0, max_tokens=PROBE_TOKENS, logprobs=0, seed=self.step, detokenize=False)
-        output = self._engine_generate([{"prompt_token_ids": prompt}], probe, use_tqdm=False)[0].outputs[0]
+        params = SamplingParams(temperature=1.0, max_tokens=PROBE_TOKENS, logprobs=0, seed=self.step, detokenize=False)
+        output = self._engine_generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)[0].outputs[0]
         tokens = list(output.token_ids)
         engine = torch.tensor([entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True)])
         model = self.model
@@ -103,9 +127,9 @@ class SpeculativeGeneration(VLLMGeneration):
             )
 
     def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
-        """llm.generate as TRL calls it: one shared `sampling_params`, no word about problems."""
-        if self._begun != (self.step, self.evaluation):
-            self._begun, self._requests = (self.step, self.evaluation), 0
+        """llm.generate as TRL calls it: one `sampling_params` for all prompts, and nothing about problems."""
+        if self._counted_in != (self.step, self.evaluation):
+            self._counted_in, self._requests = (self.step, self.evaluation), 0
         first = self._requests + self.accelerator.process_index * len(prompts)
         self._requests += self.accelerator.num_processes * len(prompts)  # a later call of the step gets other seeds
         outputs, self.last = roll_out(
@@ -116,24 +140,62 @@ class SpeculativeGeneration(VLLMGeneration):
             self.problems,
             [request_seed(self.run_seed, self.step, first + i, self.evaluation) for i in range(len(prompts))],
             self.step,
-            self.clock(self.step + 1),
+            self.history_tick,
             None if self.evaluation else self.schedule,
             self.evaluation,
         )
+        if not self.evaluation:
+            self.num_drafted += self.last.report["drafted"]
+            self.num_accepted += self.last.tokens - self.last.report["passes"]
         self.probe = self.last.responses[0][:32]
         self.after_rollout()
         return outputs
 
     def save_state(self, folder: Path) -> None:
-        """Write what a resumed run needs to draft and to check weights as this one would have."""
+        """Write what a resumed run needs to draft, and to check weights, as this run would have."""
         self.llm.collective_rpc("das_save_state", args=(str(folder),))
         lengths = {} if self.schedule is None else self.schedule.lengths.state()
-        save_arrays(folder / STATE, {"kind": np.array(STATE), "probe": np.array(self.probe), **lengths})
+        state = {"kind": np.array(STATE), "probe": np.array(self.probe), "rollouts": np.array(self.rollouts)}
+        save_arrays(folder / STATE, {**state, **lengths})
 
     def load_state(self, folder: Path) -> None:
-        """Go on from what `save_state` wrote."""
+        """Continue from what `save_state` wrote."""
         self.llm.collective_rpc("das_load_state", args=(str(folder),))
         arrays = load_arrays(folder / STATE, STATE)
         self.probe = arrays["probe"].tolist()
+        self.rollouts = int(arrays["rollouts"])
         if self.schedule is not None:
             self.schedule.lengths.restore(arrays)
+
+
+def history_tick(unit: str, rollouts: int, dataset: Any, problems: int) -> int:
+    """What the drafter's window counts, after `rollouts` rollouts of `problems` problems each.
+
+    unit: "step" counts rollouts, "epoch" counts passes through the dataset. A dataset without a length has no epochs,
+    so there, too, rollouts are counted.
+    """
+    if unit == "step" or not hasattr(dataset, "__len__"):
+        return rollouts
+    return rollouts // max(1, len(dataset) // problems)  # TRL leaves out the rows that fill no batch
+
+
+def problem_id(row: Mapping[str, Any]) -> str:
+    """The row's `problem_id`, or a digest of its prompt (a text or a conversation) if it has none."""
+    if "problem_id" in row:
+        return str(row["problem_id"])
+    text = json.dumps(row["prompt"], sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def refuse(arguments: Mapping[str, Any]) -> None:
+    """Raise EngineError, in one line, for arguments of TRL's VLLMGeneration that das does not support."""
+    if arguments["mode"] != "colocate":
+        raise EngineError(f'vllm_mode="{arguments["mode"]}": das drafts in the trainer\'s process; set "colocate"')
+    if arguments["enable_sleep_mode"]:
+        raise EngineError("vllm_enable_sleep_mode=True: das checks weights in an engine that is awake; set it to False")
+    if arguments["tensor_parallel_size"] > 1:
+        raise EngineError(
+            f"vllm_tensor_parallel_size={arguments['tensor_parallel_size']}: das runs an engine on one GPU; set it to 1"
+        )
+    if getattr(arguments["model"], "quantization_method", None) is not None:
+        raise EngineError("das cannot sync quantized weights into the engine: load the model without quantization")

@@ -1,4 +1,4 @@
-"""One step's rollouts on several ranks as one: what each counted is summed, the slowest one's clock is the step's."""
+"""Merge the rollouts that several ranks made in one step: counts are summed, times are the slowest rank's."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,11 @@ COUNTS = ("passes", "drafted", "decode_steps", "live_sum", "drafted_steps", "his
 
 
 def merged(rollouts: Sequence[Rollout]) -> Rollout:
-    """The step's rollout, from one a rank, in rank order; each response's cost says which `rank` it came from.
+    """The step's rollout. rollouts: one of each rank, in rank order.
 
-    rollout_s, draft_s, the timeline of passes and the calibration error are the slowest rank's, on which all others
-    wait; alarms are everyone's. Lists of responses follow each other in rank order. One rollout alone is itself.
+    rollout_s, draft_s, the timeline of passes and the calibration error are those of the slowest rank, because the
+    others wait for it. The alarms of all ranks are kept. Responses are listed in rank order, and each response's cost
+    names its `rank`. A single rollout is returned as it is.
     """
     if len(rollouts) == 1:
         return rollouts[0]
@@ -21,14 +22,14 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
         if name in report:
             report[name] = sum(rollout.report[name] for rollout in rollouts)
     report["alarms"] = [
-        f"rank {rank}: {alarm}" for rank, own in enumerate(rollouts) for alarm in own.report.get("alarms", [])
+        f"rank {rank}: {alarm}" for rank, rollout in enumerate(rollouts) for alarm in rollout.report.get("alarms", [])
     ]
     return Rollout(
         step=slowest.step,
-        problems=[problem for own in rollouts for problem in own.problems],
-        responses=[response for own in rollouts for response in own.responses],
-        finish_reasons=[reason for own in rollouts for reason in own.finish_reasons],
-        requests=[{**cost, "rank": rank} for rank, own in enumerate(rollouts) for cost in own.requests],
+        problems=[problem for rollout in rollouts for problem in rollout.problems],
+        responses=[response for rollout in rollouts for response in rollout.responses],
+        finish_reasons=[reason for rollout in rollouts for reason in rollout.finish_reasons],
+        requests=[{**cost, "rank": rank} for rank, rollout in enumerate(rollouts) for cost in rollout.requests],
         rollout_s=slowest.rollout_s,
         report=report,
     )

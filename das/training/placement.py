@@ -1,4 +1,4 @@
-"""Which problem is answered on which rank: always the same one, so that its history is where it is asked again."""
+"""Which rank answers which problem: always the same one, so that the problem's history is where it is needed again."""
 
 from collections.abc import Iterator
 
@@ -10,16 +10,16 @@ from trl.trainer.utils import RepeatSampler
 class PlacedSampler(Sampler[int]):
     """TRL's shuffled order of problems, dealt out so that problem i always goes to rank i mod `ranks`.
 
-    Every epoch is one permutation of all problems, TRL's own. A rank takes its problems in that order, and a step takes
-    equally many from each rank; rows of a step lie in rank order, as accelerate cuts them. What does not fill a step is
-    left out, as in TRL. With one rank the order is TRL's.
+    Every epoch is one permutation of all problems, the one that TRL draws. Each rank takes its problems in that order,
+    and a step takes equally many from each rank. The rows of a step are in rank order, because accelerate gives each
+    rank one run of them. Problems that do not fill a step are left out, as in TRL. With one rank the order is TRL's.
     """
 
     def __init__(self, order: RepeatSampler, ranks: int):
-        """order: TRL's sampler. Raises ValueError where a step's problems cannot be shared out equally."""
+        """order: TRL's sampler. Raises ValueError when a step's problems cannot be shared out equally."""
         self.order = order
         self.ranks = ranks
-        self.share, rest = divmod(order.batch_size, ranks)  # problems of a rank in a step
+        self.share, rest = divmod(order.batch_size, ranks)  # problems of each rank in a step
         if rest or not self.share:
             raise ValueError(f"{order.batch_size} problems a step cannot be shared out equally among {ranks} processes")
 
@@ -35,5 +35,5 @@ class PlacedSampler(Sampler[int]):
                         yield index
 
     def __len__(self) -> int:
-        """Rows of an epoch."""
+        """Rows in an epoch."""
         return len(self.order)

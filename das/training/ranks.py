@@ -1,7 +1,7 @@
-"""The processes that train one policy together: a rank each, an engine each, a GPU each where there are GPUs.
+"""The processes that train one policy together. Each has a rank, an engine and, if there are GPUs, a GPU of its own.
 
-They are started by torchrun or `accelerate launch`, which tell them who they are through the environment. Everything
-here does nothing, and imports nothing heavy, in a process that was started plainly.
+torchrun or `accelerate launch` starts them and tells each its rank through the environment. In a process that was
+started plainly, the functions here do nothing and import nothing heavy.
 """
 
 import os
@@ -12,27 +12,27 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-# Ranks wait for the slowest one's rollout, and for the main one while it makes the policy.
+# Ranks wait for the slowest rank's rollout, and for the main rank while it makes the policy.
 PATIENCE = timedelta(hours=2)
 
 
 def count() -> int:
-    """How many processes were launched; 1 for one that was started plainly."""
+    """How many processes were launched; 1 if this one was started plainly."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
-    """This process among them, from 0."""
+    """The number of this process among them, counted from 0."""
     return int(os.environ.get("RANK", "0"))
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes files and speaks."""
+    """Whether this is the process that writes files and prints."""
     return rank() == 0
 
 
 def join() -> None:
-    """Form the process group: NCCL where there are GPUs, else gloo. TRL finds and uses it."""
+    """Form the process group, with NCCL if there are GPUs and gloo otherwise. TRL finds and uses it."""
     if count() > 1:
         import torch
         from accelerate import PartialState
@@ -40,22 +40,22 @@ def join() -> None:
         PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
 
 
-def gather(mine: Any) -> list[Any]:
-    """Everyone's `mine`, in rank order, at everyone. Must be picklable; all ranks must call it."""
+def gather(value: Any) -> list[Any]:
+    """The `value` of every rank, in rank order, on every rank. Values must be picklable, and all ranks must call it."""
     if count() == 1:
-        return [mine]
+        return [value]
     from torch import distributed
 
-    found: list[Any] = [None] * count()
-    distributed.all_gather_object(found, mine)
-    return found
+    values: list[Any] = [None] * count()
+    distributed.all_gather_object(values, value)
+    return values
 
 
 @contextmanager
 def main_first() -> Iterator[None]:
-    """The main process does it alone; the others do it afterwards, finding what it left (files, downloads).
+    """The main process runs the body first, alone. The others run it afterwards, and find the files that it left.
 
-    If the main one fails, it says why, and the others end without a word.
+    If the main process fails, it says why, and the others exit silently.
     """
     if not is_main():
         try:
@@ -68,5 +68,5 @@ def main_first() -> Iterator[None]:
 
 
 def own_file(path: Path) -> Path:
-    """Where this rank keeps what each has for itself: history.npz, then history_rank1.npz ..."""
+    """This rank's version of a file that every rank writes: history.npz on rank 0, history_rank1.npz on rank 1 ..."""
     return path if is_main() else path.with_name(f"{path.stem}_rank{rank()}{path.suffix}")

@@ -1,8 +1,8 @@
-"""A GRPO trainer that can be killed: checkpoints that continue bit for bit, by transformers' own where it has them.
+"""A GRPO trainer that can be killed: a run that resumes from its checkpoints continues bit for bit.
 
-transformers saves and loads policy, optimizer, scheduler, random states and its own counters (torch files, read with
-weights_only). Added here: the data's order, which TRL draws from a generator that no checkpoint holds; the drafter's
-history and what else the rollout side has learned; atomic writing.
+transformers saves and loads the policy, the optimizer, the scheduler, random states and its own counters (torch files,
+read with weights_only). This module adds three things: the order of the data, which TRL draws from a generator that no
+checkpoint holds; the drafter's history and everything else that the rollout side has learned; atomic writing.
 """
 
 import json
@@ -22,13 +22,13 @@ from das.training.digests import optimizer_digest, weights_digest
 from das.training.generation import SpeculativeGeneration
 
 MIB = 1 << 20
-STATE = "trainer_state.json"  # transformers'
-FINAL = "final.json"  # digests, so that a run that had ended needs no engine to say so
+STATE = "trainer_state.json"  # written by transformers
+FINAL = "final.json"  # digests, so that resuming a run that had ended needs no engine
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where checkpoints go, how many stay, and what each says about its run."""
+    """Where checkpoints go, how many are kept, and what each records about its run."""
 
     folder: Path
     keep: int
@@ -36,16 +36,17 @@ class Checkpoints:
 
 
 class ResumableGRPOTrainer(GRPOTrainer):
-    """Saves into `checkpoints`, in step with `args.save_steps`."""
+    """Saves into `checkpoints` every `args.save_steps` steps."""
 
     vllm_generation: SpeculativeGeneration
     checkpoints: Checkpoints
-    _epochs_before = 0  # whole epochs that the run this one continues had seen
+    _epochs_before = 0  # epochs that the run had completed when its checkpoint was saved
 
     def resume(self, step: int) -> None:
-        """Train on from the checkpoint of `step`, which must have been verified."""
+        """Continue training from the checkpoint of `step`, which must have been verified."""
         folder = checkpoint.place(self.checkpoints.folder, step)
-        # An epoch is one draw of TRL's sampler: those before are drawn again, and the rest of this one is skipped.
+        # An epoch is one draw of TRL's sampler. Completed epochs are drawn again here; transformers skips the steps of the
+        # current one that were trained already.
         self._epochs_before = int(json.loads((folder / STATE).read_text())["epoch"])
         self.vllm_generation.load_state(folder)
         self.train(resume_from_checkpoint=str(folder))
@@ -60,20 +61,20 @@ class ResumableGRPOTrainer(GRPOTrainer):
         step = self.state.global_step
         scratch = Path(self.args.output_dir) / f"checkpoint-{step}"  # transformers' choice
         try:
-            shutil.rmtree(scratch, ignore_errors=True)  # of a run killed in here
+            shutil.rmtree(scratch, ignore_errors=True)  # left by a run that was killed in here
             super()._save_checkpoint(model, trial)
-            (scratch / "training_args.bin").unlink()  # a pickle, read by nobody
+            (scratch / "training_args.bin").unlink()  # a pickle that nobody reads
             self.vllm_generation.save_state(scratch)
             final = {"final_weights": weights_digest(self.model), "optimizer": optimizer_digest(self.optimizer)}
             (scratch / FINAL).write_text(json.dumps(final))
             checkpoint.seal(scratch, self.checkpoints.folder, step, self.checkpoints.about)
             checkpoint.prune(self.checkpoints.folder, self.checkpoints.keep)
         except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch.save on a full disk
-            # torch.save tells of a full disk in riddles only.
+            # torch.save's message does not name a full disk.
             full = shutil.disk_usage(self.checkpoints.folder.parent).free < MIB
             why = "disk full" if full else " ".join(str(error).split())[:300]
             shutil.rmtree(scratch, ignore_errors=True)
             raise CheckpointError(f"the checkpoint of step {step} could not be written: {why}") from error
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: TRL would write one with every checkpoint."""
+        """Write none. TRL would write one with every checkpoint."""

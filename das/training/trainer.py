@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer, unchanged in what it computes: it tells the engine the problem ids and notes exact numbers."""
+"""The harness's trainer: TRL's GRPOTrainer, unchanged in what it computes, that records exact numbers of every step."""
 
 import functools
 import time
@@ -26,23 +26,28 @@ RewardFunction = Callable[..., list[float]]
 
 
 class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
-    """GRPO whose rollouts may be speculative. Rows of the dataset need a `problem_id`."""
+    """GRPO on SpeculativeGeneration, as in `das.speculate()`, with a row of metrics a step, turns and checkpoints.
+
+    Building one leaves TRL as it was.
+    """
 
     def __init__(
         self,
-        *args: Any,
-        engine: EngineSettings,
-        turns: Turns,
-        clock: Callable[[int], int],
-        on_step: Callable[[dict[str, Any], Rollout, list[float]], None],
-        args_: GRPOConfig,
+        *,
+        args: GRPOConfig,
         reward: RewardFunction,
+        engine: EngineSettings,
+        history_unit: str,
+        turns: Turns,
         checkpoints: Checkpoints,
+        on_step: Callable[[dict[str, Any], Rollout, list[float]], None],
         schedule: LongestFirst | None = None,
         **kwargs: Any,
     ):
-        """clock: training step -> the drafter's clock. on_step(row, rollout, rewards) is called after every step, with
-        what all ranks did, on the main one. schedule: in which order requests get slots, where slots are few."""
+        """history_unit: what the drafter's window counts, "epoch" or "step". schedule: the order in which requests are
+        handed to the engine; None keeps TRL's. on_step(row, rollout, rewards) is called on the main rank after every
+        step, with what all ranks did. kwargs: further arguments of GRPOTrainer.
+        """
         self.checkpoints = checkpoints
         self.turns = turns
         self.on_step = on_step
@@ -50,17 +55,15 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         self._rewards: list[float] = []
         self._losses: list[float] = []
         self._began = self._waited = 0.0
-        patches.use_generation_backend(
-            functools.partial(
-                SpeculativeGeneration,
-                engine=engine,
-                run_seed=args_.seed,
-                clock=clock,
-                after_rollout=turns.after_rollout,
-                schedule=schedule,
-            )
+        backend = functools.partial(
+            SpeculativeGeneration,
+            engine=engine,
+            history_unit=history_unit,
+            schedule=schedule,
+            after_rollout=turns.after_rollout,
         )
-        super().__init__(*args, args=args_, reward_funcs=self._scored, **kwargs)
+        with patches.generation_backend(backend):
+            super().__init__(args=args, reward_funcs=self._scored, **kwargs)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> PlacedSampler:
         return PlacedSampler(super()._get_train_sampler(*args, **kwargs), ranks.count())
@@ -72,10 +75,7 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self.turns.before_rollout()
         self._began, self._waited = time.perf_counter(), self.turns.waited_s
-        generation = self.vllm_generation
-        generation.step = self.state.global_step
-        generation.evaluation = not self.model.training
-        generation.problems = [str(row["problem_id"]) for row in inputs]
+        self.vllm_generation.announce(self, inputs)
         return super()._generate_and_score_completions(inputs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -85,21 +85,23 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log(logs, start_time)
-        self.state.log_history.clear()  # would grow for ever, in memory and in checkpoints; metrics.jsonl has it all
+        self.state.log_history.clear()  # it would grow without end, in memory and in checkpoints; see metrics.jsonl
         generation = self.vllm_generation
         if "grad_norm" not in logs or generation.last is None:
             return  # the summary at the end of training, not a step
-        mine = (generation.last, self._rewards, float(np.sum(self._losses)), generation.sync_error, generation.sync_s)
+        loss = float(np.sum(self._losses))
         self._losses = []
-        if not np.isfinite([mine[2], logs["grad_norm"]]).all():  # before a checkpoint of it is written
+        if not np.isfinite([loss, logs["grad_norm"]]).all():  # refused before a checkpoint of this step is written
             raise TrainingDiverged(
-                f"step {self.state.global_step}: loss {mine[2]:g}, gradient norm {logs['grad_norm']:g}: the policy is "
+                f"step {self.state.global_step}: loss {loss:g}, gradient norm {logs['grad_norm']:g}: the policy is "
                 "lost; try a lower trainer.learning_rate"
             )
-        rollouts, scores, losses, sync_errors, sync_s = zip(*ranks.gather(mine), strict=True)
+        of_this_rank = (generation.last, self._rewards, loss, generation.sync_error, generation.sync_s)
+        rollouts, rewards_of_ranks, losses, sync_errors, sync_s = zip(*ranks.gather(of_this_rank), strict=True)
         if not ranks.is_main():
             return
-        rollout, rewards = merged(rollouts), [reward for own in scores for reward in own]
+        rollout = merged(rollouts)
+        rewards = [reward for rewards_of_rank in rewards_of_ranks for reward in rewards_of_rank]
         waited = self.turns.waited_s - self._waited
         problems = self.args.generation_batch_size // self.num_generations
         row = {

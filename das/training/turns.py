@@ -1,25 +1,25 @@
-"""Turns: arms that are compared roll out one at a time, step by step, so that machine noise hits all alike."""
+"""Turns: arms that are compared roll out one after the other in each step, so that machine noise hits all alike."""
 
 from typing import Any, Protocol
 
 
 class Turns(Protocol):
-    """When this process may roll out and when it may train. `waited_s` is time that must not count as the arm's own."""
+    """Says when this process may roll out and when it may train."""
 
-    waited_s: float
+    waited_s: float  # seconds spent waiting for other arms, which must not count as this arm's time
 
     def before_rollout(self) -> None:
-        """Return when no other arm is busy."""
+        """Wait until no other arm is busy."""
 
     def after_rollout(self) -> None:
-        """Return when all arms have rolled out this step."""
+        """Wait until every arm has rolled out this step."""
 
     def after_step(self, row: dict[str, Any]) -> None:
         """Report the finished step."""
 
 
 class Alone:
-    """No other arm: never waits, hands each row to `report`."""
+    """Turns of a run without other arms: it never waits, and hands each row to `report`."""
 
     waited_s = 0.0
 

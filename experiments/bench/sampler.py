@@ -157,6 +157,7 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
         from vllm import LLM, SamplingParams
 
         from das.engine.build import build_engine
+        from das.engine.install import install
         from das.engine.proposer import LIMIT_KEY
 
         if arm in ("stock", "loaded"):
@@ -166,6 +167,7 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
             }
             llm = LLM(**arguments, enforce_eager=True, gpu_memory_utilization=settings.gpu_memory_utilization)
         else:
+            install()
             method = "none" if arm == "keyed" else "das"
             llm = build_engine(EngineSettings(**{**vars(settings), "method": method}))
 

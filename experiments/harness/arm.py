@@ -76,20 +76,18 @@ def train_arm(
         turns.after_step(row)
 
     try:
-        steps_per_epoch = max(1, len(rows) // setup.problems_per_step(config))
-        unit_steps = steps_per_epoch if config.drafter.unit == "epoch" else 1
         reward = setup.reward(config)
         trainer = SpeculativeGRPOTrainer(
             model=model,
             processing_class=AutoTokenizer.from_pretrained(policy, trust_remote_code=False),
             train_dataset=rows,
-            args_=args,
+            args=args,
             reward=reward,
             engine=settings,
             checkpoints=Checkpoints(saved, config.checkpoint.keep, about),
             turns=turns,
             schedule=setup.schedule(config),
-            clock=lambda step: step // unit_steps,
+            history_unit=config.drafter.unit,
             on_step=on_step,
             callbacks=list(callbacks),
         )

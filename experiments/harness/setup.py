@@ -14,7 +14,8 @@ from omegaconf import DictConfig
 from das.budget import make_budget
 from das.budget.schedule import LongestFirst
 from das.drafter import HistoryDrafter
-from das.engine.build import EngineSettings, prepare_environment, speculative_config
+from das.engine.build import EngineSettings, speculative_config
+from das.engine.install import install
 from das.engine.versions import require_supported
 from das.training import ranks
 from experiments.harness import policy_folder
@@ -86,8 +87,8 @@ def schedule(config: DictConfig) -> LongestFirst | None:
 
 
 def prepare(config: DictConfig) -> None:
-    """Set threads and environment for the engine; before vLLM is imported."""
-    prepare_environment(config.engine.kv_cache_gib, int(config.engine.threads), config.engine.batch_invariant)
+    """Set threads and environment for the engine, and patch vLLM. Call it before an engine is built."""
+    install(config.engine.kv_cache_gib, int(config.engine.threads), config.engine.batch_invariant)
 
 
 def check(config: DictConfig) -> None:

@@ -17,6 +17,7 @@ from tests.experiments.bad_records import json_lines
 
 from analysis.compare import main as compare_runs
 from das.engine.build import EngineError, EngineSettings, build_engine
+from das.engine.install import install
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -82,6 +83,7 @@ def test_damaged_runs_to_compare(name: str, content: bytes, says: str, line: Any
 
 
 def test_what_vllm_refuses_is_said_in_one_line(tiny_policy: str) -> None:
+    install()
     with pytest.raises(EngineError, match=r"vLLM refuses the engine: .*9999") as error:
         build_engine(EngineSettings(model=tiny_policy, max_model_len=9999))
     assert "\n" not in str(error.value)

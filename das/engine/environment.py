@@ -1,0 +1,47 @@
+"""What vLLM reads from the environment, set once for the process and those it starts."""
+
+import os
+
+import torch
+
+from das.engine.versions import NotInstalled
+
+# The variables that decide tokens. An engine of das is refused unless they are set, by `das.install()` or by the user.
+NEEDED = ("VLLM_CPU_ATTN_SPLIT_KV", "VLLM_USE_V2_MODEL_RUNNER")
+
+
+def set_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False) -> None:
+    """Set the environment variables that vLLM reads, and torch's threads. Variables that are already set keep their
+    values. Call it before an engine is built.
+
+    kv_cache_gib: size of the KV cache on the CPU. threads: of torch and of the engine's kernels on the CPU; None means
+    OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU).
+    """
+    if threads is None:
+        threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    torch.set_num_threads(threads)  # torch is loaded already, so it no longer reads OMP_NUM_THREADS
+    defaults = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, beside the trainer
+        "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the default binding fights with other busy processes for a core
+        "VLLM_CPU_ATTN_SPLIT_KV": "0",  # if a sequence's keys were split by load, sums would depend on the batch
+        "OMP_NUM_THREADS": str(threads),
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # our hooks do not reach the sampler of the second runner (default on GPUs)
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if batch_invariant:
+        defaults["VLLM_BATCH_INVARIANT"] = "1"
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def require_environment() -> None:
+    """Raise NotInstalled, in one line, unless the variables that decide tokens are set."""
+    missing = [name for name in NEEDED if name not in os.environ]
+    if missing:
+        raise NotInstalled(
+            "das.install() was not called: call it before the engine is built "
+            f"(for `vllm serve`, set {' and '.join(f'{name}=0' for name in missing)} in its environment)"
+        )
