@@ -133,7 +133,7 @@ def simulate_rollout(
             heapq.heappush(events, (engine.now, e))
     for engine in engines:
         engine.close_step()
-    for drafter in {id(e.drafter): e.drafter for e in engines if isinstance(e, TextEngine)}.values():
+    for drafter in {id(e.draft_round.drafter): e.draft_round.drafter for e in engines if isinstance(e, TextEngine)}.values():
         drafter.end_step(clock)
     return _report(work, engines)
 
@@ -153,8 +153,8 @@ def _report(work: Workload, engines: Sequence[Engine]) -> Step:
         rollout_s=max(busy),
         tokens=len(work.tokens),
         passes=sum(engine.passes for engine in engines),
-        drafted=sum(engine.drafted for engine in engines),
-        accepted=sum(engine.accepted for engine in engines),
+        drafted=sum(engine.num_drafted for engine in engines),
+        accepted=sum(engine.num_accepted for engine in engines),
         draft_s=sum(engine.draft_s for engine in engines),
         busy_s=busy,
         bound=lower_bound(work, engines),

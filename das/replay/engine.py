@@ -52,7 +52,7 @@ class Engine:
         self.now = 0.0
         self.waiting = deque(requests)
         self.timeline = Timeline()
-        self.passes = self.drafted = self.accepted = 0  # target passes of requests; draft tokens
+        self.passes = self.num_drafted = self.num_accepted = 0  # target passes of requests; draft tokens
         self.finished: dict[int, float] = {}  # request -> when its last token came
         self.draft_s = 0.0
         self.needed: dict[int, int] = {}  # request -> target passes it took

@@ -138,8 +138,8 @@ class ProfileEngine(Engine):
             total = int(emitted.sum())
             self.timeline.add(np.array([self.now]), live, live * (gamma + 1), total)
             self.passes += live
-            self.drafted += live * gamma
-            self.accepted += int(right.sum())
+            self.num_drafted += live * gamma
+            self.num_accepted += int(right.sum())
             self._at = self._at + emitted
             self._taken = self._taken + 1
             self._context += total

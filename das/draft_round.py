@@ -1,0 +1,115 @@
+"""What happens between two target passes: one drafter and one budget produce the drafts of the next pass.
+
+The engine's proposer (das.engine.proposer) and the simulator's engine (das.replay.text_engine) both call DraftRound, so
+that a simulated rollout makes the same drafter and budget calls, in the same order, as a real one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+
+from das.budget import BudgetPolicy, LiveRequest, TargetPass
+from das.drafter import Drafts, HistoryDrafter
+
+UNLIMITED = 2**31
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Drafts of a batch. The target verifies the first `counts[i]` tokens of draft i; the budget cut the rest."""
+
+    drafts: Drafts
+    counts: list[int]
+
+
+class DraftRound:
+    """Runs one drafter and one budget through the passes of a rollout.
+
+    drafter           several rounds may share one drafter (engines with one history)
+    budget            belongs to this round alone
+    max_draft_tokens  the longest draft that the caller can verify; None: the budget's own maximum
+
+    begin_step and end_step enclose a rollout. After every target pass the caller calls, in this order: `end` for each
+    request that finished before the pass, `begin` for each request that is new in the pass, `observe` with what the
+    pass emitted, and `propose` for the drafts of the next pass. Verification and the rows of the batch are the
+    caller's business.
+    """
+
+    def __init__(self, drafter: HistoryDrafter, budget: BudgetPolicy, max_draft_tokens: int | None = None) -> None:
+        self.drafter = drafter
+        self.budget = budget
+        self.max_draft_tokens = budget.max_draft_tokens if max_draft_tokens is None else max_draft_tokens
+
+    def begin_step(self, num_requests: int) -> None:
+        """A rollout of `num_requests` requests begins."""
+        self.budget.begin_step(num_requests)
+
+    def begin(
+        self, request: LiveRequest, prompt: Sequence[int] | np.ndarray, earlier_tokens: Sequence[int] = ()
+    ) -> None:
+        """A request joins the batch. earlier_tokens: response tokens it already has, if it decoded elsewhere before."""
+        self.drafter.begin(request.name, request.problem, prompt)
+        self.budget.begin(request)
+        if earlier_tokens:
+            self.drafter.observe(request.name, earlier_tokens)
+            request.generated = len(earlier_tokens)
+
+    def observe(
+        self,
+        requests: Sequence[LiveRequest],
+        num_drafted: Sequence[int],
+        num_accepted: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        target_pass: TargetPass | None,
+    ) -> None:
+        """Pass on what a target pass emitted, and update the counts of its requests.
+
+        num_drafted, num_accepted: draft tokens verified and accepted, of each request. tokens: what each request
+        emitted. target_pass: the pass as the budget sees it; None if the budget must not learn from it, because it
+        also computed prompts.
+        """
+        for request, drafted, accepted, new in zip(requests, num_drafted, num_accepted, tokens, strict=True):
+            request.num_drafted += drafted
+            request.num_accepted += accepted
+            request.passes += 1
+            request.generated += len(new)
+        if target_pass is not None:
+            self.budget.observe_pass(target_pass)
+        if requests:
+            self.drafter.observe_batch([request.name for request in requests], tokens)
+
+    def propose(self, requests: Sequence[LiveRequest], room: Sequence[int] | None = None) -> Proposal | None:
+        """Drafts for the next pass, one for each request; None if no request may draft.
+
+        room: tokens that fit into the context of each request after the next one; None: no such limit.
+        """
+        wanted = self.budget.limits(requests)
+        if not any(wanted):
+            return None
+        longest = self.max_draft_tokens
+        limits = [
+            max(0, min(longest, request.limit, request.max_tokens - request.generated - 1, free, limit))
+            for request, free, limit in zip(requests, repeat(UNLIMITED) if room is None else room, wanted, strict=False)
+        ]
+        if not any(limits):
+            return None
+        names = [request.name for request in requests]
+        drafts = self.drafter.propose_batch(names, limits, self.budget.floors(requests))
+        return Proposal(drafts, self.budget.trim(requests, drafts))
+
+    def end(self, request: LiveRequest, keep: bool = True) -> None:
+        """A request finished. keep=False: it leaves no trace in the history, and the budget does not learn from it."""
+        self.drafter.end(request.name, keep=keep)
+        if keep:
+            self.budget.end(request)
+
+    def end_step(self, history_tick: int | None = None) -> None:
+        """The rollout is over, and all its requests have ended.
+
+        history_tick: where the drafter's window moves to; None: the drafter is shared, and its owner moves the window.
+        """
+        if history_tick is not None:
+            self.drafter.end_step(history_tick)
+        self.budget.end_step()
