@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import api_page
 import pytest
 from hydra import compose, initialize_config_dir
 
@@ -64,6 +65,10 @@ def test_links_resolve(page: Path) -> None:
         assert target.exists(), f"{page.name}: {link}"
         if anchor and target.suffix == ".md":
             assert anchor in anchors(target), f"{page.name}: {link}"
+
+
+def test_the_api_page_is_made_from_the_docstrings() -> None:
+    assert (ROOT / "docs" / "api.md").read_text() == api_page.page()
 
 
 def test_the_index_names_every_page() -> None:
