@@ -1,4 +1,4 @@
-"""Compile the project's C cores with plain gcc on first use, and load them by ctypes (calls release the GIL)."""
+"""Compile the project's C cores with gcc on first use, and load them through ctypes, whose calls release the GIL."""
 
 import ctypes
 import hashlib
@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# -ffp-contract=off: a fused multiply-add rounds differently from the torch and Python twins of the same formula.
+# -ffp-contract=off: a fused multiply-add would round differently from the torch and Python versions of a formula.
 FLAGS = (
     "-std=c11",
     "-O3",
@@ -22,11 +22,11 @@ FLAGS = (
 
 
 class NativeBuildError(RuntimeError):
-    """A C core could not be built; the message says what to install."""
+    """A C core cannot be built; the message says what to install or what is wrong."""
 
 
 def cpu_model() -> str:
-    """What -march=native depends on: model name and feature flags of the first core; empty off Linux."""
+    """What -march=native depends on: model name and feature flags of the first core. Empty where there is no /proc."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return ""
@@ -35,23 +35,27 @@ def cpu_model() -> str:
 
 
 def cache_dir(source: Path) -> Path:
-    """The folder for compiled libraries: `_build/` beside the source, or the user's cache when that is not writable."""
+    """The folder for compiled libraries: `_build/` beside the source, or else the user's cache if that is not writable.
+
+    Raises NativeBuildError if neither is writable.
+    """
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "das"
     for folder in (source.with_name("_build"), user):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
-            continue  # a read-only installation: the next one
+            continue  # for example a read-only installation: try the next folder
         if os.access(folder, os.W_OK):
             return folder
     raise NativeBuildError(f"no writable folder for compiled C: tried {source.with_name('_build')} and {user}")
 
 
 def build(source: Path) -> Path:
-    """Compile `source` (a C11 file and the headers beside it) unless they, these flags and this CPU were before.
+    """Compile `source`, a C11 file with the headers beside it, and return the library's path.
 
-    Returns the library. Raises NativeBuildError, in one line, when gcc is missing or refuses the file. Safe against
-    concurrent builds: the library appears under its final name in one rename.
+    A library is reused if source, headers, flags and CPU are the same as when it was built. Concurrent builds are safe,
+    because the library gets its final name in one rename. Raises NativeBuildError, in one line, if gcc is missing or
+    rejects the file.
     """
     files = [source, *sorted(source.parent.glob("*.h"))]
     key = hashlib.sha256(b"\0".join([*(f.read_bytes() for f in files), " ".join(FLAGS).encode(), cpu_model().encode()]))
@@ -62,16 +66,18 @@ def build(source: Path) -> Path:
     gcc = shutil.which("gcc")
     if gcc is None:
         raise NativeBuildError(
-            f"{source.name} is compiled on first use and there is no gcc: install gcc and the C library headers "
+            f"{source.name} is compiled on first use, but gcc was not found: install gcc and the C library headers "
             "(Debian, Ubuntu: apt-get install gcc libc6-dev)"
         )
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         out = Path(scratch) / library.name
         command = [gcc, *FLAGS, str(source), "-o", str(out), "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            why = next((line for line in done.stderr.splitlines() if "error: " in line), done.stderr.strip()[:200])
-            raise NativeBuildError(f"gcc could not compile {source.name}: {why}")
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            reason = next(
+                (line for line in result.stderr.splitlines() if "error: " in line), result.stderr.strip()[:200]
+            )
+            raise NativeBuildError(f"gcc could not compile {source.name}: {reason}")
         os.replace(out, library)
     return library
 

@@ -1,4 +1,4 @@
-"""Finished responses, and the sliding window of them that is kept per problem."""
+"""Finished responses, the sliding window of them that is kept per problem, and the .npz files that hold such data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_TOKEN = 2**31 - 1
 
 
 def token_array(tokens: Any) -> np.ndarray:
-    """Token ids as int32 [length], not copied when they already are; ValueError for anything else than 0..2**31-1."""
+    """Token ids as int32 [length]; an int32 array is not copied. Raises ValueError for anything outside 0..2**31-1."""
     array = np.asarray(tokens)
     if array.ndim != 1:
         raise ValueError(f"token ids must be one-dimensional, got shape {array.shape}")
@@ -32,7 +32,7 @@ def token_array(tokens: Any) -> np.ndarray:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as .npz under exactly `path`, in one rename: a reader sees the old file or the new one, whole."""
+    """Write arrays as .npz under exactly `path`, in one rename: a reader sees the complete old or new file."""
     path = Path(path)
     handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -47,7 +47,7 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
-    """Read what `save_arrays` wrote; ValueError unless its entry "kind" equals `kind`."""
+    """Read what `save_arrays` wrote. Raises ValueError for another file, or if its entry "kind" is not `kind`."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -59,12 +59,12 @@ def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
 
 
 def pack_strings(strings: list[Any]) -> np.ndarray:
-    """JSON values as one uint8 array: NumPy's own string arrays pad to the longest and drop trailing NULs."""
+    """JSON values as one uint8 array. NumPy's own string arrays would pad to the longest and drop trailing NULs."""
     return np.frombuffer(json.dumps(strings).encode(), np.uint8)
 
 
 def unpack_strings(array: np.ndarray) -> list[Any]:
-    """Inverse of `pack_strings`."""
+    """The inverse of `pack_strings`."""
     return json.loads(array.tobytes())
 
 
@@ -72,15 +72,14 @@ def unpack_strings(array: np.ndarray) -> list[Any]:
 class Trajectory:
     """One finished response.
 
-    tokens: int32 [length], read-only; problem: problem id; step: training step (or epoch) that produced it;
-    reward: None before it is known; finish_reason: the engine's, such as "stop" or "length", None if unknown.
+    Tokens are copied and become read-only. Raises ValueError for what is not a list of token ids.
     """
 
-    tokens: np.ndarray
-    problem: str
-    step: int
-    reward: float | None = None
-    finish_reason: str | None = None
+    tokens: np.ndarray  # int32 [length]
+    problem: str  # problem id
+    step: int  # training step or epoch that produced it
+    reward: float | None = None  # None before it is known
+    finish_reason: str | None = None  # the engine's, such as "stop" or "length"; None if unknown
 
     def __post_init__(self) -> None:
         tokens = token_array(self.tokens).copy()
@@ -93,49 +92,51 @@ class Trajectory:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Trajectory):
             return NotImplemented
-        mine = (self.problem, self.step, self.reward, self.finish_reason)
-        return mine == (other.problem, other.step, other.reward, other.finish_reason) and np.array_equal(
-            self.tokens, other.tokens
-        )
+        fields = (self.problem, self.step, self.reward, self.finish_reason)
+        other_fields = (other.problem, other.step, other.reward, other.finish_reason)
+        return fields == other_fields and np.array_equal(self.tokens, other.tokens)
 
     def __hash__(self) -> int:
         return hash((self.problem, self.step, self.tokens.tobytes()))
 
 
 class Window:
-    """The trajectories of the last `size` clock ticks (training steps or epochs), by problem, oldest first.
+    """The trajectories of the last `size` history ticks (training steps or epochs), by problem, oldest first.
 
-    A trajectory of step s is held while s > clock - size, so the current tick counts as one of the `size` and a
-    window of 0 holds nothing. The clock only moves forward.
+    A trajectory of step s is held while s > history_tick - size. The current tick therefore counts as one of the
+    `size`, and a window of size 0 holds nothing. The history tick only moves forward.
     """
 
-    def __init__(self, size: int = 16, clock: int = 0) -> None:
+    def __init__(self, size: int = 16, history_tick: int = 0) -> None:
         if size < 0:
             raise ValueError(f"window must be >= 0, got {size}")
         self.size = size
-        self.clock = clock
+        self.history_tick = history_tick
         self._by_problem: dict[str, list[Trajectory]] = {}
 
     def add(self, trajectory: Trajectory) -> None:
-        """Keep a trajectory if its step is inside the window; ValueError if it is ahead of the clock."""
-        if trajectory.step > self.clock:
-            raise ValueError(f"trajectory of step {trajectory.step} is ahead of the clock {self.clock}")
-        if trajectory.step > self.clock - self.size:
+        """Keep a trajectory if its step is inside the window. Raises ValueError for a step after the current tick."""
+        if trajectory.step > self.history_tick:
+            raise ValueError(f"trajectory of step {trajectory.step} is ahead of the history tick {self.history_tick}")
+        if trajectory.step > self.history_tick - self.size:
             self._by_problem.setdefault(trajectory.problem, []).append(trajectory)
 
-    def advance(self, clock: int) -> int:
-        """Move the clock and evict what falls out of the window; returns how many trajectories were evicted."""
-        if clock < self.clock:
-            raise ValueError(f"the clock cannot go back from {self.clock} to {clock}")
-        self.clock = clock
-        before = len(self)
-        for problem, kept in list(self._by_problem.items()):
-            kept = [t for t in kept if t.step > clock - self.size]
-            if kept:
-                self._by_problem[problem] = kept
+    def advance(self, history_tick: int) -> int:
+        """Move to a history tick and evict what falls out of the window; returns how many trajectories were evicted.
+
+        Raises ValueError for a tick before the current one.
+        """
+        if history_tick < self.history_tick:
+            raise ValueError(f"history_tick cannot go back from {self.history_tick} to {history_tick}")
+        self.history_tick = history_tick
+        count_before = len(self)
+        for problem, trajectories in list(self._by_problem.items()):
+            inside = [t for t in trajectories if t.step > history_tick - self.size]
+            if inside:
+                self._by_problem[problem] = inside
             else:
                 del self._by_problem[problem]
-        return before - len(self)
+        return count_before - len(self)
 
     def of(self, problem: str) -> list[Trajectory]:
         """The problem's trajectories in the order they were added; empty for an unknown problem."""
@@ -143,47 +144,48 @@ class Window:
 
     @property
     def problems(self) -> list[str]:
-        """Problems that have a trajectory in the window."""
+        """The problems that have a trajectory in the window."""
         return list(self._by_problem)
 
     @property
     def tokens(self) -> int:
-        """Tokens held."""
+        """Number of tokens in the window."""
         return sum(len(t) for t in self)
 
     def __len__(self) -> int:
-        return sum(len(kept) for kept in self._by_problem.values())
+        return sum(len(trajectories) for trajectories in self._by_problem.values())
 
     def __iter__(self) -> Iterator[Trajectory]:
-        for kept in self._by_problem.values():
-            yield from kept
+        for trajectories in self._by_problem.values():
+            yield from trajectories
 
     def save(self, path: Path) -> None:
         """Write the window as .npz (no pickle), atomically."""
-        all_ = list(self)
-        rewards = [t.reward for t in all_]
+        trajectories = list(self)
+        rewards = [t.reward for t in trajectories]
         save_arrays(
             path,
             {
                 "kind": np.array("window"),
-                "size_clock": np.array([self.size, self.clock], np.int64),
-                "tokens": np.concatenate([t.tokens for t in all_]) if all_ else np.empty(0, np.int32),
-                "lengths": np.array([len(t) for t in all_], np.int64),
-                "steps": np.array([t.step for t in all_], np.int64),
+                "size_clock": np.array([self.size, self.history_tick], np.int64),
+                "tokens": np.concatenate([np.empty(0, np.int32), *(t.tokens for t in trajectories)]),
+                "lengths": np.array([len(t) for t in trajectories], np.int64),
+                "steps": np.array([t.step for t in trajectories], np.int64),
                 "has_reward": np.array([r is not None for r in rewards], bool),
                 "rewards": np.array([0.0 if r is None else r for r in rewards], np.float64),
-                "strings": pack_strings([[t.problem, t.finish_reason] for t in all_]),
+                "strings": pack_strings([[t.problem, t.finish_reason] for t in trajectories]),
             },
         )
 
     @classmethod
     def load(cls, path: Path) -> Window:
-        """Read a window; ValueError when the file holds something else."""
-        a = load_arrays(path, "window")
-        window = cls(int(a["size_clock"][0]), int(a["size_clock"][1]))
-        ends = np.cumsum(a["lengths"])
-        for i, (problem, finish_reason) in enumerate(unpack_strings(a["strings"])):
-            reward = float(a["rewards"][i]) if a["has_reward"][i] else None
-            tokens = a["tokens"][ends[i] - a["lengths"][i] : ends[i]]
-            window.add(Trajectory(tokens, problem, int(a["steps"][i]), reward, finish_reason))
+        """Read a saved window. Raises ValueError if the file holds something else."""
+        arrays = load_arrays(path, "window")
+        size, history_tick = arrays["size_clock"].tolist()
+        window = cls(size, history_tick)
+        ends = np.cumsum(arrays["lengths"])
+        for i, (problem, finish_reason) in enumerate(unpack_strings(arrays["strings"])):
+            reward = float(arrays["rewards"][i]) if arrays["has_reward"][i] else None
+            tokens = arrays["tokens"][ends[i] - arrays["lengths"][i] : ends[i]]
+            window.add(Trajectory(tokens, problem, int(arrays["steps"][i]), reward, finish_reason))
         return window

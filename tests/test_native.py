@@ -1,4 +1,4 @@
-"""C cores are compiled once per source, flags and CPU, and fails in one clear line."""
+"""C cores are compiled once per source, flags and CPU; a failure gives one clear line."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ from das.drafter.native import SOURCE
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the source in a folder of its own, so that builds start from nothing."""
+    """A copy of the source in a folder of its own, where nothing has been built."""
     source = tmp_path / "package" / "native.c"
     source.parent.mkdir()
     for file in (SOURCE, *SOURCE.parent.glob("*.h")):
@@ -34,8 +34,7 @@ def test_builds_again_only_for_another_source_flag_or_cpu(elsewhere: Path, monke
     other_flags = native.build(elsewhere)
     elsewhere.write_text(elsewhere.read_text() + "\n")
     assert len({first, other_cpu, other_flags, native.build(elsewhere)}) == 4
-    left = sorted(p.name for p in first.parent.iterdir() if p.suffix != ".so")
-    assert left == []
+    assert [p.name for p in first.parent.iterdir() if p.suffix != ".so"] == []
 
 
 def test_falls_back_to_the_user_cache(elsewhere: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Trajectories, and the sliding window of them."""
+"""Trajectories and the sliding window of them."""
 
 from pathlib import Path
 
@@ -20,13 +20,13 @@ trajectories = st.builds(
 
 
 def test_tokens_become_read_only_int32() -> None:
-    mine = np.array([1, 2], np.int32)
-    t = Trajectory(mine, "p", 0)
+    tokens = np.array([1, 2], np.int32)
+    t = Trajectory(tokens, "p", 0)
     assert t.tokens.dtype == np.int32
     assert len(t) == 2
     with pytest.raises(ValueError, match="read-only"):
         t.tokens[0] = 5
-    mine[0] = 9  # the caller's array stays the caller's
+    tokens[0] = 9  # the caller's array stays the caller's
     assert t.tokens.tolist() == [1, 2]
 
 
@@ -48,16 +48,16 @@ def test_equality() -> None:
 @given(
     size=st.integers(0, 4),
     items=st.lists(trajectories, max_size=12),
-    clocks=st.lists(st.integers(0, 3), max_size=4),
+    advances=st.lists(st.integers(0, 3), max_size=4),
 )
-def test_window_holds_what_a_filter_would(tmp_path_factory, size: int, items: list, clocks: list) -> None:
-    window, model = Window(size, clock=6), [t for t in items if t.step > 6 - size]
+def test_window_holds_what_a_filter_would(tmp_path_factory, size: int, items: list, advances: list) -> None:
+    window, model = Window(size, history_tick=6), [t for t in items if t.step > 6 - size]
     for t in items:
         window.add(t)
-    for ticks in clocks:
-        kept = [t for t in model if t.step > window.clock + ticks - size]
-        assert window.advance(window.clock + ticks) == len(model) - len(kept)
-        model = kept
+    for ticks in advances:
+        inside = [t for t in model if t.step > window.history_tick + ticks - size]
+        assert window.advance(window.history_tick + ticks) == len(model) - len(inside)
+        model = inside
     assert sorted(map(hash, window)) == sorted(map(hash, model))
     assert len(window) == len(model)
     assert window.tokens == sum(len(t) for t in model)
@@ -65,17 +65,17 @@ def test_window_holds_what_a_filter_would(tmp_path_factory, size: int, items: li
         assert window.of(problem) == [t for t in model if t.problem == problem]
     path = tmp_path_factory.mktemp("window") / "window.npz"
     window.save(path)
-    again = Window.load(path)
-    assert list(again) == list(window)
-    assert (again.size, again.clock) == (window.size, window.clock)
-    assert again.problems == window.problems
+    loaded = Window.load(path)
+    assert list(loaded) == list(window)
+    assert (loaded.size, loaded.history_tick) == (window.size, window.history_tick)
+    assert loaded.problems == window.problems
 
 
 def test_bad_use() -> None:
     with pytest.raises(ValueError, match="window must be >= 0"):
         Window(-1)
-    window = Window(2, clock=3)
-    with pytest.raises(ValueError, match="ahead of the clock"):
+    window = Window(2, history_tick=3)
+    with pytest.raises(ValueError, match="ahead of the history tick"):
         window.add(Trajectory(np.array([1]), "p", 4))
     with pytest.raises(ValueError, match="cannot go back"):
         window.advance(2)

@@ -1,4 +1,4 @@
-"""What a drafter answers: drafted tokens and the probability that each is accepted."""
+"""What a drafter returns: drafted tokens and the probability that each is accepted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(slots=True)
 class Draft:
-    """Drafted tokens; probs[j] estimates P(token j is accepted | the tokens before it were)."""
+    """Drafted tokens; probs[j] estimates P(token j is accepted | all tokens before it were accepted)."""
 
     tokens: list[int]
     probs: list[float]
@@ -17,10 +17,10 @@ class Draft:
 
 @dataclass(frozen=True)
 class Drafts:
-    """Drafts of a batch, a row a request; row r holds counts[r] tokens, what follows them is undefined."""
+    """Drafts of a batch, one row per request. Row r holds counts[r] tokens; its values behind them are undefined."""
 
     tokens: np.ndarray  # int32 [R, K]
-    probs: np.ndarray  # float64 [R, K], as in Draft; rows are contiguous
+    probs: np.ndarray  # float64 [R, K], conditional as in Draft; rows are contiguous
     counts: np.ndarray  # int64 [R]
 
     def __len__(self) -> int:

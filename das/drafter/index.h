@@ -1,36 +1,40 @@
-/* The n-gram index: token sequences that grow while they are decoded, grouped in stores that never meet.
+/* The n-gram index: token sequences that grow while they are decoded. They are grouped in stores, and a lookup in one
+ * store never finds tokens of another.
  *
- * A store keeps its tokens in blocks of 32 positions; a sequence owns a doubly linked list of blocks, so a position is
- * one uint32 and siblings that grow in turns do not move. For each order n, a hash table holds the newest position whose
- * n tokens before it are a given n-gram, and next[] chains to the older ones, newest first. Slots hold positions only:
- * n-grams are compared in the text, so a chain never mixes two of them.
+ * A store keeps its tokens in blocks of 32 positions. Each sequence owns a doubly linked list of blocks, so a position
+ * is one uint32 and siblings that grow in turns need not be moved. For each order n, a hash table maps an n-gram to the
+ * newest position that follows it, and next[] chains that position to the older ones, newest first. Slots hold
+ * positions only: n-grams are compared in the text itself, so a chain never mixes two of them.
  *
- * Evicted sequences are only marked. When the clock moves, between rollouts, a sweep unlinks them if they outweigh the
- * rest, which keeps the cost of eviction proportional to the cost of insertion; a rollout itself pays none, unless they
- * pile up without end. Functions return >= 0, or NO_MEMORY / BAD_TOKEN / TOO_LONG. */
+ * Evicting a sequence only marks it as dead. A sweep unlinks dead tokens between rollouts, when the history tick moves,
+ * and only where they outweigh the living ones. So evicting costs in proportion to inserting, and a rollout itself pays
+ * nothing unless dead tokens pile up in it without end.
+ *
+ * Functions that return int return a value >= 0, or NO_MEMORY / BAD_TOKEN / TOO_LONG / NOT_LIVE. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK 32u
-#define SHIFT 5
-#define NONE UINT32_MAX
-#define PILE 4096u                   /* dead tokens a store may hold besides three times the living */
+#define BLOCK 32u                    /* positions in a block */
+#define SHIFT 5                      /* log2(BLOCK) */
+#define NONE UINT32_MAX              /* no position, no block, an empty slot */
+#define DEAD_ALLOWANCE 4096u         /* dead tokens a store may hold beyond three times its living ones */
+#define SWEEP_ALLOWANCE 1024u        /* dead tokens it may hold beyond its living ones between rollouts */
 #define NO_TOKEN (-1)
 #define N_ORDERS 3
-#define LONGEST 4
+#define MAX_ORDER 4
 #define NO_MEMORY (-1)
 #define BAD_TOKEN (-2)
 #define TOO_LONG (-3)
 #define NOT_LIVE (-4)
 
-static const int ORDERS[N_ORDERS] = {1, 2, LONGEST};
+static const int ORDERS[N_ORDERS] = {1, 2, MAX_ORDER};
 
-enum { FREE, LIVE, HISTORY, DEAD };
+enum { FREE, LIVE, HISTORY, DEAD };                    /* states of a sequence */
 
 typedef struct { uint32_t *slots; uint32_t size, used; } Table;
 typedef struct { int32_t seq; uint32_t prev, next; } Block;
-typedef struct { uint32_t next[N_ORDERS]; } Links;      /* of a position: older equal contexts */
+typedef struct { uint32_t next[N_ORDERS]; } Links;     /* of a position: the next older one with the same n-gram */
 typedef struct {
     int32_t *toks;                   /* [position] */
     Links *links;                    /* [position] */
@@ -44,39 +48,40 @@ typedef struct {
 struct Trace;
 typedef struct {
     int32_t store, state;
-    int64_t clock;
-    uint32_t first, last, len;       /* first and last block */
-    int32_t origin;                  /* the store its text is from: another one for copies in the shared store */
-    struct Trace *trace;             /* the last draft, to learn from; NULL: of what is not drafted for */
+    int64_t tick;                    /* the history tick in which it finished */
+    uint32_t first, last, len;       /* first and last block; tokens */
+    int32_t origin;                  /* the store its text comes from; copies in the shared store come from another */
+    struct Trace *trace;             /* the last draft, to learn from; NULL if the sequence is never drafted for */
 } Seq;
 
 typedef struct {
     Store *stores; int32_t n_stores;
-    Seq *seqs; int32_t n_seqs, cap_seqs, free_seq;     /* free list threaded through Seq.store */
+    Seq *seqs; int32_t n_seqs, cap_seqs, free_seq;     /* the free list is threaded through Seq.store */
 } Index;
 
 static uint32_t hash_step(uint32_t h, int32_t tok) {
     uint64_t x = (uint64_t)(h ^ (uint32_t)tok) * 0x9E3779B97F4A7C15ull + (uint64_t)(uint32_t)tok * 0xD6E8FEB9u;
     return (uint32_t)(x >> 32) ^ (uint32_t)x;
 }
-/* The slot a hash starts at; sizes need not be powers of two. */
+/* The slot at which the search for a hash starts. Table sizes need not be powers of two. */
 static uint32_t slot_of(uint32_t hash, uint32_t size) {
     return (uint32_t)(((uint64_t)(hash * 0x85EBCA6Bu) * size) >> 32);
 }
 
+/* The position of a sequence's last token. */
 static uint32_t end_pos(const Seq *q) { return q->last * BLOCK + ((q->len - 1) & (BLOCK - 1)); }
 
 static uint32_t step_back(const Store *s, uint32_t pos) {
     return pos & (BLOCK - 1) ? pos - 1 : s->blocks[pos >> SHIFT].prev * BLOCK + BLOCK - 1;
 }
-/* The next position, NONE after a sequence's last block; past its end in that block the token is NO_TOKEN. */
+/* The next position, or NONE behind a sequence's last block. Behind its end within that block the token is NO_TOKEN. */
 static uint32_t step_on(const Store *s, uint32_t pos) {
     if ((pos + 1) & (BLOCK - 1)) return pos + 1;
     uint32_t next = s->blocks[pos >> SHIFT].next;
     return next == NONE ? NONE : next * BLOCK;
 }
 
-/* Whether the n tokens before pos are the n tokens that end before `end`. pos must have that many before it. */
+/* Whether the n tokens before pos equal the n tokens before `end`. At least n tokens must precede pos. */
 static int same_context(const Store *s, uint32_t pos, const int32_t *end, int n) {
     for (int i = 1; i <= n; i++) {
         pos = step_back(s, pos);
@@ -85,16 +90,16 @@ static int same_context(const Store *s, uint32_t pos, const int32_t *end, int n)
     return 1;
 }
 
-/* Hashes of the last 1, 2 and 4 of the `have` tokens before `end`, by order. */
-static void hashes(const int32_t *end, int64_t have, uint32_t *out) {
+/* Writes, by order, the hashes of the last 1, 2 and 4 tokens before `end`. Only `available` tokens precede it. */
+static void hashes(const int32_t *end, int64_t available, uint32_t *out) {
     uint32_t h = 0;
-    for (int i = 1, o = 0; i <= LONGEST && i <= have; i++) {
+    for (int i = 1, o = 0; i <= MAX_ORDER && i <= available; i++) {
         h = hash_step(h, end[-i]);
         if (i == ORDERS[o]) out[o++] = h;
     }
 }
 
-/* The slot of the n-gram that ends before `end`: its newest position, or NONE where it would go. */
+/* The slot of the n-gram before `end`. It holds the n-gram's newest position, or NONE where the n-gram is new. */
 static uint32_t *find(const Store *s, int o, uint32_t hash, const int32_t *end) {
     const Table *t = &s->tables[o];
     uint32_t i = slot_of(hash, t->size);
@@ -102,7 +107,7 @@ static uint32_t *find(const Store *s, int o, uint32_t hash, const int32_t *end) 
     return &t->slots[i];
 }
 
-/* Refills an order's table with the given heads in a new size. */
+/* Moves an order's table to a new size. */
 static int table_rebuild(Store *s, int o, uint64_t size) {
     Table *t = &s->tables[o], fresh = {.size = (uint32_t)size, .used = t->used};
     if (size >= NONE) return TOO_LONG;
@@ -110,10 +115,10 @@ static int table_rebuild(Store *s, int o, uint64_t size) {
     memset(fresh.slots, 0xFF, sizeof(uint32_t) * size);
     for (uint32_t i = 0; i < t->size; i++) {
         if (t->slots[i] == NONE) continue;
-        int32_t context[LONGEST];
+        int32_t context[MAX_ORDER];
         uint32_t pos = t->slots[i], h[N_ORDERS];
-        for (int j = 1; j <= ORDERS[o]; j++) context[LONGEST - j] = s->toks[pos = step_back(s, pos)];
-        hashes(context + LONGEST, ORDERS[o], h);
+        for (int j = 1; j <= ORDERS[o]; j++) context[MAX_ORDER - j] = s->toks[pos = step_back(s, pos)];
+        hashes(context + MAX_ORDER, ORDERS[o], h);
         uint32_t k = slot_of(h[o], fresh.size);
         while (fresh.slots[k] != NONE) k = k + 1 < fresh.size ? k + 1 : 0;
         fresh.slots[k] = t->slots[i];
@@ -122,7 +127,8 @@ static int table_rebuild(Store *s, int o, uint64_t size) {
     *t = fresh;
     return 0;
 }
-static int table_reserve(Store *s, int o) {            /* room for one more at a load of at most 3/4 */
+/* Makes room for one more n-gram at a load of at most 3/4. */
+static int table_reserve(Store *s, int o) {
     const Table *t = &s->tables[o];
     if (((uint64_t)t->used + 1) * 4 <= (uint64_t)t->size * 3) return 0;
     return table_rebuild(s, o, t->size ? (uint64_t)t->size + t->size / 4 + 1 : 16);
@@ -169,6 +175,7 @@ static void seq_free(Index *x, int32_t i) {
     x->free_seq = i;
 }
 
+/* Appends an empty block to a sequence. Returns the block, or NONE where there is no memory. */
 static uint32_t block_new(Index *x, Store *s, int32_t seq) {
     uint32_t b = s->free_block;
     if (b != NONE) s->free_block = s->blocks[b].next;
@@ -195,9 +202,9 @@ static uint32_t block_new(Index *x, Store *s, int32_t seq) {
     return b;
 }
 
-/* Copies the last tokens of a sequence, at most want; returns how many. */
-static int64_t tail(const Store *s, const Seq *q, int64_t want, int32_t *out) {
-    int64_t n = want < q->len ? want : q->len;
+/* Copies the last tokens of a sequence, at most `max_tokens`. Returns how many. */
+static int64_t tail(const Store *s, const Seq *q, int64_t max_tokens, int32_t *out) {
+    int64_t n = max_tokens < q->len ? max_tokens : q->len;
     uint32_t pos = n ? end_pos(q) : 0;
     for (int64_t i = n - 1; i >= 0; i--) {
         out[i] = s->toks[pos];
@@ -206,39 +213,39 @@ static int64_t tail(const Store *s, const Seq *q, int64_t want, int32_t *out) {
     return n;
 }
 
-/* Appends n tokens. from: the first order that is indexed, N_ORDERS for none. */
-static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int from) {
+/* Appends n tokens to a sequence. The orders from `first_order` on are indexed; N_ORDERS: none is. */
+static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int first_order) {
     Seq *q = &x->seqs[seq];
     Store *s = &x->stores[q->store];
     if (q->len + n > INT32_MAX) return TOO_LONG;
-    int32_t ctx[2 * LONGEST];                          /* the last tokens, moved back when full */
-    int64_t have = tail(s, q, LONGEST, ctx);
+    int32_t context[2 * MAX_ORDER];                    /* the last tokens; moved to its start when it is full */
+    int64_t available = tail(s, q, MAX_ORDER, context);
     for (int64_t i = 0; i < n; i++) {
         if (q->len % BLOCK == 0 && block_new(x, s, seq) == NONE) return NO_MEMORY;
         uint32_t pos = q->last * BLOCK + q->len % BLOCK, h[N_ORDERS];
         s->toks[pos] = toks[i];
         s->links[pos] = (Links){{NONE, NONE, NONE}};
-        hashes(ctx + have, have, h);
-        for (int o = from; o < N_ORDERS && ORDERS[o] <= have; o++) {
+        hashes(context + available, available, h);
+        for (int o = first_order; o < N_ORDERS && ORDERS[o] <= available; o++) {
             int rc = table_reserve(s, o);
             if (rc) return rc;
-            uint32_t *slot = find(s, o, h[o], ctx + have);
+            uint32_t *slot = find(s, o, h[o], context + available);
             s->tables[o].used += *slot == NONE;
             s->links[pos].next[o] = *slot;
             *slot = pos;
         }
-        if (have == 2 * LONGEST) {
-            memcpy(ctx, ctx + LONGEST, sizeof(int32_t) * LONGEST);
-            have = LONGEST;
+        if (available == 2 * MAX_ORDER) {
+            memcpy(context, context + MAX_ORDER, sizeof(int32_t) * MAX_ORDER);
+            available = MAX_ORDER;
         }
-        ctx[have++] = toks[i];
+        context[available++] = toks[i];
         q->len++;
         s->alive++;
     }
     return 0;
 }
 
-/* Unlinks every dead position, keeping the order of the rest, and frees its blocks and sequences. */
+/* Unlinks every dead position and keeps the order of the others. Frees the dead sequences and their blocks. */
 static int sweep(Index *x, Store *s) {
     for (int o = 0; o < N_ORDERS; o++) {
         Table *t = &s->tables[o];
@@ -271,24 +278,24 @@ static int sweep(Index *x, Store *s) {
     return 0;
 }
 
-/* keep: the sequence becomes history of the given clock; otherwise its tokens are forgotten. */
-static int seq_end(Index *x, int32_t seq, int keep, int64_t clock) {
+/* Ends a sequence. keep: it becomes history of the given tick; otherwise its tokens are forgotten. */
+static int seq_end(Index *x, int32_t seq, int keep, int64_t tick) {
     Seq *q = &x->seqs[seq];
     Store *s = &x->stores[q->store];
     free(q->trace);
     q->trace = NULL;
-    if (keep) { q->state = HISTORY; q->clock = clock; return 0; }
+    if (keep) { q->state = HISTORY; q->tick = tick; return 0; }
     if (!q->len) { seq_free(x, seq); return 0; }
     q->state = DEAD;
     s->alive -= q->len; s->dead += q->len;
-    return s->dead > 3 * s->alive + PILE || !s->alive ? sweep(x, s) : 0;
+    return s->dead > 3 * s->alive + DEAD_ALLOWANCE || !s->alive ? sweep(x, s) : 0;
 }
 
-/* Sweeps the stores whose dead outweigh the living. */
+/* Sweeps the stores whose dead tokens outweigh the living ones. */
 static int sweep_all(Index *x) {
     int rc = 0;
     for (int32_t i = 0; i < x->n_stores && !rc; i++)
-        if (x->stores[i].dead > x->stores[i].alive + 1024) rc = sweep(x, &x->stores[i]);
+        if (x->stores[i].dead > x->stores[i].alive + SWEEP_ALLOWANCE) rc = sweep(x, &x->stores[i]);
     return rc;
 }
 

@@ -1,9 +1,9 @@
-/* The history drafter's core: occurrences of the context's end in history, siblings, own text and other problems are
- * looked up (lookup.h), turned into a token and its probability (mix.h), and followed token by token.
+/* The history drafter's core. It looks up occurrences of the context's end in history, siblings, own text and other
+ * problems (lookup.h), turns them into a token and its probability (mix.h), and follows them token by token.
  *
- * das/drafter/reference.py answers the same questions by brute force: change both together. das_propose runs beside other
- * das_propose of other sequences, every other function alone: a lock sees to both. Functions return >= 0, or NO_MEMORY /
- * BAD_TOKEN / TOO_LONG / NOT_LIVE. */
+ * das/drafter/reference.py gives the same answers by brute force: change both together. Calls of das_propose for
+ * different sequences may run at the same time; a function that changes anything runs alone. A lock ensures both.
+ * Functions that return int return a value >= 0, or NO_MEMORY / BAD_TOKEN / TOO_LONG / NOT_LIVE. */
 #define _POSIX_C_SOURCE 200809L      /* pthread_rwlock_t under -std=c11 */
 #include <pthread.h>
 
@@ -13,17 +13,17 @@
 
 /* ---- the lock ---- */
 
-static pthread_rwlock_t *enter(Drafter *d, int alone) {
-    pthread_mutex_lock(&d->door);
-    if (alone) pthread_rwlock_wrlock(&d->lock); else pthread_rwlock_rdlock(&d->lock);
-    pthread_mutex_unlock(&d->door);
+static pthread_rwlock_t *enter(Drafter *d, int exclusive) {
+    pthread_mutex_lock(&d->turnstile);
+    if (exclusive) pthread_rwlock_wrlock(&d->lock); else pthread_rwlock_rdlock(&d->lock);
+    pthread_mutex_unlock(&d->turnstile);
     return &d->lock;
 }
 static void leave(pthread_rwlock_t **lock) { pthread_rwlock_unlock(*lock); }
-/* Until the function returns. */
-#define HOLD(d, alone) __attribute__((cleanup(leave), unused)) pthread_rwlock_t *held = enter(d, alone)
-#define ALONE(d) HOLD(d, 1)
-#define BESIDE_OTHERS(d) HOLD(d, 0)
+/* Both hold the lock until the function returns. */
+#define HOLD(d, exclusive) __attribute__((cleanup(leave), unused)) pthread_rwlock_t *held = enter(d, exclusive)
+#define HOLD_EXCLUSIVE(d) HOLD(d, 1)
+#define HOLD_SHARED(d) HOLD(d, 0)
 
 /* ---- texts ---- */
 
@@ -36,13 +36,13 @@ static void clear(Drafter *d) {
 
 void das_free(Drafter *d) { clear(d); free(d); }
 
-/* Forgets everything and goes on with these weights. */
+/* Forgets all texts and continues with these weights. */
 int das_restart(Drafter *d, const Weights *weights) {
-    ALONE(d);
+    HOLD_EXCLUSIVE(d);
     clear(d);
     d->w = *weights;
-    d->clock = 0;
-    return d->shared = store_new(&d->x);
+    d->tick = 0;
+    return d->shared_store = store_new(&d->x);
 }
 
 Drafter *das_new(const Config *config) {
@@ -50,19 +50,22 @@ Drafter *das_new(const Config *config) {
     Drafter *d = calloc(1, sizeof *d);
     if (!d) return NULL;
     d->c = *config;
-    pthread_mutex_init(&d->door, NULL);
+    pthread_mutex_init(&d->turnstile, NULL);
     pthread_rwlock_init(&d->lock, NULL);
     return d;
 }
 
-void das_weights(Drafter *d, Weights *out) { BESIDE_OTHERS(d); *out = d->w; }
+void das_weights(Drafter *d, Weights *out) { HOLD_SHARED(d); *out = d->w; }
 
-int das_store_new(Drafter *d) { ALONE(d); return store_new(&d->x); }
+int das_store_new(Drafter *d) { HOLD_EXCLUSIVE(d); return store_new(&d->x); }
 
-/* A new sequence. drafts: whether it will be drafted for. */
+/* Candidates that a drafted position can have. */
+static int32_t candidate_stride(const Drafter *d) { return d->c.max_candidates + d->c.cross_problem_candidates; }
+
+/* Starts a sequence. drafts: whether it will be drafted for. */
 int das_seq_new(Drafter *d, int32_t store, int drafts) {
-    ALONE(d);
-    int32_t i = seq_new(&d->x, store, store), stride = d->c.max_candidates + d->c.others;
+    HOLD_EXCLUSIVE(d);
+    int32_t i = seq_new(&d->x, store, store), stride = candidate_stride(d);
     if (i < 0 || !drafts) return i;
     Trace *t = malloc(sizeof(Trace) + sizeof(Candidate) * (TRACE + 1) * (size_t)stride);
     if (!t) { seq_free(&d->x, i); return NO_MEMORY; }
@@ -72,7 +75,7 @@ int das_seq_new(Drafter *d, int32_t store, int drafts) {
     return i;
 }
 
-/* Learns from what the last draft foresaw and what came, then forgets the draft. */
+/* Learns from what the last draft predicted and what was emitted, then forgets the draft. */
 static void learn_from(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
     for (int32_t i = 0; i < t->n && i < n; i++) {
         learn(&d->w, t->cand + (size_t)i * (size_t)t->stride, &t->mixed[i], toks[i]);
@@ -87,16 +90,16 @@ static int extend(Drafter *d, int32_t seq, const int32_t *toks, int64_t n, int i
     return append(&d->x, seq, toks, n, indexed ? 0 : N_ORDERS);
 }
 
-/* Appends n tokens to a sequence. They are checked before any is stored, here and below. */
+/* Appends n tokens to a sequence. Here and below, all tokens are checked before any is stored. */
 int das_extend(Drafter *d, int32_t seq, const int32_t *toks, int64_t n, int indexed) {
-    ALONE(d);
+    HOLD_EXCLUSIVE(d);
     for (int64_t i = 0; i < n; i++) if (toks[i] < 0) return BAD_TOKEN;
     return extend(d, seq, toks, n, indexed);
 }
 
 /* Appends toks[offsets[i] : offsets[i + 1]] to seqs[i]. */
 int das_append(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *offsets, const int32_t *toks) {
-    ALONE(d);
+    HOLD_EXCLUSIVE(d);
     for (int64_t i = 0; i < offsets[n]; i++)
         if (toks[i] < 0) return BAD_TOKEN;
     for (int32_t i = 0; i < n; i++) {
@@ -106,9 +109,9 @@ int das_append(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *offset
     return 0;
 }
 
-/* Copies a sequence's tokens. */
+/* Copies a sequence's tokens to `out`. */
 void das_read(Drafter *d, int32_t seq, int32_t *out) {
-    BESIDE_OTHERS(d);
+    HOLD_SHARED(d);
     const Seq *q = &d->x.seqs[seq];
     const Store *s = &d->x.stores[q->store];
     uint32_t i = 0;
@@ -116,11 +119,11 @@ void das_read(Drafter *d, int32_t seq, int32_t *out) {
         for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++) out[i] = s->toks[b * BLOCK + j];
 }
 
-/* Copies a sequence, without its first `context` tokens, to where other problems see it; returns the copy. */
+/* Copies a sequence, without its first `context` tokens, into the store that other problems see. Returns the copy. */
 int das_share(Drafter *d, int32_t seq, uint32_t context) {
-    ALONE(d);
+    HOLD_EXCLUSIVE(d);
     const Store *s = &d->x.stores[d->x.seqs[seq].store];
-    int32_t copy = seq_new(&d->x, d->shared, d->x.seqs[seq].store);
+    int32_t copy = seq_new(&d->x, d->shared_store, d->x.seqs[seq].store);
     if (copy < 0) return copy;
     const Seq *q = &d->x.seqs[seq];
     uint32_t i = 0;
@@ -136,24 +139,28 @@ int das_share(Drafter *d, int32_t seq, uint32_t context) {
     return copy;
 }
 
-int das_end(Drafter *d, int32_t seq, int keep, int64_t clock) { ALONE(d); return seq_end(&d->x, seq, keep, clock); }
+/* Ends a sequence. keep: it becomes history of the given tick; otherwise it is forgotten. */
+int das_end(Drafter *d, int32_t seq, int keep, int64_t tick) {
+    HOLD_EXCLUSIVE(d);
+    return seq_end(&d->x, seq, keep, tick);
+}
 
-/* Forgets a store whose sequences have all been forgotten. */
+/* Forgets a store. All its sequences must have been forgotten before. */
 int das_store_end(Drafter *d, int32_t store) {
-    ALONE(d);
+    HOLD_EXCLUSIVE(d);
     Store *s = &d->x.stores[store];
     int rc = s->dead ? sweep(&d->x, s) : 0;
     if (!rc) { store_clear(s); s->used = 0; }
     return rc;
 }
 
-/* Moves the clock and clears away what was evicted. */
-int das_clock(Drafter *d, int64_t clock) { ALONE(d); d->clock = clock; return sweep_all(&d->x); }
+/* Sets the current history tick and sweeps what was evicted. */
+int das_set_tick(Drafter *d, int64_t tick) { HOLD_EXCLUSIVE(d); d->tick = tick; return sweep_all(&d->x); }
 
 int64_t das_bytes(Drafter *d) {
-    BESIDE_OTHERS(d);
-    uint64_t total = sizeof *d + index_bytes(&d->x), trace = sizeof(Trace);
-    trace += sizeof(Candidate) * (TRACE + 1) * (uint64_t)(d->c.max_candidates + d->c.others);
+    HOLD_SHARED(d);
+    uint64_t total = sizeof *d + index_bytes(&d->x);
+    uint64_t trace = sizeof(Trace) + sizeof(Candidate) * (TRACE + 1) * (uint64_t)candidate_stride(d);
     for (int32_t i = 0; i < d->x.n_seqs; i++)
         if (d->x.seqs[i].state != FREE && d->x.seqs[i].trace) total += trace;
     return (int64_t)total;
@@ -161,41 +168,96 @@ int64_t das_bytes(Drafter *d) {
 
 /* ---- drafting ---- */
 
-/* Candidates that continue with tok, moved one token on, to `out` (which may be `cand`). */
+/* Keeps the candidates that continue with tok and moves them one token on. Writes them to `out`, which may be `cand`,
+ * and returns how many there are. */
 static int follow(const Drafter *d, const Store *own, const Store *shared, const Candidate *cand, int n, int32_t tok,
                   Candidate *out) {
     uint16_t same[MAX_CAND];
-    int agree = 0, kept = 0;
+    int n_same = 0, n_out = 0;
     for (int i = 0; i < n; i++) {                      /* without branches */
-        same[agree] = (uint16_t)i;
-        agree += cand[i].tok == tok;
+        same[n_same] = (uint16_t)i;
+        n_same += cand[i].tok == tok;
     }
-    for (int i = 0; i < agree; i++) {
+    for (int i = 0; i < n_same; i++) {
         Candidate k = cand[same[i]];
-        const Store *s = k.other ? shared : own;
+        const Store *s = k.cross_problem ? shared : own;
         if ((k.pos = step_on(s, k.pos)) == NONE || (k.tok = s->toks[k.pos]) == NO_TOKEN) continue;
         k.match += k.match < d->c.max_match;
-        out[kept++] = k;
+        out[n_out++] = k;
     }
-    return kept;
+    return n_out;
 }
 
-/* A request's draft in the making. */
+/* One request's draft while it is being made. */
 typedef struct {
     int32_t seq, *ctx;               /* ctx: recent tokens, then drafted ones */
     Trace *t;
-    Candidate *cand;                 /* k of them */
-    int64_t len, limit;
-    double reach, floor;             /* probability that all drafted so far is accepted; where the draft ends */
-    int k, looks, done;
-    Lookup own, others;
+    Candidate *cand;                 /* [n_cand] */
+    int64_t len, limit;              /* tokens in ctx; tokens that may be drafted */
+    double reach, floor;             /* probability that the whole draft is accepted; it ends below the floor */
+    int n_cand, needs_lookup, done;
+    Lookup own, shared;              /* in the problem's store; in the store of all problems' newest texts */
 } Work;
+
+static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, int32_t *ctx) {
+    const Seq *q = &d->x.seqs[seq];
+    w->seq = seq; w->ctx = ctx; w->t = q->trace; w->cand = w->t->cand; w->t->n = 0;
+    w->own.s = &d->x.stores[q->store]; w->own.cross_problem = 0;
+    w->shared.s = &d->x.stores[d->shared_store]; w->shared.cross_problem = 1;
+    w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
+    w->limit = limit; w->reach = 1.0;
+    w->floor = floor > d->c.min_prob ? floor : d->c.min_prob;
+    w->n_cand = 0; w->done = 0;
+}
+
+/* Runs the lookups of token j, stage by stage, for all requests that have no candidates left. */
+static void look_up(const Drafter *d, Work *work, int32_t n, int64_t j) {
+    int shared = d->c.cross_problem_candidates;
+    for (int32_t r = 0; r < n; r++) {
+        Work *w = &work[r];
+        w->done |= j >= w->limit;
+        w->needs_lookup = !w->done && !w->n_cand;
+        if (!w->needs_lookup) continue;
+        w->own.end = w->shared.end = w->ctx + w->len;
+        w->own.limit = w->shared.limit = (int32_t)(w->len < d->c.max_match ? w->len : d->c.max_match);
+        w->own.max_visits = j ? d->c.fallback_visits : MAX_VISITS;
+        w->shared.max_visits = d->c.fallback_visits;
+        lookup_start(&w->own);
+        if (shared) lookup_start(&w->shared);
+    }
+    for (int32_t r = 0; r < n; r++) {
+        if (!work[r].needs_lookup) continue;
+        lookup_slots(&work[r].own);
+        if (shared) lookup_slots(&work[r].shared);
+    }
+    for (int32_t r = 0; r < n; r++) {
+        if (!work[r].needs_lookup) continue;
+        lookup_heads(&work[r].own);
+        if (shared) lookup_heads(&work[r].shared);
+    }
+    for (int i = 0, goes_on = 1; goes_on && i < MAX_VISITS; i++) {
+        goes_on = 0;
+        for (int32_t r = 0; r < n; r++) {
+            if (!work[r].needs_lookup) continue;
+            goes_on |= lookup_step(d, &work[r].own, i);
+            if (shared) goes_on |= lookup_step(d, &work[r].shared, i);
+        }
+    }
+}
+
+/* Collects the candidates that a request's lookups found for token j. */
+static void collect(const Drafter *d, Work *w, int64_t j) {
+    int32_t room = j && d->c.fallback_visits < d->c.max_candidates ? d->c.fallback_visits : d->c.max_candidates;
+    w->n_cand = lookup_collect(d, &w->own, w->seq, w->cand, room);
+    if (!d->c.cross_problem_candidates) return;
+    w->n_cand += lookup_collect(d, &w->shared, w->seq, w->cand + w->n_cand, d->c.cross_problem_candidates);
+}
 
 /* Drafts token j of a request from its candidates, or ends its draft. */
 static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, double *prob, Singles *singles) {
     Mixed spare, *m = j < TRACE ? &w->t->mixed[j] : &spare;
-    if (!w->k) { w->done = 1; return; }
-    mix(&d->w, w->cand, w->k, m, singles);
+    if (!w->n_cand) { w->done = 1; return; }
+    mix(&d->w, w->cand, w->n_cand, m, singles);
     int b = likeliest(m);
     int32_t tok = m->best[b];
     if (j < TRACE) {
@@ -206,69 +268,28 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     if (w->reach < w->floor) { w->done = 1; return; }
     *token = w->ctx[w->len++] = tok;
     *prob = m->p[b];
-    Candidate *on = j < TRACE ? w->cand + w->t->stride : w->cand;   /* what is traced stays */
-    w->k = follow(d, w->own.s, w->others.s, w->cand, w->k, tok, on);
-    w->cand = on;
+    Candidate *next = j < TRACE ? w->cand + w->t->stride : w->cand;   /* traced candidates must not be overwritten */
+    w->n_cand = follow(d, w->own.s, w->shared.s, w->cand, w->n_cand, tok, next);
+    w->cand = next;
 }
 
-/* Drafts for at most BATCH sequences, token by token side by side. ctx: [n][max_match + stride + 1]. */
-static void draft_batch(const Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limits,
-                       const double *floors, int64_t stride, int32_t *tokens, double *probs, int64_t *counts, int32_t *ctx,
+/* Drafts for at most BATCH sequences side by side, token by token. ctx: [n][max_match + stride + 1]. */
+static void draft_batch(const Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limits, const double *floors,
+                        int64_t stride, int32_t *tokens, double *probs, int64_t *counts, int32_t *ctx,
                         Singles *singles) {
     Work work[BATCH];
-    int64_t room = d->c.max_match + stride + 1;
+    int64_t ctx_stride = d->c.max_match + stride + 1;
     for (int32_t r = 0; r < n; r++) {
-        const Seq *q = &d->x.seqs[seqs[r]];
-        Work *w = &work[r];
-        w->seq = seqs[r]; w->ctx = ctx + r * room; w->t = q->trace; w->cand = w->t->cand; w->t->n = 0;
-        w->own.s = &d->x.stores[q->store]; w->own.other = 0;
-        w->others.s = &d->x.stores[d->shared]; w->others.other = 1;
-        w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
-        w->limit = limits[r]; w->reach = 1.0;
-        w->floor = floors && floors[r] > d->c.min_prob ? floors[r] : d->c.min_prob;
-        w->k = 0; w->done = 0;
+        start_work(d, &work[r], seqs[r], limits[r], floors ? floors[r] : 0.0, ctx + r * ctx_stride);
         counts[r] = 0;
     }
     for (int64_t j = 0, live = n; live; j++) {
-        for (int32_t r = 0; r < n; r++) {
-            Work *w = &work[r];
-            w->done |= j >= w->limit;
-            w->looks = !w->done && !w->k;
-            if (!w->looks) continue;
-            w->own.end = w->others.end = w->ctx + w->len;
-            w->own.limit = w->others.limit = (int32_t)(w->len < d->c.max_match ? w->len : d->c.max_match);
-            w->own.most = j ? d->c.few : MAX_VISITS;
-            w->others.most = d->c.few;
-            lookup_start(&w->own);
-            if (d->c.others) lookup_start(&w->others);
-        }
-        for (int32_t r = 0; r < n; r++) {
-            if (!work[r].looks) continue;
-            lookup_slots(&work[r].own);
-            if (d->c.others) lookup_slots(&work[r].others);
-        }
-        for (int32_t r = 0; r < n; r++) {
-            if (!work[r].looks) continue;
-            lookup_heads(&work[r].own);
-            if (d->c.others) lookup_heads(&work[r].others);
-        }
-        for (int i = 0, on = 1; on && i < MAX_VISITS; i++) {
-            on = 0;
-            for (int32_t r = 0; r < n; r++) {
-                if (!work[r].looks) continue;
-                on |= lookup_step(d, &work[r].own, i);
-                if (d->c.others) on |= lookup_step(d, &work[r].others, i);
-            }
-        }
+        look_up(d, work, n, j);
         live = 0;
         for (int32_t r = 0; r < n; r++) {
             Work *w = &work[r];
             if (w->done) continue;
-            if (w->looks) {
-                int32_t room = j && d->c.few < d->c.max_candidates ? d->c.few : d->c.max_candidates;
-                w->k = lookup_collect(d, &w->own, w->seq, w->cand, room);
-                if (d->c.others) w->k += lookup_collect(d, &w->others, w->seq, w->cand + w->k, d->c.others);
-            }
+            if (w->needs_lookup) collect(d, w, j);
             draft_token(d, w, j, &tokens[r * stride + j], &probs[r * stride + j], singles);
             counts[r] += !w->done;
             live += !w->done;
@@ -276,11 +297,12 @@ static void draft_batch(const Drafter *d, int32_t n, const int32_t *seqs, const 
     }
 }
 
-/* Drafts for n sequences. tokens, probs: [n][stride], or row behind row if packed; counts: [n]; no limit exceeds stride.
- * floors [n] or NULL: drafts end before their probability falls below these, where they exceed min_prob. */
+/* Drafts for n sequences. No limit exceeds stride. floors [n] or NULL: a draft ends before its probability falls below
+ * its floor or min_prob, whichever is higher.
+ * Writes tokens and probs [n][stride], or row behind row without gaps if packed, and counts [n]. */
 int das_propose(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limits, const double *floors, int64_t stride,
                 int packed, int32_t *tokens, double *probs, int64_t *counts) {
-    BESIDE_OTHERS(d);
+    HOLD_SHARED(d);
     for (int32_t r = 0; r < n; r++)
         if (seqs[r] >= d->x.n_seqs || d->x.seqs[seqs[r]].state != LIVE) return NOT_LIVE;
     Singles singles;
@@ -288,7 +310,7 @@ int das_propose(Drafter *d, int32_t n, const int32_t *seqs, const int64_t *limit
     int32_t *ctx = malloc(sizeof *ctx * BATCH * (size_t)(d->c.max_match + stride + 1));
     if (!ctx) return NO_MEMORY;
     for (int32_t r = 0; r < n; r += BATCH)
-        draft_batch(d, n - r < BATCH ? n - r : BATCH, seqs + r, limits + r, floors ? floors + r : floors, stride,
+        draft_batch(d, n - r < BATCH ? n - r : BATCH, seqs + r, limits + r, floors ? floors + r : NULL, stride,
                     tokens + r * stride, probs + r * stride, counts + r, ctx, &singles);
     free(ctx);
     for (int64_t r = 0, end = 0; packed && r < n; end += counts[r++]) {

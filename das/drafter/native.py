@@ -1,7 +1,7 @@
-"""The native core's types, through ctypes.
+"""The native core's types and functions, through ctypes.
 
-`native.c` with its headers has no dependency beyond libc. ctypes releases the GIL during calls; a lock in the core
-lets threads draft side by side and change things one at a time.
+`native.c` and its headers depend on libc only. ctypes releases the GIL during calls. A lock in the core lets threads
+draft at the same time and lets only one thread at a time change anything.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ SOURCE = Path(__file__).with_name("native.c")
 
 
 class Config(ctypes.Structure):
-    """`Config` of native.c, field by field."""
+    """`Config` of lookup.h, field by field."""
 
     _fields_ = [
         ("max_match", ctypes.c_int32),
         ("max_candidates", ctypes.c_int32),
-        ("few", ctypes.c_int32),
+        ("fallback_visits", ctypes.c_int32),
         ("exclude_own", ctypes.c_int32),
-        ("others", ctypes.c_int32),
+        ("cross_problem_candidates", ctypes.c_int32),
         ("visits", ctypes.c_int32 * 3),
         ("min_prob", ctypes.c_double),
     ]
@@ -46,19 +46,19 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_append": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR]),
     "das_read": (None, [_PTR, _I32, _PTR]),
     "das_end": (_I32, [_PTR, _I32, _I32, _I64]),
-    "das_clock": (_I32, [_PTR, _I64]),
+    "das_set_tick": (_I32, [_PTR, _I64]),
     "das_propose": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I64, _I32, _PTR, _PTR, _PTR]),
     "das_bytes": (_I64, [_PTR]),
 }
 
 
 def prior_weights() -> np.ndarray:
-    """`Weights` of mix.h before anything was learned: its fields one after the other, float64 [sum of sizes]."""
+    """The prior values of `Weights` in mix.h, field after field: float64 [sum of SIZES]."""
     return np.array([value for name in SIZES for value in PRIOR[name]], np.float64)
 
 
 def check(code: int) -> int:
-    """Return `code` when it is a result; raise what a negative one stands for."""
+    """Return the core's answer if it is a result; raise MemoryError or ValueError if it is an error (negative)."""
     if code >= 0:
         return code
     if code == -1:
@@ -66,13 +66,13 @@ def check(code: int) -> int:
     if code == -2:
         raise ValueError(f"token ids must be in 0..{2**31 - 1}")
     if code == -4:
-        raise ValueError("a request ended while it was drafted for")
+        raise ValueError("a request ended while a draft for it was being made")
     raise ValueError("history drafter: a sequence or a problem's history exceeds 2**31 tokens")
 
 
 @cache
 def lib() -> ctypes.CDLL:
-    """The compiled library with its argument types declared; built on the first call."""
+    """The compiled library with its argument types declared. The first call builds it."""
     library = load_native(SOURCE)
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)

@@ -1,6 +1,7 @@
-"""The voting and mixing weights a new drafter starts with (`Weights` of mix.h); it goes on learning from them.
+"""The voting and mixing weights that a new drafter starts with (`Weights` of mix.h) and continues to learn from.
 
-Learned by replay of half of the problems of two recorded traces (DeepScaleR-1.5B, Llama-3B RL), averaged.
+They were learned by replay of half of the problems of each of two recorded traces (DeepScaleR-1.5B, Llama-3B RL) and
+averaged.
 """
 
 SIZES: dict[str, tuple[int, ...]] = {
@@ -11,7 +12,7 @@ SIZES: dict[str, tuple[int, ...]] = {
     "mix": (16, 29),
 }
 
-# Each flat, last axis fastest.
+# Each array is flat, in C order.
 # fmt: off
 PRIOR: dict[str, list[float]] = {
     "match": [

@@ -1,78 +1,103 @@
-"""Texts of the native core: a request's, and the finished ones that problems see of each other."""
+"""Texts of the native core: the requests' own, and the copies of finished texts that problems see of each other."""
 
 from __future__ import annotations
 
 import ctypes
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from das.drafter import native
 from das.drafter.constants import SHARED_TEXTS
+from das.trajectory import MAX_TOKEN, token_array
+
+
+@dataclass
+class LivePrompt:
+    """An indexed prompt: its sequence's handle, and how many live requests have it."""
+
+    handle: int
+    requests: int
 
 
 @dataclass
 class Store:
-    """A problem's index: its handle, how many sequences it holds, and its live prompts (handle, live requests)."""
+    """A problem's index in the core: its handle, how many sequences it holds, and its live prompts by their bytes."""
 
     handle: int
     sequences: int
-    prompts: dict[bytes, list[int]]
+    prompts: dict[bytes, LivePrompt]
 
 
 @dataclass
 class Request:
-    """A request: problem, its store's key, its sequence's handle, context tokens before its response, its prompt's key.
-
-    copy: the handle of the text that other problems see, -1 for none.
-    """
+    """A request's text in the core; it stays in the history after the request has finished."""
 
     problem: str
-    key: str
-    handle: int
-    context: int
-    prompt: bytes | None
-    length: int = 0
-    copy: int = -1
+    store_key: str
+    handle: int  # of its sequence
+    context: int  # prompt tokens stored before its response
+    prompt: bytes | None  # key of its prompt in Store.prompts; None where prompts are not indexed
+    length: int = 0  # tokens of response
+    copy: int = -1  # handle of the copy that other problems see; -1: none
 
 
 class SharedTexts:
-    """Copies of finished texts, at most `tokens` in all, that other problems see; 0: none."""
+    """Copies of finished texts that other problems see, at most `max_tokens` tokens in all; 0: no copies."""
 
-    def __init__(self, lib: ctypes.CDLL, core: int, tokens: int) -> None:
-        self._lib, self._core, self._room = lib, core, tokens
-        # By problem with their clocks, and by handle; oldest first.
-        self._of: dict[str, list[tuple[int, Request]]] = {}
-        self._all: dict[int, Request] = {}
+    def __init__(self, lib: ctypes.CDLL, core: int, max_tokens: int) -> None:
+        self._lib, self._core, self._max_tokens = lib, core, max_tokens
+        # The same texts twice, oldest first: by problem, with the history tick of each, and by the copy's handle.
+        self._by_problem: dict[str, list[tuple[int, Request]]] = {}
+        self._by_copy: dict[int, Request] = {}
         self._tokens = 0
 
-    def add(self, past: Request, clock: int) -> None:
-        """Copy a finished text, if it is among its problem's first of this clock.
+    def add(self, finished: Request, history_tick: int) -> None:
+        """Copy a finished text if it is among the first SHARED_TEXTS of its problem in this tick.
 
-        A problem shares its SHARED_TEXTS newest such texts; the oldest texts of all make room.
+        A problem shares its SHARED_TEXTS newest such texts. The oldest copies of all problems make room for a new one.
         """
-        mine = self._of.get(past.key, [])
-        if past.length > self._room or sum(c == clock for c, _ in mine) == SHARED_TEXTS:
+        shared = self._by_problem.get(finished.store_key, [])
+        if finished.length > self._max_tokens or sum(tick == history_tick for tick, _ in shared) == SHARED_TEXTS:
             return
-        past.copy = native.check(self._lib.das_share(self._core, past.handle, past.context))
-        native.check(self._lib.das_end(self._core, past.copy, 1, clock))
-        mine.append((clock, past))
-        self._of[past.key] = mine
-        self._all[past.copy] = past
-        self._tokens += past.length
-        if len(mine) > SHARED_TEXTS:
-            self.drop(mine[0][1])
-        while self._tokens > self._room:
-            self.drop(next(iter(self._all.values())))
+        finished.copy = native.check(self._lib.das_share(self._core, finished.handle, finished.context))
+        native.check(self._lib.das_end(self._core, finished.copy, 1, history_tick))
+        shared.append((history_tick, finished))
+        self._by_problem[finished.store_key] = shared
+        self._by_copy[finished.copy] = finished
+        self._tokens += finished.length
+        if len(shared) > SHARED_TEXTS:
+            self.drop(shared[0][1])
+        while self._tokens > self._max_tokens:
+            self.drop(next(iter(self._by_copy.values())))
 
-    def drop(self, past: Request) -> None:
-        """Take a text's copy back, if it has one."""
-        if past.copy < 0:
+    def drop(self, finished: Request) -> None:
+        """Remove a text's copy, if it has one."""
+        if finished.copy < 0:
             return
-        native.check(self._lib.das_end(self._core, past.copy, 0, 0))
-        del self._all[past.copy]
-        self._tokens -= past.length
-        past.copy = -1
-        left = [entry for entry in self._of[past.key] if entry[1] is not past]
-        if left:
-            self._of[past.key] = left
+        native.check(self._lib.das_end(self._core, finished.copy, 0, 0))
+        del self._by_copy[finished.copy]
+        self._tokens -= finished.length
+        finished.copy = -1
+        remaining = [entry for entry in self._by_problem[finished.store_key] if entry[1] is not finished]
+        if remaining:
+            self._by_problem[finished.store_key] = remaining
         else:
-            del self._of[past.key]
+            del self._by_problem[finished.store_key]
+
+
+def append_tokens(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
+    """Append token ids to an int32 array. Raises ValueError for ids too large; the core refuses negative ones."""
+    if isinstance(new, np.ndarray):
+        # NumPy's checks cost microseconds. A short array is cheaper as a list, whose tokens `extend` checks.
+        is_short = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"
+        new = new.tolist() if is_short else token_array(new)
+    try:
+        if isinstance(new, np.ndarray):
+            flat.frombytes(new.tobytes())
+        else:
+            flat.extend(new)
+    except OverflowError:
+        raise ValueError(f"token ids must be in 0..{MAX_TOKEN}") from None

@@ -98,7 +98,7 @@ class Das:
         self.drafter.end(request)
 
     def end_epoch(self) -> None:
-        self.drafter.end_step(self.drafter.clock + 1)
+        self.drafter.end_step(self.drafter.history_tick + 1)
 
 
 class Arctic:
