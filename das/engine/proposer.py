@@ -1,15 +1,17 @@
-"""vLLM's custom proposer class: the engine's tokens to the drafter, its drafts, within budget, to the engine."""
+"""vLLM's custom proposer class: it gives the engine's tokens to the drafter and returns drafts within the budget."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
+from das.budget import LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.remaining import RemainingLength
+from das.draft_round import DraftRound
 from das.drafter import HistoryDrafter
 from das.engine import patches
 from das.engine.alarm import Alarm
@@ -21,23 +23,50 @@ LIMIT_KEY = "das_limit"
 HISTORY, LEARNED = "history.npz", "learned.npz"  # files of a checkpoint
 
 
+@dataclass(slots=True)
+class _Emitted:
+    """What the requests that the drafter knows emitted in a pass. All lists are in the same order."""
+
+    rows: list[int] = field(default_factory=list)  # in vLLM's batch
+    requests: list[LiveRequest] = field(default_factory=list)
+    num_drafted: list[int] = field(default_factory=list)
+    num_accepted: list[int] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+    context: int = 0  # tokens of prompt and response that the requests had before the pass
+
+
+@dataclass
+class _Finished:
+    """Sums over the requests of a rollout that finished and joined the history."""
+
+    passes: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    tokens: int = 0
+
+
 class DasProposer:
-    """Built by vLLM with its VllmConfig; `additional_config["das"]` holds the `drafter` and `budget` settings, unless
-    others are given."""
+    """vLLM builds it from its VllmConfig. `additional_config["das"]` holds the `drafter` and `budget` settings, unless
+    the argument `settings` gives others.
+
+    The proposer maps vLLM's batch rows to requests; DraftRound does the drafting.
+    """
 
     def __init__(self, vllm_config: Any, settings: Mapping[str, Any] | None = None):
         patches.require_applied()
         settings = settings or vllm_config.additional_config["das"]
-        self.drafter = HistoryDrafter(**settings["drafter"])
-        self.budget: BudgetPolicy = make_budget(settings["budget"])
-        self.max_draft_tokens = int(vllm_config.speculative_config.num_speculative_tokens)
+        self.draft_round = DraftRound(
+            HistoryDrafter(**settings["drafter"]),
+            make_budget(settings["budget"]),
+            int(vllm_config.speculative_config.num_speculative_tokens),
+        )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.live: dict[str, LiveRequest] = {}
         self._runner: Any = None
         self.lengths = RemainingLength(self.max_model_len)
         self.alarm = Alarm()
         self.calibration = TokenCalibration()
-        self._sample: tuple[str, list[float]] = "", []  # one draft of the pass: whose, and its probabilities
+        self._sample: tuple[str, list[float]] = "", []  # one draft of the pass: its request and its probabilities
         self._clear_counts()
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._decoding: set[str] = set()  # requests that emitted in the last pass
@@ -47,7 +76,7 @@ class DasProposer:
         """Nothing to load: the drafter is an index, not a network."""
 
     def attach(self, runner: Any) -> None:
-        """Called before every `propose`: the runner knows the request ids that vLLM does not pass on."""
+        """Called before every `propose`: the runner knows the request ids, which vLLM does not pass on."""
         self._runner = runner
 
     def propose(
@@ -58,125 +87,127 @@ class DasProposer:
         slot_mappings: Any = None,
     ) -> list[list[int]]:
         """Draft for every row of the batch. Rows without new tokens (unfinished prompts) get no draft."""
-        requests = self._runner.requests
-        self._end(request for request in self.live if request not in requests)
+        running = self._runner.requests
         names: list[str] = self._runner.input_batch.req_ids
-        rows, fresh, tokens = [], [], []
-        emitting: set[str] = set()
-        drafted = accepted = context = 0
-        for row, (name, new) in enumerate(zip(names, sampled_token_ids, strict=True)):
-            if not new:
-                continue
-            emitting.add(name)
-            live = self.live.get(name)
-            if live is None:
-                live = self._begin(name, requests[name])
-            if live.untracked:
-                continue
-            pending = self._pending.get(name, 0)
-            right = min(len(new) - 1, pending)
-            if name == self._sample[0]:
-                self.calibration.observe(self._sample[1], right)
-            context += live.prompt + live.generated
-            drafted += pending
-            accepted += right
-            live.num_drafted += pending
-            live.num_accepted += right
-            live.passes += 1
-            new = live.cut_at_stop(new)
-            live.generated += len(new)
-            rows.append(row)
-            fresh.append(live)
-            tokens.append(new)
-        self._watch_pass(names, emitting, drafted, accepted, context)
+        self._end([name for name in self.live if name not in running])
+        emitted, decoding = self._read_batch(names, sampled_token_ids)
+        target_pass = self._watch_pass(names, decoding, emitted)
+        self.draft_round.observe(
+            emitted.requests, emitted.num_drafted, emitted.num_accepted, emitted.tokens, target_pass
+        )
         self._pending = {}
         self._sample = "", []
         drafts: list[list[int]] = [[] for _ in names]
-        if not rows:  # prompts, or requests that never draft
+        if not emitted.rows:  # prompts, or requests that never draft
             return drafts
-        self.drafter.observe_batch([live.name for live in fresh], tokens)
-        room = [
-            min(
-                self.max_draft_tokens,
-                live.limit,
-                live.max_tokens - live.generated - 1,
-                self.max_model_len - int(num_tokens_no_spec[row]) - 1,
-            )
-            for row, live in zip(rows, fresh, strict=True)
-        ]
-        limits = [max(0, min(free, asked)) for free, asked in zip(room, self.budget.limits(fresh), strict=True)]
-        if any(limits):
-            asking = [live.name for live in fresh]
-            proposed = self.drafter.propose_batch(asking, limits, self.budget.floors(fresh))
-            kept = self.budget.trim(fresh, proposed)
-            for i, count in enumerate(kept):
-                if count:
-                    drafts[rows[i]] = proposed.tokens[i, :count].tolist()
-                    self._pending[fresh[i].name] = count
-            i = len(self._measured_s) % len(kept)  # one draft a pass is enough to see whether probabilities hold
-            self._sample = fresh[i].name, proposed.probs[i, : kept[i]].tolist()
+        lengths = num_tokens_no_spec[: len(names)].tolist()
+        room = [self.max_model_len - lengths[row] - 1 for row in emitted.rows]
+        proposal = self.draft_round.propose(emitted.requests, room)
+        if proposal is None:
+            return drafts
+        tokens, counts = proposal.drafts.tokens, proposal.counts
+        for i, count in enumerate(counts):
+            if count:
+                drafts[emitted.rows[i]] = tokens[i, :count].tolist()
+                self._pending[emitted.requests[i].name] = count
+        i = len(self._measured_s) % len(counts)  # one draft a pass is enough to check the estimated probabilities
+        self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
 
-    def _watch_pass(self, names: list[str], emitting: set[str], drafted: int, accepted: int, context: int) -> None:
-        """Tell the budget what the pass that just ended cost. In a decode pass all had emitted in the one before: none
-        brings a prompt."""
+    def _read_batch(self, names: list[str], sampled_token_ids: list[list[int]]) -> tuple[_Emitted, set[str]]:
+        """Find the request of every row, and begin new ones. Also returns the names of all requests that emitted."""
+        emitted, decoding = _Emitted(), set()
+        for row, (name, new) in enumerate(zip(names, sampled_token_ids, strict=True)):
+            if not new:
+                continue
+            decoding.add(name)
+            request = self.live.get(name)
+            if request is None:
+                request = self._begin(name, self._runner.requests[name])
+            if request.untracked:
+                continue
+            num_drafted = self._pending.get(name, 0)
+            num_accepted = min(len(new) - 1, num_drafted)
+            if name == self._sample[0]:
+                self.calibration.observe(self._sample[1], num_accepted)
+            emitted.rows.append(row)
+            emitted.requests.append(request)
+            emitted.num_drafted.append(num_drafted)
+            emitted.num_accepted.append(num_accepted)
+            emitted.tokens.append(request.cut_at_stop(new))
+            emitted.context += request.prompt + request.generated
+        return emitted, decoding
+
+    def _watch_pass(self, names: list[str], decoding: set[str], emitted: _Emitted) -> TargetPass | None:
+        """Time the pass that just ended, and note what the budget expected of it.
+
+        Returns the pass if it was a decode pass: every request in it had emitted in the pass before, so none brought a
+        prompt. decoding: requests that emitted in this one.
+        """
         now = time.perf_counter()
-        live = len(names)
+        live, target_pass = len(names), None
         if live and self._decoding.issuperset(names):
             seconds = now - self._pass_ended
-            self._predicted_s.append(self.budget.predict(live, drafted, context))
+            num_drafted, num_accepted = sum(emitted.num_drafted), sum(emitted.num_accepted)
+            self._predicted_s.append(self.draft_round.budget.predict(live, num_drafted, emitted.context))
             self._measured_s.append(seconds)
-            self.budget.observe_pass(TargetPass(live, drafted, accepted, context, seconds))
-        self._decoding, self._pass_ended = emitting, now
+            target_pass = TargetPass(live, num_drafted, num_accepted, emitted.context, seconds)
+        self._decoding, self._pass_ended = decoding, now
+        return target_pass
 
-    def begin_step(self, requests: int) -> None:
+    def begin_step(self, num_requests: int) -> None:
         """A rollout of this many requests begins."""
         self._decoding = set()  # the time until the first pass was not decoding
         self._clear_counts()
-        self.budget.begin_step(requests)
+        self.draft_round.begin_step(num_requests)
 
     def _clear_counts(self) -> None:
-        """Of the rollout: what was expected of passes and lengths, and what the alarm compares."""
+        """Forget the last rollout: expected pass times and lengths, and the sums that the alarm compares."""
         self._predicted_s: list[float] = []
         self._measured_s: list[float] = []
         self._predicted_length: dict[str, float] = {}
-        self._passes = self._drafted = self._accepted = self._kept_tokens = 0
-        self._history_before = self.drafter.history_tokens
+        self._finished = _Finished()
+        self._history_before = self.draft_round.drafter.history_tokens
 
-    def end_step(self, clock: int, judged: bool = True) -> dict[str, Any]:
-        """The rollout is over: requests join the history, the window moves to `clock` (a step or an epoch number)."""
+    def end_step(self, history_tick: int, judged: bool = True) -> dict[str, Any]:
+        """The rollout is over: its requests join the history, and the window moves to `history_tick` (a step or epoch).
+
+        judged: whether the alarm compares this rollout with the ones before. Returns what the rollout's report adds.
+        """
         self._end(list(self.live))
         self._decoding = set()  # the time until the next pass is training, not decoding
-        lost = self._history_before + self._kept_tokens - self.drafter.history_tokens if self.drafter.window else 0
-        alarms = self.alarm.end_step(self._passes, self._drafted, self._accepted, lost, judged)
-        self.drafter.end_step(clock)
-        self.budget.end_step()
+        drafter, finished = self.draft_round.drafter, self._finished
+        lost = self._history_before + finished.tokens - drafter.history_tokens if drafter.window else 0
+        alarms = self.alarm.end_step(finished.passes, finished.num_drafted, finished.num_accepted, lost, judged)
+        self.draft_round.end_step(history_tick)
         report = {
-            "history_tokens": self.drafter.history_tokens,
+            "history_tokens": drafter.history_tokens,
             "alarms": alarms,
             "calibration_error": self.calibration.error,
             "predicted_length": self._predicted_length,
             "pass_predicted_s": self._predicted_s,
             "pass_measured_s": self._measured_s,
         }
-        self._clear_counts()  # for those who only ever end rollouts
+        self._clear_counts()  # for callers that never call begin_step
         return report
 
     def save(self, folder: Path) -> None:
-        """Write history, drafting weights and what was learned of lengths and probabilities; no request may live.
+        """Write the history, the drafter's weights, and what was learned about lengths and probabilities. No request
+        may be live.
 
-        Draft on from what was written, too: an index built text by text finds occurrences in another order than one
-        that grew token by token, and this run shall draft what a resumed one does. Budgets are not saved: they learn
-        the times of the engine that runs, within a few passes.
+        The drafter then continues from the file it wrote: an index built text by text finds occurrences in another
+        order than one that grew token by token, and this run must draft what a resumed run will draft. Budgets are not
+        saved: they learn the times of the running engine within a few passes.
         """
-        self.drafter.save(folder / HISTORY)
-        self.drafter.load(folder / HISTORY)
+        drafter = self.draft_round.drafter
+        drafter.save(folder / HISTORY)
+        drafter.load(folder / HISTORY)
         learned = {**self.lengths.state(), "calibration": self.calibration.counts, "usual": np.array(self.alarm.usual)}
         save_arrays(folder / LEARNED, {"kind": np.array(LEARNED), **learned})
 
     def load(self, folder: Path) -> None:
-        """Go on where `save` was called, at the same clock. Raises ValueError for files of another kind."""
-        self.drafter.load(folder / HISTORY)
+        """Continue from what `save` wrote, at the same history tick. Raises ValueError for files of another kind."""
+        self.draft_round.drafter.load(folder / HISTORY)
         learned = load_arrays(folder / LEARNED, LEARNED)
         self.lengths.restore(learned)
         self.calibration.counts = learned["calibration"]
@@ -184,11 +215,12 @@ class DasProposer:
         self._clear_counts()
 
     def _begin(self, name: str, state: Any) -> LiveRequest:
+        """Register a request that emitted for the first time. state: vLLM's CachedRequestState."""
         params = state.sampling_params
         extra = params.extra_args or {}
-        limit = int(extra.get(LIMIT_KEY, self.max_draft_tokens))
-        # Without a problem id a request is its own problem: it drafts from its own text alone.
-        live = LiveRequest(
+        limit = int(extra.get(LIMIT_KEY, self.draft_round.max_draft_tokens))
+        # A request without a problem id is a problem of its own: it drafts from its own text alone.
+        request = LiveRequest(
             name=name,
             problem=str(extra.get(PROBLEM_KEY, name)),
             prompt=len(state.prompt_token_ids),
@@ -197,33 +229,28 @@ class DasProposer:
             max_tokens=params.max_tokens if params.max_tokens is not None else self.max_model_len,
             stop_tokens=frozenset((params.stop_token_ids or ()) if params.ignore_eos else params.all_stop_token_ids),
         )
-        self.live[name] = live
-        if live.untracked:
-            return live
-        self.drafter.begin(name, live.problem, state.prompt_token_ids)
-        self.budget.begin(live)
-        if live.problem != name:
-            self.alarm.begin(live.problem, state.prompt_token_ids)
-            self._predicted_length[name] = min(self.lengths.estimate(live.problem, 0).mean, float(live.max_tokens))
-        # A preempted request keeps its entry; one that comes from elsewhere brings the text it has.
-        earlier = state.output_token_ids[:-1] if len(state.output_token_ids) > 1 else []
-        if earlier:
-            self.drafter.observe(name, earlier)
-            live.generated = len(earlier)
-        return live
+        self.live[name] = request
+        if request.untracked:
+            return request
+        # A preempted request keeps its entry; a request that decoded elsewhere before brings its text along.
+        self.draft_round.begin(request, state.prompt_token_ids, state.output_token_ids[:-1])
+        if request.problem != name:
+            self.alarm.begin(request.problem, state.prompt_token_ids)
+            expected = self.lengths.estimate(request.problem, 0).mean
+            self._predicted_length[name] = min(expected, float(request.max_tokens))
+        return request
 
-    def _end(self, names: Any) -> None:
-        for name in list(names):
-            live = self.live.pop(name)
-            if live.untracked:
+    def _end(self, names: Iterable[str]) -> None:
+        for name in names:
+            request = self.live.pop(name)
+            if request.untracked:
                 continue
-            # What came without a problem id (weight checks, other users' requests) leaves no history.
-            keep = live.problem != name
-            self.drafter.end(name, keep=keep)
+            # A request without a problem id (a weight check, another user's request) leaves no history.
+            keep = request.problem != name
+            self.draft_round.end(request, keep)
             if keep:
-                self.budget.end(live)
-                self.lengths.observe(live.problem, live.generated)
-                self._kept_tokens += live.generated
-                self._passes += live.passes
-                self._drafted += live.num_drafted
-                self._accepted += live.num_accepted
+                self.lengths.observe(request.problem, request.generated)
+                self._finished.passes += request.passes
+                self._finished.num_drafted += request.num_drafted
+                self._finished.num_accepted += request.num_accepted
+                self._finished.tokens += request.generated

@@ -54,7 +54,7 @@ class DasWorker:
         """Write the drafter's history and weights, for `drafter.warm`; nothing where no history is kept."""
         drafter: Any = getattr(self.model_runner, "drafter", None)
         if isinstance(drafter, DasProposer):
-            drafter.drafter.save(Path(path))
+            drafter.draft_round.drafter.save(Path(path))
 
     def das_save_state(self, folder: str) -> None:
         """Write the drafter's part of a checkpoint into `folder`; nothing for engines without our drafter."""

@@ -133,7 +133,8 @@ def simulate_rollout(
             heapq.heappush(events, (engine.now, e))
     for engine in engines:
         engine.close_step()
-    for drafter in {id(e.draft_round.drafter): e.draft_round.drafter for e in engines if isinstance(e, TextEngine)}.values():
+    drafters = [engine.draft_round.drafter for engine in engines if isinstance(engine, TextEngine)]
+    for drafter in {id(drafter): drafter for drafter in drafters}.values():  # engines may share one
         drafter.end_step(clock)
     return _report(work, engines)
 

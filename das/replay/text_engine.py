@@ -142,6 +142,6 @@ class TextEngine(Engine):
         self._finished = []
 
     def close_step(self) -> None:
-        """End the last requests and the budget's step. Engines may share the drafter: simulate_rollout ends its step."""
+        """End the last requests and the budget's step. The drafter, which engines may share, ends its step later."""
         self._end_finished()
         self.draft_round.end_step()

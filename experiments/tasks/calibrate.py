@@ -97,7 +97,7 @@ def measure(config: DictConfig, policy: str, progress: Progress) -> list[list[fl
     llm = build_engine(setup.engine_settings(config, policy), max_num_seqs=max(task.live))
     engine = llm.llm_engine
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-    runner.drafter.drafter = RandomDrafter(engine.model_config.get_vocab_size())
+    runner.drafter.draft_round.drafter = RandomDrafter(engine.model_config.get_vocab_size())
     prompts = [prompt for _, prompt in tokenized(config, policy)]
     grid = [(live, drafts) for live in task.live for drafts in task.drafts]
     order = random.Random(0)
@@ -105,7 +105,7 @@ def measure(config: DictConfig, policy: str, progress: Progress) -> list[list[fl
     for done in range(task.rounds):
         order.shuffle(grid)
         for live, drafts in grid:
-            runner.drafter.budget = Fixed(drafts) if drafts else NoDrafts()
+            runner.drafter.draft_round.budget = Fixed(drafts) if drafts else NoDrafts()
             params = SamplingParams(
                 temperature=1.0, max_tokens=config.trainer.max_completion_length, ignore_eos=True, detokenize=False
             )

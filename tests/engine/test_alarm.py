@@ -116,7 +116,8 @@ def test_a_drafting_engine_raises_the_alarm(roll: tuple[Go, Any]) -> None:
     alarms, rollout = go(ids=dict(zip("abcd", "bcda", strict=True)))
     assert "mixed up" in alarms[0]
     assert rollout.responses == quiet[0][1].responses
-    drafter = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter.drafter
+    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
+    drafter = proposer.draft_round.drafter
     end = drafter.end
     drafter.end = lambda request, keep: end(request, keep=False)
     alarms, _ = go()
@@ -141,12 +142,12 @@ def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: En
     decoding: list[bool] = []
     watch = proposer._watch_pass
 
-    def watched(names: list[str], emitting: set[str], *counts: int) -> None:
-        seen = len(proposer._measured_s)
+    def watched(names: list[str], *rest: Any) -> Any:
         before = set(proposer._decoding)
-        watch(names, emitting, *counts)
-        decoding.append(len(proposer._measured_s) > seen)
+        target_pass = watch(names, *rest)
+        decoding.append(target_pass is not None)
         assert not decoding[-1] or set(names) <= before
+        return target_pass
 
     proposer._watch_pass = watched
     prompts = [{"prompt_token_ids": [7 + i, *range(20, 90)]} for i in range(6)]
@@ -178,7 +179,7 @@ def test_time_between_rollouts_is_no_pass(roll: tuple[Go, Any]) -> None:
     go, llm = roll
     proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
     seconds: list[float] = []
-    proposer.budget.observe_pass = lambda done: seconds.append(done.seconds)
+    proposer.draft_round.budget.observe_pass = lambda done: seconds.append(done.seconds)
     go()
     time.sleep(2.0)
     llm.generate([{"prompt_token_ids": [5, 6, 7]}], SamplingParams(max_tokens=8), use_tqdm=False)

@@ -50,7 +50,7 @@ LONG = [Case(i % 4, {"seed": i, "max_tokens": 90, "ignore_eos": True, "logprobs"
 class RandomLimits(BudgetPolicy):
     """A budget that changes its mind every pass."""
 
-    longest = max(LIMITS)
+    max_draft_tokens = max(LIMITS)
 
     def __init__(self, allowed: Sequence[int]):
         self.allowed = allowed
@@ -92,8 +92,8 @@ def test_whatever_is_asked_drafts_change_nothing(
         **ENGINES[engine],
     )
     core = llm.llm_engine.engine_core.engine_core
-    drafter = core.model_executor.driver_worker.worker.model_runner.drafter
-    drafter.budget = RandomLimits([limit for limit in LIMITS if limit <= drafter.max_draft_tokens])
+    draft_round = core.model_executor.driver_worker.worker.model_runner.drafter.draft_round
+    draft_round.budget = RandomLimits([limit for limit in LIMITS if limit <= draft_round.max_draft_tokens])
     preempted = count_calls(core.scheduler, "_preempt_request")
     clock, accepted, moved = 0, 0, 0
 

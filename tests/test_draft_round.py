@@ -1,0 +1,243 @@
+"""DraftRound by itself, and through its two callers: the engine's proposer and the simulator's text engine."""
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
+from das.budget.fixed import Fixed
+from das.budget.latency_forms import Drafting
+from das.draft_round import DraftRound
+from das.drafter import Drafts, HistoryDrafter
+from das.engine import proposer
+from das.replay.cluster import simulate_rollout
+from das.replay.text_engine import PROMPT, TextEngine
+from das.replay.times import Times
+from das.replay.workload import Workload, workload
+from experiments.recorded.drafter_replay import generated
+
+MAX_TOKENS = 400
+STOP = 5000  # last token of every response; `generated` has smaller ones
+# Sums and differences of these times are exact in floating point, so both callers see the very same seconds.
+TIMES = Times(
+    Drafting(2**-7, 2**-13, 2**-9, 2**-12), host=2**-10, prefill=2**-17, draft_request=2**-16, draft_token=2**-19
+)
+BUDGETS: dict[str, dict[str, Any]] = {
+    "none": {"name": "none"},
+    "fixed": {"name": "fixed", "tokens": 7},
+    "batch_table": {"name": "batch_table", "rows": [[1, 3, 16], [4, 8, 4], [9, 99, 0]]},
+    "classes": {"name": "classes", "short": 0, "medium": 4, "long": 16, "medium_from": 20, "long_from": 80},
+    "marginal": {"name": "marginal", "tokens": 16, "ratio": 64},
+}
+
+
+class Recorder:
+    """Stands before a drafter or a budget, and writes down every call in a list that they share."""
+
+    def __init__(self, wrapped: Any, calls: list[Any]) -> None:
+        self.wrapped, self.calls = wrapped, calls
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.wrapped, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            seen = [snapshot(arg) for arg in args]
+            result = value(*args, **kwargs)
+            self.calls.append((name, seen, kwargs, snapshot(result)))
+            return result
+
+        return call
+
+
+def snapshot(value: Any) -> Any:
+    """A copy that can be compared. A request's `limit` is left out: only the real engine's requests have one."""
+    if isinstance(value, LiveRequest):
+        return value.name, value.problem, value.generated, value.num_drafted, value.num_accepted, value.passes
+    if isinstance(value, Drafts):
+        return [(draft.tokens, draft.probs) for draft in (value[row] for row in range(len(value)))]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [snapshot(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def record(draft_round: DraftRound) -> list[Any]:
+    """The calls to come, of drafter and budget, in one list."""
+    calls: list[Any] = []
+    owner: Any = draft_round
+    owner.drafter, owner.budget = Recorder(draft_round.drafter, calls), Recorder(draft_round.budget, calls)
+    return calls
+
+
+def work_of(epoch: int) -> Workload:
+    """Responses of uneven lengths, each ended by STOP; an epoch resembles the one before."""
+    random = np.random.default_rng(epoch)
+    texts = [(name, text) for name, group in generated(3, 6, 200, seed=1) for text in group[3 * (epoch % 2) :][:3]]
+    responses = [[*text[: int(random.integers(0, 200))].tolist(), STOP] for _, text in texts]
+    return workload([name for name, _ in texts], responses, prompt=20)
+
+
+def make_proposer(budget: dict[str, Any]) -> proposer.DasProposer:
+    return proposer.DasProposer(
+        SimpleNamespace(
+            additional_config={"das": {"drafter": {"min_prob": 0.02}, "budget": budget}},
+            speculative_config=SimpleNamespace(num_speculative_tokens=make_budget(budget).max_draft_tokens),
+            model_config=SimpleNamespace(max_model_len=10_000),
+        )
+    )
+
+
+def run_like_vllm(
+    drafting: proposer.DasProposer, work: Workload, max_num_seqs: int, pass_ends: list[float], clock: SimpleNamespace
+) -> tuple[int, int, int]:
+    """One rollout whose target model emits the recorded responses. Returns passes, drafted and accepted tokens.
+
+    pass_ends: when each pass ends; the proposer reads the time from `clock`.
+    """
+    drafting.begin_step(len(work))
+    waiting, rows, drafts = deque(range(len(work))), [], {}
+    runner = SimpleNamespace(requests={}, input_batch=SimpleNamespace(req_ids=[]))
+    passes = num_drafted = num_accepted = 0
+    for clock.now in pass_ends:
+        while waiting and len(rows) < max_num_seqs:
+            i = waiting.popleft()
+            params = SimpleNamespace(
+                extra_args={proposer.PROBLEM_KEY: work.problems[i]},
+                max_tokens=MAX_TOKENS,
+                stop_token_ids=[STOP],
+                ignore_eos=True,
+            )
+            prompt = list(range(PROMPT, PROMPT + work.prompt))
+            state = SimpleNamespace(sampling_params=params, prompt_token_ids=prompt, output_token_ids=[])
+            runner.requests[str(i)] = state
+            rows.append(i)
+        emitted = []
+        for i in rows:
+            output = runner.requests[str(i)].output_token_ids
+            text = [*work.response(i).tolist(), 0][len(output) :]  # vLLM samples one more token after an accepted stop
+            draft, good = drafts.get(i, []), 0
+            while text[good : good + 1] == draft[good : good + 1] != []:
+                good += 1
+            emitted.append(text[: good + 1])
+            output += emitted[-1]
+            passes, num_drafted, num_accepted = passes + 1, num_drafted + len(draft), num_accepted + good
+        runner.input_batch.req_ids = [str(i) for i in rows]
+        lengths = [work.prompt + len(runner.requests[str(i)].output_token_ids) for i in rows]
+        drafting.attach(runner)
+        proposed = drafting.propose(emitted, np.array(lengths, np.int32), np.empty(0))
+        drafts = dict(zip(rows, proposed, strict=True))
+        rows = [i for i in rows if STOP not in runner.requests[str(i)].output_token_ids]
+        runner.requests = {str(i): runner.requests[str(i)] for i in rows}
+    assert not rows
+    assert not waiting
+    return passes, num_drafted, num_accepted
+
+
+@pytest.mark.parametrize("max_num_seqs", [2, 64])
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_proposer_and_text_engine_draft_the_same(
+    monkeypatch: pytest.MonkeyPatch, budget: str, max_num_seqs: int
+) -> None:
+    """On the same text and times, both make the same drafter and budget calls with the same answers, in order."""
+    engine = TextEngine(TIMES, max_num_seqs, HistoryDrafter(min_prob=0.02), make_budget(BUDGETS[budget]), MAX_TOKENS)
+    real = make_proposer(BUDGETS[budget])
+    simulated_calls, real_calls = record(engine.draft_round), record(real.draft_round)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(proposer, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    for epoch in range(3):
+        work = work_of(epoch)
+        step = simulate_rollout(work, [engine], [range(len(work))], epoch + 1)
+        pass_ends = step.timelines[0]["time_s"].tolist()
+        assert run_like_vllm(real, work, max_num_seqs, pass_ends, clock) == (
+            step.passes,
+            engine.num_drafted,
+            engine.num_accepted,
+        )
+        real.end_step(epoch + 1)
+    # Only the proposer asks what a pass should take; and budgets and drafters, whose steps end in another order, know
+    # nothing of each other.
+    ours, theirs = (
+        [call for call in calls if call[0] not in ("predict", "end_step")] for calls in (simulated_calls, real_calls)
+    )
+    assert ours == theirs
+    assert any(call[0] == "observe_pass" for call in ours)
+    assert (budget == "none") != any(call[0] == "trim" and any(call[3]) for call in ours)
+
+
+class Greedy(BudgetPolicy):
+    """Wants more than anyone allows; writes down what it hears."""
+
+    max_draft_tokens = 100
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.passes: list[TargetPass] = []
+        self.steps = 0
+
+    def limits(self, live: Any) -> list[int]:
+        return [100] * len(live)
+
+    def observe_pass(self, done: TargetPass) -> None:
+        self.passes.append(done)
+
+    def end(self, request: LiveRequest) -> None:
+        self.ended.append(request.name)
+
+    def end_step(self) -> None:
+        self.steps += 1
+
+
+def test_a_draft_is_cut_to_what_may_still_come() -> None:
+    """By the caller's longest draft, the sender's limit, the tokens left, and the context left; never below 0."""
+    draft_round = DraftRound(HistoryDrafter(min_prob=0.0), Greedy(), max_draft_tokens=12)
+    text = list(range(50)) * 2
+    requests = [
+        LiveRequest("free", "p", 1000),
+        LiveRequest("limited", "p", 1000, limit=3),
+        LiveRequest("nearly over", "p", 105),
+        LiveRequest("context full", "p", 1000),
+        LiveRequest("over", "p", 50),
+    ]
+    for request in requests:
+        draft_round.begin(request, [7, 8], earlier_tokens=text[:99])
+    assert requests[0].generated == 99
+    draft_round.observe(requests, [5] * 5, [0] * 5, [text[99:]] * 5, None)
+    assert [(r.generated, r.num_drafted, r.num_accepted, r.passes) for r in requests] == [(100, 5, 0, 1)] * 5
+    proposal = draft_round.propose(requests, room=[50, 50, 50, 2, 50])
+    assert proposal is not None
+    assert proposal.counts == [12, 3, 4, 2, 0]
+    assert proposal.drafts[0].tokens == list(range(12))
+    assert draft_round.propose(requests, room=[0] * 5) is None
+    assert draft_round.propose(requests[-1:]) is None
+
+
+def test_who_is_not_kept_leaves_no_trace() -> None:
+    budget = Greedy()
+    draft_round = DraftRound(HistoryDrafter(), budget)
+    requests = [LiveRequest(name, "p", 100) for name in ("kept", "dropped")]
+    for request in requests:
+        draft_round.begin(request, [1])
+    done = TargetPass(2, 0, 0, 2, 1e-3)
+    draft_round.observe(requests, [0, 0], [0, 0], [[5], [6]], done)
+    draft_round.observe([], [], [], [], done)  # a pass of requests that the drafter does not know
+    assert budget.passes == [done, done]
+    for request in requests:
+        draft_round.end(request, keep=request.name == "kept")
+    draft_round.end_step()
+    assert (budget.ended, budget.steps) == (["kept"], 1)
+    assert draft_round.drafter.history_tokens == 1
+    draft_round.end_step(1000)
+    assert draft_round.drafter.history_tokens == 0
+
+
+def test_no_drafts_are_asked_for_where_the_budget_gives_none() -> None:
+    draft_round = DraftRound(HistoryDrafter(), make_budget({"name": "none"}))
+    assert draft_round.max_draft_tokens == 1
+    request = LiveRequest("a", "p", 100)
+    draft_round.begin(request, [1])
+    assert draft_round.propose([request]) is None
+    assert DraftRound(HistoryDrafter(), Fixed(9)).max_draft_tokens == 9
