@@ -34,7 +34,9 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
             xlabel="training step", ylabel="drafting, ms a token", ylim=(0, None), title="Fig 6 right: cost by scope"
         )
         left.legend()
-    plotted = {scope: paper["accepted"][key].get("mean", "within 0.03 of it") for scope, key in SCOPES.items()}
+    plotted = {
+        scope: paper["accepted"][key].get("mean", "within 0.03 of problem scope") for scope, key in SCOPES.items()
+    }
     lines = [
         Line(
             f"{scope}: accepted tokens per pass; drafting, ms a token",

@@ -32,12 +32,12 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     _draw(arms, cost_us, folder / "window.png")
     epochs = 1 + max(row["epoch"] for row in arms[windows[0]])
     lines = [
-        Line(f"window of {w} epochs: accepted tokens per pass; drafting, us a token", engine=f"{a:.2f}; {c:.1f}")
+        Line(f"window {w}: accepted tokens per pass; drafting, us a token", engine=f"{a:.2f}; {c:.1f}")
         for w, a, c in zip(windows, accepted, cost_us, strict=True)
     ]
     lines += [
         Line(
-            f"{key.replace('_', ' of ')} iterations (paper)",
+            f"{key.replace('_', ' ')} iterations (paper)",
             plotted=f"{paper['accepted'][key]['mean']}; {1e3 * paper['draft_ms_per_token'][key]['mean']:.2f}",
         )
         for key in paper["accepted"]

@@ -28,7 +28,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
         "passes that the fit did not see.",
         [
             Line(
-                "time of a pass, price per token",
+                "fixed time per pass, time per token",
                 plotted=f"{first['c_base_ms']} ms, {first['c_tok_us']} us",
                 engine=f"{1e3 * affine['c_base']:.2f} ms, {1e6 * affine['c_tok']:.1f} us",
             ),
