@@ -111,7 +111,7 @@ def _live_requests(timelines: Mapping[str, Mapping[str, Any]], scale: float) -> 
         axes.step(line["time_s"], line["live"] * scale, where="post", label=name)
     axes.set(
         xlabel="time in rollout (s)",
-        ylabel="live requests an engine",
+        ylabel="live requests per engine",
         title="Live requests in the last simulated step",
         ylim=(0, None),
     )
@@ -129,7 +129,7 @@ def _speedup(curve: Sequence[tuple[int, float, float]]) -> Any:
     axes.set_xticks(live[::2], [str(n) for n in live[::2]])
     axes.minorticks_off()
     axes.set(
-        xlabel="live requests an engine",
+        xlabel="live requests per engine",
         ylabel="speedup of decoding",
         title="Speedup of decoding at the best draft limit",
     )

@@ -28,7 +28,7 @@ EXACT = {
     "tokens": "tokens",
     "longest response": "length_max",
 }
-MEASURED = {"rollout time (s a step)": "rollout_s", "step time (s)": "step_s", "target passes a step": "passes"}
+MEASURED = {"rollout time (s/step)": "rollout_s", "step time (s)": "step_s", "target passes per step": "passes"}
 MAX_CONFIG_KEYS = 8  # differing config keys that are named; the others are counted
 
 

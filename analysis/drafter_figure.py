@@ -32,8 +32,8 @@ def drafter_figure(result: dict[str, Any], path: Path) -> None:
         calibration.legend(fontsize=6)
         if result["sizes"]:
             tokens = [row["tokens"] for row in result["sizes"]]
-            units = {"query_us_per_request": "query, us a request", "bytes_per_token": "memory, bytes a token"}
-            units |= {"update_us_per_token": "update, us a token", "build_us_per_token": "build, us a token"}
+            units = {"query_us_per_request": "query, us per request", "bytes_per_token": "memory, bytes per token"}
+            units |= {"update_us_per_token": "update, us per token", "build_us_per_token": "build, us per token"}
             for key, label in units.items():
                 cost.plot(tokens, [row[key] for row in result["sizes"]], marker=".", label=label)
             cost.set(xscale="log", yscale="log", xlabel="tokens indexed", title="Cost of das by history size")

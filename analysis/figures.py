@@ -95,11 +95,11 @@ def budget_figure(arm: Path, name: str, step: int, path: Path) -> None:
             (tokens - live) / live,
             where="post",
             color=colour(name),
-            label="drafted tokens a request",
+            label="drafted tokens per request",
         )
         accepted = np.maximum(emitted - live, 0) / live
         tokens_axes.step(
-            line["step_time_s"], accepted, where="post", color=OTHER_COLOURS[0], label="accepted tokens a request"
+            line["step_time_s"], accepted, where="post", color=OTHER_COLOURS[0], label="accepted tokens per request"
         )
         tokens_axes.set(
             xlabel="time in rollout (s)", ylim=(0, None), title=f"{name}: budget in the rollout of step {step}"

@@ -23,17 +23,17 @@ class Panel:
 
 
 CURVES = (
-    Panel("Reward", "mean of a step", ("reward",)),
+    Panel("Reward", "mean reward", ("reward",)),
     Panel("Loss", "loss", ("loss",)),
     Panel("Mean response length (dotted: longest)", "tokens", ("length_mean", "length_max")),
-    Panel("Rollout time", "s a step", ("rollout_s",)),
-    Panel("Tokens per pass", "tokens a target pass", ("tokens_per_pass",)),
-    Panel("Accepted tokens (dotted: drafted)", "tokens a step", ("accepted", "drafted")),
+    Panel("Rollout time", "s per step", ("rollout_s",)),
+    Panel("Tokens per pass", "tokens per target pass", ("tokens_per_pass",)),
+    Panel("Accepted tokens (dotted: drafted)", "tokens per step", ("accepted", "drafted")),
 )
 BY_CLASS = tuple(
     Panel(
-        f"Accepted tokens, {length} responses (dotted: drafted)",
-        "tokens a step",
+        f"Accepted, {length} responses (dotted: drafted)",
+        "tokens per step",
         (f"accepted_{length}", f"drafted_{length}"),
     )
     for length in ("short", "medium", "long")
@@ -42,10 +42,10 @@ PANELS = (
     *CURVES,
     *BY_CLASS,
     Panel("Gradient norm", "norm", ("grad_norm",)),
-    Panel("Whole step", "s a step", ("step_s",)),
+    Panel("Whole step", "s per step", ("step_s",)),
     Panel(
-        "Log-probs, engine against trainer (dotted: rollout)",
-        "largest difference",
+        "Engine against trainer (dotted: rollout)",
+        "largest log-prob difference",
         ("sync_error", "sampling_logp_difference"),
     ),
 )

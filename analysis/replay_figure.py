@@ -7,7 +7,7 @@ from pathlib import Path
 def validation_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
     """Draw each step's measured and replayed rollout time as a point, and the line where both agree.
 
-    curves: arm -> (measured seconds, replayed seconds), one value a step.
+    curves: arm -> (measured seconds, replayed seconds), one value per step.
     """
     import matplotlib  # here, because it takes a second to import and few callers draw
 
@@ -22,7 +22,7 @@ def validation_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float
     axes.set(
         xlabel="measured rollout time (s)",
         ylabel="replayed rollout time (s)",
-        title="Replayed against measured, a point a step",
+        title="Replayed against measured, one point per step",
     )
     axes.legend()
     figure.savefig(path)

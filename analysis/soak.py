@@ -106,6 +106,6 @@ def soak_figure(folder: Path, warm_up_minutes: float, path: Path) -> None:
         for axes in (memory, roles, steps, rest):
             axes.axvline(warm_up_minutes, color="0.6", linewidth=1, linestyle="--")
             axes.set(xlabel="minutes")
-            axes.legend()
+            axes.legend(markerscale=4 if axes is steps else 1)  # the points of `steps` are too small for a legend
         figure.savefig(path)
         plt.close(figure)

@@ -31,7 +31,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
             title="Fig 6 left: acceptance by scope",
         )
         right.set(
-            xlabel="training step", ylabel="drafting, ms a token", ylim=(0, None), title="Fig 6 right: cost by scope"
+            xlabel="training step", ylabel="drafting, ms per token", ylim=(0, None), title="Fig 6 right: cost by scope"
         )
         left.legend()
     plotted = {
@@ -39,7 +39,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     }
     lines = [
         Line(
-            f"{scope}: accepted tokens per pass; drafting, ms a token",
+            f"{scope}: accepted tokens per pass; drafting, ms per token",
             plotted=f"{plotted[scope]}; {paper['draft_ms_per_token'][key]['mean']}",
             engine=f"{accepted[scope]:.2f}; {cost_ms[scope]:.4f}",
         )
@@ -61,7 +61,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
             Ordering(
                 "drafting from the problem's text alone costs least",
                 cost_ms["problem"] <= min(cost_ms.values()),
-                ", ".join(f"{scope} {1e3 * value:.1f} us a token" for scope, value in cost_ms.items()),
+                ", ".join(f"{scope} {1e3 * value:.1f} us per token" for scope, value in cost_ms.items()),
             ),
         ],
     )

@@ -32,7 +32,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     _draw(arms, cost_us, folder / "window.png")
     epochs = 1 + max(row["epoch"] for row in arms[windows[0]])
     lines = [
-        Line(f"window {w}: accepted tokens per pass; drafting, us a token", engine=f"{a:.2f}; {c:.1f}")
+        Line(f"window {w}: accepted tokens per pass; drafting, us per token", engine=f"{a:.2f}; {c:.1f}")
         for w, a, c in zip(windows, accepted, cost_us, strict=True)
     ]
     lines += [
@@ -59,7 +59,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
             Ordering(
                 "drafting costs more with a longer window",
                 bool(np.polyfit(range(len(cost_us)), cost_us, 1)[0] > 0),
-                ", ".join(f"window {w}: {c:.1f} us a token" for w, c in zip(windows, cost_us, strict=True)),
+                ", ".join(f"window {w}: {c:.1f} us per token" for w, c in zip(windows, cost_us, strict=True)),
             ),
         ],
     )
@@ -85,4 +85,4 @@ def _draw(arms: Mapping[int, Rows], cost_us: Sequence[float], path: Path) -> Non
         )
         left.legend()
         right.bar(names, cost_us, color=[colour[name] for name in names])
-        right.set(xlabel="window (epochs)", ylabel="drafting, us a token", title="Fig 7 right: cost by window")
+        right.set(xlabel="window (epochs)", ylabel="drafting, us per token", title="Fig 7 right: cost by window")

@@ -27,7 +27,7 @@ HEADER = (
     "tokens/pass",
     "drafted/pass",
     "accepted/drafted",
-    "drafting, us a token",
+    "drafting, us per token",
     "reward, last quarter",
     "identical to none",
 )
