@@ -1,1 +1,1 @@
-"""Tables, figures and comparisons. Everything here reads only the files that runs left behind."""
+"""Tables, figures and comparisons of runs. This package reads only files that runs wrote."""

@@ -1,4 +1,7 @@
-"""Compare arms that did identical work: costs, ratios to the first arm, and whether anything at all differs."""
+"""Compare arms that did identical work: their costs, ratios to the baseline, and whether any result differs.
+
+The first arm is the baseline.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +32,7 @@ IDENTITY = {
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """n, mean, std, min, max of per-step values."""
+    """n, mean, std (of a sample), min and max of per-step values."""
     array = np.asarray(values, float)
     return {
         "n": len(array),
@@ -41,69 +44,84 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """An arm's metrics over its steps; tokens per pass and drafting's share also as ratios of totals."""
-    found = {key: summary([row[key] for row in rows]) for key in SUMMARISED}
-    found["tokens_per_pass"]["overall"] = sum(r["tokens"] for r in rows) / sum(r["passes"] for r in rows)
-    found["draft_share"]["overall"] = sum(r["draft_s"] for r in rows) / sum(r["rollout_s"] for r in rows)
+    """Summaries of an arm's metrics over its steps.
+
+    Tokens per pass and drafting's share also have `overall`, a ratio of totals. The reward also has the means of the
+    first and the last quarter of the steps.
+    """
+    summaries = {key: summary([row[key] for row in rows]) for key in SUMMARISED}
+    summaries["tokens_per_pass"]["overall"] = sum(r["tokens"] for r in rows) / sum(r["passes"] for r in rows)
+    summaries["draft_share"]["overall"] = sum(r["draft_s"] for r in rows) / sum(r["rollout_s"] for r in rows)
     rewards, quarter = [row["reward"] for row in rows], max(1, len(rows) // 4)
-    found["reward"]["first_quarter"] = float(np.mean(rewards[:quarter]))
-    found["reward"]["last_quarter"] = float(np.mean(rewards[-quarter:]))
-    return found
+    summaries["reward"]["first_quarter"] = float(np.mean(rewards[:quarter]))
+    summaries["reward"]["last_quarter"] = float(np.mean(rewards[-quarter:]))
+    return summaries
 
 
-def compare(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """result.json of a comparison in `folder`, baseline `names[0]`."""
+def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """The content of result.json for the comparison in `folder`. names[0] is the baseline."""
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
-    base = names[0]
-    result: dict[str, Any] = {"baseline": base, "arms": {}, "ratio_to_none": {}, "identical": {}}
+    baseline = names[0]
+    result: dict[str, Any] = {"baseline": baseline, "arms": {}, "ratio_to_none": {}, "identical": {}}
     for name in names:
-        mine = rows[name]
-        result["arms"][name] = summarised(mine)
-        if name != base:
-            result["ratio_to_none"][name] = {key: ratios(mine, rows[base], key) for key in ("rollout_s", "step_s")}
-            result["identical"][name] = identical(folder, base, name, rows[base], mine)
+        result["arms"][name] = summarised(rows[name])
+        if name != baseline:
+            result["ratio_to_none"][name] = {
+                key: time_ratios(rows[name], rows[baseline], key) for key in ("rollout_s", "step_s")
+            }
+            result["identical"][name] = identity_checks(folder, baseline, name, rows[baseline], rows[name])
     return result
 
 
-def ratios(mine: list[dict[str, Any]], base: list[dict[str, Any]], key: str) -> dict[str, Any]:
-    """Total time against the baseline's, overall, by epoch, from the second epoch on, and per step (with spread)."""
+def time_ratios(arm_rows: list[dict[str, Any]], baseline_rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
+    """An arm's total time divided by the baseline's: overall, by epoch, and from the second epoch on.
 
-    epochs = sorted({row["epoch"] for row in base})
+    key: the metric, in seconds. per_step summarises the ratios of single steps. A ratio is None where there is no time.
+    """
 
-    def total(wanted: Sequence[int]) -> float | None:
-        a = sum(row[key] for row in mine if row["epoch"] in wanted)
-        b = sum(row[key] for row in base if row["epoch"] in wanted)
-        return a / b if b else None
+    epochs = sorted({row["epoch"] for row in baseline_rows})
+
+    def total_ratio(wanted: Sequence[int]) -> float | None:
+        arm_total = sum(row[key] for row in arm_rows if row["epoch"] in wanted)
+        baseline_total = sum(row[key] for row in baseline_rows if row["epoch"] in wanted)
+        return arm_total / baseline_total if baseline_total else None
 
     return {
-        "overall": total(epochs),
-        "from_second_epoch": total(epochs[1:]),
-        "by_epoch": {str(epoch): total([epoch]) for epoch in epochs},
-        "per_step": summary([a[key] / b[key] for a, b in zip(mine, base, strict=True)]),
+        "overall": total_ratio(epochs),
+        "from_second_epoch": total_ratio(epochs[1:]),
+        "by_epoch": {str(epoch): total_ratio([epoch]) for epoch in epochs},
+        "per_step": summary([arm[key] / base[key] for arm, base in zip(arm_rows, baseline_rows, strict=True)]),
     }
 
 
-def identical(
-    folder: Path, base: str, name: str, rows: list[dict[str, Any]], mine: list[dict[str, Any]]
+def identity_checks(
+    folder: Path,
+    baseline: str,
+    name: str,
+    baseline_rows: list[dict[str, Any]],
+    arm_rows: list[dict[str, Any]],
 ) -> dict[str, bool | int | None]:
-    """Equal bits at every step? `first_difference` is the first step where anything differs."""
-    verdicts: dict[str, bool | int | None] = {}
-    differing = []
+    """For each result, whether it has equal bits in both arms at every step.
+
+    `first_difference` is the first step at which any result differs, or None.
+    """
+    checks: dict[str, bool | int | None] = {}
+    all_differing_steps = []
     for what, key in IDENTITY.items():
-        wrong = [a["step"] for a, b in zip(rows, mine, strict=True) if a[key] != b[key]]
-        verdicts[what] = not wrong
-        differing += wrong
-    ours, theirs = (read.final(folder / "arms" / arm) for arm in (name, base))
+        steps = [base["step"] for base, arm in zip(baseline_rows, arm_rows, strict=True) if base[key] != arm[key]]
+        checks[what] = not steps
+        all_differing_steps += steps
+    arm_final, baseline_final = (read.final(folder / "arms" / arm) for arm in (name, baseline))
     for what in ("final_weights", "optimizer"):
-        verdicts[what] = ours[what] == theirs[what]
-    verdicts["first_difference"] = min(differing) if differing else None
-    return verdicts
+        checks[what] = arm_final[what] == baseline_final[what]
+    checks["first_difference"] = min(all_differing_steps) if all_differing_steps else None
+    return checks
 
 
-def table(result: dict[str, Any]) -> str:
-    """The table printed at the end of a comparison."""
-    header = ["arm", "rollout s/step", "ratio", "2nd epoch on", "tokens", "tok/pass", "drafted", "accepted"]
-    header += ["draft time", "step ratio", "reward first→last quarter"]
+def arm_table(result: dict[str, Any]) -> str:
+    """The table that a comparison prints at its end. result: what compare_arms returned."""
+    header = ["arm", "rollout s/step", "ratio", "from 2nd epoch", "tokens", "tokens/pass", "drafted", "accepted"]
+    header += ["draft share", "step ratio", "reward first→last quarter"]
     lines = [header]
     for name, arm in result["arms"].items():
         ratio = result["ratio_to_none"].get(name)
@@ -122,28 +140,34 @@ def table(result: dict[str, Any]) -> str:
                 f"{arm['reward']['first_quarter']:.3f} → {arm['reward']['last_quarter']:.3f}",
             ]
         )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    rendered = []
-    for first, *others in lines:
-        cells = [first.ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        rendered.append("  ".join(cells))
-    return "\n".join(["", rendered[0], "-" * len(rendered[0]), *rendered[1:], ""])
+    return f"\n{aligned(lines)}\n"
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """A table as aligned text. lines: the cells of each line; the first line is the header, which is underlined."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    texts = []
+    for first_cell, *other_cells in lines:
+        cells = [cell.rjust(width) for cell, width in zip(other_cells, widths[1:], strict=True)]
+        texts.append("  ".join([first_cell.ljust(widths[0]), *cells]))
+    return "\n".join([texts[0], "-" * len(texts[0]), *texts[1:]])
 
 
 def _optional(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def verdict(result: dict[str, Any]) -> str:
-    """One line an arm: identical to the baseline, or what differs and from which step on."""
+def identity_verdict(result: dict[str, Any]) -> str:
+    """One line an arm: it is identical to the baseline, or which results differ and from which step on."""
     lines = []
     for name, checks in result["identical"].items():
-        first = checks["first_difference"]
-        wrong = [what for what, equal in checks.items() if what != "first_difference" and not equal]
-        says = "yes" if not wrong else f"NO: {', '.join(wrong)} differ" + (f", first at step {first}" if first else "")
+        first_step = checks["first_difference"]
+        differing = [what for what, equal in checks.items() if what != "first_difference" and not equal]
+        answer = "yes"
+        if differing:
+            answer = f"NO: {', '.join(differing)} differ" + (f", first at step {first_step}" if first_step else "")
         lines.append(
-            f"identical: {says}  ({name} against {result['baseline']}: completions, rewards, losses, "
+            f"identical: {answer}  ({name} against {result['baseline']}: completions, rewards, losses, "
             "gradient norms, final weights, optimizer state)"
         )
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Overlay runs and say what differs: python -m analysis.compare RUN_A RUN_B [...] [--figure curves.png] [--page PAGE]
+"""Overlay runs and report what differs: python -m analysis.compare RUN_A RUN_B [...] [--figure PNG] [--page HTML]
 
-Each RUN is a run's folder, FOLDER:ARM of a comparison, a comparison's folder (all its arms), or an offline W&B run.
-The first is what the others are compared with.
+Each RUN is a run's folder, FOLDER:ARM of a comparison, a comparison's folder (which stands for all its arms), or an
+offline W&B run. Every other run is compared with the first.
 """
 
 import math
@@ -14,10 +14,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from analysis import page, panels
-from analysis.runs import FINAL, NoRun, Run, find
+from analysis import compare_page, panels
+from analysis.arms import aligned
+from analysis.runs import FINAL, NotARun, Run, find
 
-# What drafts must not change, to the last bit, and what they are there to change.
+# Results that drafts must not change by one bit, and costs that drafts are meant to change.
 EXACT = {
     "completions": "completions_digest",
     "rewards": "rewards_digest",
@@ -27,135 +28,144 @@ EXACT = {
     "tokens": "tokens",
     "longest response": "length_max",
 }
-MEASURED = {"rollout time (s a step)": "rollout_s", "step time (s)": "step_s", "target passes a step": "passes"}
-SHOWN = 8  # config keys that are named
+MEASURED = {"rollout time (s/step)": "rollout_s", "step time (s)": "step_s", "target passes per step": "passes"}
+MAX_CONFIG_KEYS = 8  # differing config keys that are named; the others are counted
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What one run has of another's quantities. identical: None where it could not be told."""
+    """How one run differs from another."""
 
-    against: str
+    against: str  # name of the run compared with
     name: str
-    identical: bool | None
-    lines: list[str]
+    identical: bool | None  # None: nothing differs, but not everything could be compared
+    lines: list[str]  # the report, a line a quantity
 
 
 def compare(named: Sequence[str], figure: Path | None = None, to_page: Path | None = None) -> list[Difference]:
-    """Compare runs with the first of them; draws the curves into `figure` and all panels into `to_page`.
+    """Compare runs with the first of them.
 
-    Prints nothing. Raises NoRun, in one line, for what is no run, or for fewer than two.
+    named: runs as on the command line. figure: where to draw the curves. to_page: where to write the HTML page of all
+    panels. Prints nothing. Raises NotARun, in one line, for a name that is not a run, or for fewer than two runs.
     """
-    return report(gather(named), figure, to_page)
+    return compare_runs(gather(named), figure, to_page)
 
 
 def gather(named: Sequence[str]) -> list[Run]:
-    """The runs that are named, each with a label of its own. Raises NoRun for fewer than two."""
-    runs = [run for one in named for run in find(one)]
+    """The named runs, each with a different name. Raises NotARun for fewer than two."""
+    runs = [run for name in named for run in find(name)]
     if len(runs) < 2:
-        raise NoRun(f"{len(runs)} run named: a comparison needs two or more")
-    short = [run.name.rpartition("/")[2] for run in runs]
-    for run, own in zip(runs, short, strict=True):
-        run.name = own if short.count(own) == 1 else run.name
+        raise NotARun(f"{len(runs)} run named: a comparison needs two or more")
+    arm_names = [run.name.rpartition("/")[2] for run in runs]
+    for run, arm_name in zip(runs, arm_names, strict=True):
+        run.name = arm_name if arm_names.count(arm_name) == 1 else run.name
     for i, run in enumerate(runs):
         if any(other.name == run.name for other in runs[:i]):
             run.name = f"{run.name} #{i + 1}"
     return runs
 
 
-def report(runs: Sequence[Run], figure: Path | None = None, to_page: Path | None = None) -> list[Difference]:
-    """See `compare`; for runs that are read already."""
+def compare_runs(runs: Sequence[Run], figure: Path | None = None, to_page: Path | None = None) -> list[Difference]:
+    """The same as `compare`, for runs that are already read."""
     differences = [difference(runs[0], run) for run in runs[1:]]
     rows = {run.name: run.rows for run in runs}
     if figure is not None:
         panels.draw(rows, panels.CURVES, figure)
     if to_page is not None:
-        page.write(to_page, table(runs), [line for found in differences for line in found.lines], rows)
+        lines = [line for each in differences for line in each.lines]
+        compare_page.write(to_page, run_table(runs), lines, rows)
     return differences
 
 
 def difference(base: Run, run: Run) -> Difference:
-    """What differs between two runs, a line a quantity; steps are matched by their number."""
-    mine, theirs = ({row["step"]: row for row in each.rows} for each in (run, base))
-    both = sorted(mine.keys() & theirs.keys())
-    lines = [f"{run.name} against {base.name}, {len(both)} steps in common"]
-    for one, other in ((run, base), (base, run)):
-        extra = sorted({row["step"] for row in one.rows} - {row["step"] for row in other.rows})
+    """What differs between two runs. Steps are matched by their number."""
+    run_rows, base_rows = ({row["step"]: row for row in each.rows} for each in (run, base))
+    common = sorted(run_rows.keys() & base_rows.keys())
+    lines = [f"{run.name} against {base.name}, {len(common)} steps in common"]
+    for name, steps, other_steps in (
+        (run.name, run_rows.keys(), base_rows.keys()),
+        (base.name, base_rows.keys(), run_rows.keys()),
+    ):
+        extra = sorted(steps - other_steps)
         if extra:
-            lines.append(f"  only in {one.name}: {len(extra)} steps, {extra[0]} to {extra[-1]}; they are not compared")
+            lines.append(f"  only in {name}: {len(extra)} steps, {extra[0]} to {extra[-1]}; they are not compared")
     verdicts: list[bool | None] = []
     for label, key in EXACT.items():
-        verdict, says = exactly([(step, theirs[step].get(key), mine[step].get(key)) for step in both], base, run)
+        values = [(step, base_rows[step].get(key), run_rows[step].get(key)) for step in common]
+        verdict, text = compare_exactly(values, base, run)
         verdicts.append(verdict)
-        lines.append(f"  {label:<24s} {says}")
+        lines.append(f"  {label:<24s} {text}")
     for key in FINAL:
-        verdict, says = finally_equal(key, base, run)
+        verdict, text = compare_final(key, base, run)
         verdicts.append(verdict)
-        lines.append(f"  {key.replace('_', ' '):<24s} {says}")
+        lines.append(f"  {key.replace('_', ' '):<24s} {text}")
     for label, key in MEASURED.items():
-        lines.append(f"  {label:<24s} {ratio([(theirs[step].get(key), mine[step].get(key)) for step in both])}")
+        lines.append(f"  {label:<24s} {ratio([(base_rows[s].get(key), run_rows[s].get(key)) for s in common])}")
     lines += config_lines(base, run)
-    complete = len(both) == len(mine) == len(theirs)
+    complete = len(common) == len(run_rows) == len(base_rows)
     identical = False if False in verdicts else (None if None in verdicts or not complete else True)
-    word = {True: "yes", False: "NO", None: "as far as it can be told"}[identical]
-    lines.append(f"identical: {word}  ({run.name} against {base.name})")
+    answer = {True: "yes", False: "NO", None: "no difference found, but not everything could be compared"}[identical]
+    lines.append(f"identical: {answer}  ({run.name} against {base.name})")
     return Difference(base.name, run.name, identical, lines)
 
 
-def exactly(values: Sequence[tuple[int, Any, Any]], base: Run, run: Run) -> tuple[bool | None, str]:
-    """Equal bits at every step? values: (step, base's, run's). NaN equals NaN, but is mentioned."""
+def compare_exactly(values: Sequence[tuple[int, Any, Any]], base: Run, run: Run) -> tuple[bool | None, str]:
+    """Whether a quantity has equal bits at every step (None: not recorded), and the same in words.
+
+    values: (step, the base's value, the run's value). NaN equals NaN, but the words mention it.
+    """
     absent = [each.name for each, column in ((base, 1), (run, 2)) if all(value[column] is None for value in values)]
     if absent:
         return None, f"not recorded in {' and '.join(absent)}"
-    for step, before, after in values:
-        if not equal(before, after):
-            return False, f"first difference at step {step} ({shown(before)}, {shown(after)})"
-    broken = [step for step, before, _ in values if isinstance(before, float) and not math.isfinite(before)]
-    return True, "identical" + (f", but not finite from step {broken[0]} on" if broken else "")
+    for step, base_value, run_value in values:
+        if not equal(base_value, run_value):
+            return False, f"first difference at step {step} ({shown(base_value)}, {shown(run_value)})"
+    not_finite = [step for step, value, _ in values if isinstance(value, float) and not math.isfinite(value)]
+    return True, "identical" + (f", but not finite from step {not_finite[0]} on" if not_finite else "")
 
 
 def equal(a: Any, b: Any) -> bool:
-    """The same value, NaN included."""
+    """Whether two values are equal; NaN equals NaN."""
     return bool(a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)))
 
 
 def shown(value: Any) -> str:
-    """A value with all its digits; a digest's first letters."""
+    """A value with all its digits; of a digest, its first 8 characters."""
     return "nothing" if value is None else value[:8] if isinstance(value, str) else repr(value)
 
 
-def finally_equal(key: str, base: Run, run: Run) -> tuple[bool | None, str]:
-    """Do the digests agree that the runs noted at their end?"""
+def compare_final(key: str, base: Run, run: Run) -> tuple[bool | None, str]:
+    """Whether a digest written at the end of both runs is equal (None: not recorded), and the same in words."""
     absent = [each.name for each in (base, run) if key not in each.final]
     if absent:
-        return None, f"not recorded in {' and '.join(absent)}: not at its end, or from before it was"
+        return None, f"not recorded in {' and '.join(absent)}: it has not finished, or is older than this digest"
     if base.final[key] == run.final[key]:
         return True, "identical"
     return False, f"differ ({shown(base.final[key])}, {shown(run.final[key])})"
 
 
 def ratio(values: Sequence[tuple[Any, Any]]) -> str:
-    """Means over the steps that have both, and their ratio."""
+    """The means over the steps that have both values, and their ratio. values: (the base's, the run's)."""
     usable = [(a, b) for a, b in values if isinstance(a, int | float) and isinstance(b, int | float)]
     if not usable:
         return "not recorded in both"
-    before, after = np.mean(np.array(usable, float), axis=0)
-    return f"{after:.3g} against {before:.3g}" + (f", ratio {after / before:.3f}" if before else "")
+    base_mean, run_mean = np.mean(np.array(usable, float), axis=0)
+    return f"{run_mean:.3g} against {base_mean:.3g}" + (f", ratio {run_mean / base_mean:.3f}" if base_mean else "")
 
 
 def config_lines(base: Run, run: Run) -> list[str]:
-    """The config keys in which two runs differ."""
+    """A line that names the config keys in which two runs differ; no line where none differs."""
     keys = sorted(base.config.keys() | run.config.keys())
     differing = [key for key in keys if base.config.get(key) != run.config.get(key)]
     if not differing:
         return []
-    named = [f"{key} ({base.config.get(key)}, {run.config.get(key)})" for key in differing[:SHOWN]]
-    more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+    named = [f"{key} ({base.config.get(key)}, {run.config.get(key)})" for key in differing[:MAX_CONFIG_KEYS]]
+    more = f" and {len(differing) - MAX_CONFIG_KEYS} more" if len(differing) > MAX_CONFIG_KEYS else ""
     return [f"  configs differ in {', '.join(named)}{more}"]
 
 
-def table(runs: Sequence[Run]) -> list[list[str]]:
-    """The small table, header first: steps, reward of the first and last quarter, means of times and lengths."""
+def run_table(runs: Sequence[Run]) -> list[list[str]]:
+    """A line a run, after a header: steps, reward of the first and the last quarter, mean times and lengths."""
     lines = [["run", "steps", "reward first→last quarter", "rollout s/step", "tokens/pass", "length", "longest"]]
     for run in runs:
         rewards = [row["reward"] for row in run.rows if isinstance(row.get("reward"), int | float)]
@@ -166,7 +176,7 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
                 str(len(run.rows)),
                 f"{np.mean(rewards[:quarter]):.3f} → {np.mean(rewards[-quarter:]):.3f}" if rewards else "-",
                 mean_of(run, "rollout_s", ".3g"),
-                over(run, "tokens", "passes"),
+                ratio_of_totals(run, "tokens", "passes"),
                 mean_of(run, "length_mean", ".1f"),
                 str(max((row["length_max"] for row in run.rows if "length_max" in row), default="-")),
             ]
@@ -175,55 +185,52 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def mean_of(run: Run, key: str, form: str) -> str:
-    """Mean over the steps that have it, formatted; "-" if none has."""
+    """The formatted mean of a metric over the steps that recorded it; "-" if none did."""
     values = [row[key] for row in run.rows if isinstance(row.get(key), int | float)]
     return format(float(np.mean(values)), form) if values else "-"
 
 
-def over(run: Run, above: str, below: str) -> str:
-    """Total over total; "-" where either is not recorded."""
-    rows = [row for row in run.rows if row.get(above) and row.get(below)]
-    return f"{sum(row[above] for row in rows) / sum(row[below] for row in rows):.2f}" if rows else "-"
-
-
-def as_text(lines: Sequence[Sequence[str]]) -> str:
-    """A table as aligned text, header underlined."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    texts = []
-    for first, *others in lines:
-        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        texts.append("  ".join([first.ljust(widths[0]), *cells]))
-    return "\n".join([texts[0], "-" * len(texts[0]), *texts[1:]])
+def ratio_of_totals(run: Run, numerator: str, denominator: str) -> str:
+    """One metric's total divided by another's, over the steps that recorded both; "-" if none did."""
+    rows = [row for row in run.rows if row.get(numerator) and row.get(denominator)]
+    return f"{sum(row[numerator] for row in rows) / sum(row[denominator] for row in rows):.2f}" if rows else "-"
 
 
 class _Parser(ArgumentParser):
+    """A parser whose errors are one line, like those of run.py."""
+
     def error(self, message: str) -> NoReturn:
         stop(message)
 
 
 def stop(message: str) -> NoReturn:
-    """One line, exit code 2."""
+    """Print one line to stderr and exit with code 2."""
     print(f"error: {message}", file=sys.stderr)
     sys.exit(2)
 
 
 def main() -> None:
-    parser = _Parser(prog="python -m analysis.compare", description="Overlay runs and say what differs.")
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder, FOLDER:ARM, or offline-run-* folder of W&B")
-    parser.add_argument("--figure", type=Path, default=Path("curves.png"), help="where the curves go (curves.png)")
-    parser.add_argument("--page", type=Path, help="all panels as one HTML file")
-    asked = parser.parse_args()
+    """The command: print the table and what differs, draw the curves, write the page if asked."""
+    parser = _Parser(prog="python -m analysis.compare", description="Overlay runs and report what differs.")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a run's folder, FOLDER:ARM, or an offline-run-* folder of W&B"
+    )
+    parser.add_argument(
+        "--figure", type=Path, default=Path("curves.png"), help="PNG file for the curves (default: curves.png)"
+    )
+    parser.add_argument("--page", type=Path, help="HTML file for all panels, the table and the differences")
+    arguments = parser.parse_args()
     try:
-        runs = gather(asked.runs)
-        differences = report(runs, asked.figure, asked.page)
-    except NoRun as error:
+        runs = gather(arguments.runs)
+        differences = compare_runs(runs, arguments.figure, arguments.page)
+    except NotARun as error:
         stop(str(error))
     except OSError as error:
         stop(f"cannot write {error.filename}: {error.strerror}")
-    print(as_text(table(runs)), "", sep="\n")
-    for found in differences:
-        print(*found.lines, "", sep="\n")
-    print(f"curves: {asked.figure}" + (f"\npage: {asked.page}" if asked.page else ""))
+    print(aligned(run_table(runs)), "", sep="\n")
+    for each in differences:
+        print(*each.lines, "", sep="\n")
+    print(f"curves: {arguments.figure}" + (f"\npage: {arguments.page}" if arguments.page else ""))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Figures of a comparison. One style, colour-blind safe (Okabe-Ito)."""
+"""The figures of a comparison, and the style that all figures share. Its colours are colour-blind safe (Okabe-Ito)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ COLOURS = {
     "ngram": "#E69F00",
     "suffix": "#009E73",
 }
-SPARE = ("#D55E00", "#CC79A7", "#F0E442")
+OTHER_COLOURS = ("#D55E00", "#CC79A7", "#F0E442")
 STYLE = {
     "figure.dpi": 120,
     "axes.spines.top": False,
@@ -30,19 +30,22 @@ STYLE = {
 
 
 def colour(name: str) -> str:
-    """The arm's colour, the same in every figure."""
-    return COLOURS.get(name, SPARE[sum(map(ord, name)) % len(SPARE)])
+    """The colour of an arm, the same in every figure."""
+    return COLOURS.get(name, OTHER_COLOURS[sum(map(ord, name)) % len(OTHER_COLOURS)])
 
 
 def compare_figures(folder: Path, names: Sequence[str]) -> None:
-    """Write rollout_and_reward.png and live_requests.png into `folder`."""
+    """Draw a comparison: rollout_and_reward.png, live_requests.png, and budget_ARM.png for each arm that drafted.
+
+    folder: the comparison's folder, which also receives the figures. names: the arms; the first is the baseline.
+    """
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
     with plt.rc_context(STYLE):
         figure, (time_axes, reward_axes) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
         for order, name in enumerate(names):
             steps = [row["step"] for row in rows[name]]
             time_axes.plot(steps, [row["rollout_s"] for row in rows[name]], color=colour(name), label=name)
-            # Curves that coincide would hide each other: later arms are dashed and thinner.
+            # Later arms are dashed and thinner, because equal curves would hide each other.
             reward_axes.plot(
                 steps,
                 [row["reward"] for row in rows[name]],
@@ -58,7 +61,7 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
         figure.savefig(folder / "rollout_and_reward.png")
         plt.close(figure)
 
-        # The step where the baseline took longest: there the tail shows best.
+        # The step in which the baseline took longest shows the tail best.
         step = max(rows[names[0]], key=lambda row: row["rollout_s"])["step"]
         figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
         for name in names:
@@ -77,29 +80,45 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
 
 
 def budget_figure(arm: Path, name: str, step: int, path: Path) -> None:
-    """One rollout, pass by pass: live requests, draft tokens each was given, accepted ones, and the time of the passes
-    against what the budget's latency model said before."""
+    """Draw one rollout pass by pass.
+
+    Left: live requests, and the draft tokens verified and accepted for each. Right: the time of each pass, measured and
+    as the budget's latency model had predicted it. arm: the arm's folder. name: the arm's name. step: training step.
+    """
     line = read.timeline(arm, step)
     live, tokens, emitted = (np.array(line[key], float) for key in ("step_live", "step_tokens", "step_emitted"))
     with plt.rc_context(STYLE):
-        figure, (given, timed) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
-        given.step(line["step_time_s"], live, where="post", color=COLOURS["none"], label="live requests")
-        given.step(
-            line["step_time_s"], (tokens - live) / live, where="post", color=colour(name), label="drafted a request"
+        figure, (tokens_axes, time_axes) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
+        tokens_axes.step(line["step_time_s"], live, where="post", color=COLOURS["none"], label="live requests")
+        tokens_axes.step(
+            line["step_time_s"],
+            (tokens - live) / live,
+            where="post",
+            color=colour(name),
+            label="drafted tokens per request",
         )
         accepted = np.maximum(emitted - live, 0) / live
-        given.step(line["step_time_s"], accepted, where="post", color=SPARE[0], label="accepted a request")
-        given.set(xlabel="time in rollout (s)", ylim=(0, None), title=f"{name}: budget over the rollout of step {step}")
-        given.legend()
+        tokens_axes.step(
+            line["step_time_s"], accepted, where="post", color=OTHER_COLOURS[0], label="accepted tokens per request"
+        )
+        tokens_axes.set(
+            xlabel="time in rollout (s)", ylim=(0, None), title=f"{name}: budget in the rollout of step {step}"
+        )
+        tokens_axes.legend()
         measured = np.array(line.get("pass_measured_s", []), float) * 1e3
-        timed.plot(measured, ".", markersize=3, color=COLOURS["none"], label="measured")
-        timed.plot(
+        time_axes.plot(measured, ".", markersize=3, color=COLOURS["none"], label="measured")
+        time_axes.plot(
             np.array(line.get("pass_predicted_s", []), float) * 1e3,
             color=colour(name),
             linewidth=1,
             label="predicted",
         )
-        timed.set(xlabel="decode pass", ylabel="time of a pass (ms)", ylim=(0, None), title="Latency model")
-        timed.legend()
+        time_axes.set(
+            xlabel="decode pass",
+            ylabel="time of a pass (ms)",
+            ylim=(0, None),
+            title="Time of each pass, and the budget's prediction",
+        )
+        time_axes.legend()
         figure.savefig(path)
         plt.close(figure)

@@ -1,38 +1,39 @@
-"""Figure of task=calibrate."""
+"""The figure of task=calibrate."""
 
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.figures import STYLE
-from das.budget.latency_forms import Drafting, Passes
+
+Array = NDArray[np.float64]
 
 
-def calibration_figure(passes: Passes, forms: dict[str, Any], path: Path) -> None:
-    """Median time of a pass against its tokens, a line a number of live requests; dashed: the form `drafting`."""
-    fitted = Drafting(**forms["drafting"]["coefficients"])
+def calibration_figure(
+    live: Array, tokens: Array, seconds: Array, predicted: Array, relative_error: float, path: Path
+) -> None:
+    """Draw the median time of a pass by its tokens, a line a number of live requests. Dashed: the fitted form.
+
+    live, tokens, seconds, predicted: [passes], the live requests and tokens of each pass, and its measured and fitted
+    seconds. Passes of equal `live` and `tokens` have one predicted time. relative_error: the fit's mean relative error.
+    """
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
-        shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(np.unique(passes.live))))
-        for shade, live in zip(shades, np.unique(passes.live), strict=True):
-            own = passes[passes.live == live]
-            tokens = np.unique(own.tokens)
-            axes.plot(
-                tokens,
-                [1e3 * np.median(own.seconds[own.tokens == n]) for n in tokens],
-                ".-",
-                color=shade,
-                label=f"{int(live)} live",
-            )
-            predicted = fitted.predict(np.full(len(tokens), live), tokens, np.zeros(len(tokens)))
-            axes.plot(tokens, 1e3 * predicted, "--", color=shade, linewidth=0.8)
+        shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(np.unique(live))))
+        for shade, live_requests in zip(shades, np.unique(live), strict=True):
+            sizes = np.unique(tokens[live == live_requests])
+            of_size = [(live == live_requests) & (tokens == size) for size in sizes]
+            medians = [1e3 * np.median(seconds[passes]) for passes in of_size]
+            fitted = [1e3 * predicted[passes][0] for passes in of_size]
+            axes.plot(sizes, medians, ".-", color=shade, label=f"{int(live_requests)} live")
+            axes.plot(sizes, fitted, "--", color=shade, linewidth=0.8)
         axes.set(
             xlabel="tokens in the pass (live requests + drafted)",
-            ylabel="time of a pass (ms), median",
+            ylabel="median time of a pass (ms)",
             xscale="log",
-            title=f"Decode pass; dashed: fit, {100 * forms['drafting']['error']:.0f} % off",
+            title=f"Decode passes; dashed: fit, mean error {100 * relative_error:.0f} %",
         )
         axes.legend(fontsize=7)
         figure.savefig(path)

@@ -1,4 +1,4 @@
-"""The panels in which runs are looked at, the same in figures, on the page and in W&B (docs/metrics.md), and drawn."""
+"""The panels that show runs, and how they are drawn. Figures, the HTML page and W&B use the same (docs/metrics.md)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,15 @@ from typing import Any, TextIO
 
 import matplotlib.pyplot as plt
 
-from analysis.figures import COLOURS, SPARE, STYLE
+from analysis.figures import COLOURS, OTHER_COLOURS, STYLE
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Metrics over training steps in one chart. The first is the line, the second, named in the title, dotted."""
+    """One chart of metrics over training steps.
+
+    The first metric is a solid line. A second metric is dotted, and the title says what it is.
+    """
 
     title: str
     unit: str
@@ -20,46 +23,53 @@ class Panel:
 
 
 CURVES = (
-    Panel("Reward", "mean of a step", ("reward",)),
+    Panel("Reward", "mean reward", ("reward",)),
     Panel("Loss", "loss", ("loss",)),
     Panel("Mean response length (dotted: longest)", "tokens", ("length_mean", "length_max")),
-    Panel("Rollout time", "s a step", ("rollout_s",)),
-    Panel("Tokens per pass", "tokens a target pass", ("tokens_per_pass",)),
-    Panel("Accepted tokens (dotted: drafted)", "tokens a step", ("accepted", "drafted")),
+    Panel("Rollout time", "s per step", ("rollout_s",)),
+    Panel("Tokens per pass", "tokens per target pass", ("tokens_per_pass",)),
+    Panel("Accepted tokens (dotted: drafted)", "tokens per step", ("accepted", "drafted")),
 )
 BY_CLASS = tuple(
-    Panel(f"Accepted, {which} ones (dotted: drafted)", "tokens a step", (f"accepted_{which}", f"drafted_{which}"))
-    for which in ("short", "medium", "long")
+    Panel(
+        f"Accepted, {length} responses (dotted: drafted)",
+        "tokens per step",
+        (f"accepted_{length}", f"drafted_{length}"),
+    )
+    for length in ("short", "medium", "long")
 )
 PANELS = (
     *CURVES,
     *BY_CLASS,
     Panel("Gradient norm", "norm", ("grad_norm",)),
-    Panel("Whole step", "s a step", ("step_s",)),
-    Panel("Engine against trainer (dotted: rollout)", "log-probs", ("sync_error", "sampling_logp_difference")),
+    Panel("Whole step", "s per step", ("step_s",)),
+    Panel(
+        "Engine against trainer (dotted: rollout)",
+        "largest log-prob difference",
+        ("sync_error", "sampling_logp_difference"),
+    ),
 )
-OKABE_ITO = (*COLOURS.values(), *SPARE)
+OKABE_ITO = (*COLOURS.values(), *OTHER_COLOURS)
 
 
 def draw(
     runs: Mapping[str, Sequence[Mapping[str, Any]]], panels: Sequence[Panel], to: Path | TextIO, form: str = "png"
 ) -> None:
-    """Overlay runs, three panels a row.
+    """Draw the panels, three in a row, with all runs overlaid in each.
 
-    runs: label -> rows of metrics.jsonl. to: where the picture goes. form: png or svg.
-    Values that are missing are left out. Later runs are dashed and thinner: curves that coincide would hide
-    each other.
+    runs: name -> rows of metrics.jsonl. to: the file to write. form: png or svg.
+    Missing values are left out. Later runs are dashed and thinner, because equal curves would hide each other.
     """
-    tall = -(-len(panels) // 3)
+    num_rows = -(-len(panels) // 3)
     with plt.rc_context({**STYLE, "axes.titlesize": 10, "axes.labelsize": 9}):
-        figure, axes = plt.subplots(tall, 3, figsize=(12, 2.9 * tall), layout="constrained", squeeze=False)
-        for panel, place in zip(panels, axes.flat, strict=False):
+        figure, axes = plt.subplots(num_rows, 3, figsize=(12, 2.9 * num_rows), layout="constrained", squeeze=False)
+        for panel, chart in zip(panels, axes.flat, strict=False):
             for order, (name, rows) in enumerate(runs.items()):
                 for rank, metric in enumerate(panel.metrics):
                     points = [(row["step"], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]
                     if not points:
                         continue
-                    place.plot(
+                    chart.plot(
                         *zip(*points, strict=True),
                         color=OKABE_ITO[order % len(OKABE_ITO)],
                         linewidth=max(1.0, 3.0 - order) if rank == 0 else 1.0,
@@ -67,14 +77,14 @@ def draw(
                         marker="." if len(points) == 1 else None,
                         label=name if rank == 0 else None,
                     )
-            place.set(title=panel.title, ylabel=panel.unit, xlabel="training step")
-            drawn = [value for line in place.lines for value in line.get_ydata()]
-            if drawn and min(drawn) >= 0:
-                place.set_ylim(bottom=0)
-            if not drawn:
-                place.text(0.5, 0.5, "not recorded", ha="center", va="center", transform=place.transAxes)
-        for place in axes.flat[len(panels) :]:
-            place.set_axis_off()
+            chart.set(title=panel.title, ylabel=panel.unit, xlabel="training step")
+            values = [value for line in chart.lines for value in line.get_ydata()]
+            if values and min(values) >= 0:
+                chart.set_ylim(bottom=0)
+            if not values:
+                chart.text(0.5, 0.5, "not recorded", ha="center", va="center", transform=chart.transAxes)
+        for chart in axes.flat[len(panels) :]:
+            chart.set_axis_off()
         handles, labels = axes.flat[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=min(6, max(1, len(labels))))
         figure.savefig(to, format=form)

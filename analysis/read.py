@@ -1,4 +1,4 @@
-"""Read what runs left behind."""
+"""Read the files of a run's folder."""
 
 import gzip
 import json
@@ -9,60 +9,68 @@ from omegaconf import OmegaConf
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    """Rows of metrics.jsonl. A last line cut off by a kill is ignored."""
+    """Rows of metrics.jsonl, one a training step. A last line that a kill cut off is ignored."""
     return lines(folder / "metrics.jsonl")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """JSON objects, one a line. A last line cut off by a kill is ignored; ValueError for any other that is no JSON."""
+    """The JSON objects of a file, one a line.
+
+    A last line that a kill cut off is ignored. Raises ValueError for any other line that is not a JSON object.
+    """
     rows = []
     texts = path.read_bytes().splitlines()
     for number, text in enumerate(texts):
         try:
             row = json.loads(text)
-        except (ValueError, RecursionError):  # ValueError: no JSON, no UTF-8
+        except (ValueError, RecursionError):  # ValueError: neither JSON nor UTF-8
             if number != len(texts) - 1:
                 raise ValueError(f"{path} line {number + 1} is not JSON: the file is damaged") from None
             break
         if not isinstance(row, dict):
-            raise ValueError(f"{path} line {number + 1} is no row of named numbers: the file is damaged")
+            raise ValueError(f"{path} line {number + 1} is not a JSON object: the file is damaged")
         rows.append(row)
     return rows
 
 
 def timeline(folder: Path, step: int) -> dict[str, Any]:
-    """Decode passes of one step: step_time_s, step_live, step_tokens, step_emitted."""
+    """The decode passes of one training step: step_time_s, step_live, step_tokens, step_emitted."""
     with gzip.open(folder / "rollouts" / f"step_{step:05d}.timeline.json.gz", "rt") as file:
-        found: dict[str, Any] = json.load(file)
-    return found
+        passes: dict[str, Any] = json.load(file)
+    return passes
 
 
 def final(folder: Path) -> dict[str, Any]:
-    """What the arm noted at its end: digest of the final weights."""
-    found: dict[str, Any] = json.loads((folder / "final.json").read_text())
-    return found
+    """final.json of an arm: digests of its final weights and of its optimizer."""
+    return _json_object(folder / "final.json")
 
 
 def rollout(folder: Path, step: int) -> list[dict[str, Any]]:
-    """Responses of one step, in the format of recorded traces: problem_id, response_ids, reward, passes, drafted ..."""
+    """The responses of one training step, in the format of recorded traces.
+
+    Each has problem_id, response_ids, reward, passes, drafted and more.
+    """
     with gzip.open(folder / "rollouts" / f"step_{step:05d}.jsonl.gz", "rt") as file:
         return [json.loads(line) for line in file]
 
 
 def result(folder: Path) -> dict[str, Any]:
     """result.json of a run."""
-    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return found
+    return _json_object(folder / "result.json")
 
 
 def config(folder: Path) -> dict[str, Any]:
-    """The run's resolved config."""
-    found = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-    assert isinstance(found, dict)
-    return {str(key): value for key, value in found.items()}
+    """The run's resolved config, config.yaml."""
+    container = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
 
 
 def latency(folder: Path) -> dict[str, Any]:
-    """latency.json of task=calibrate: the timed passes and the forms fitted to them."""
-    found: dict[str, Any] = json.loads((folder / "latency.json").read_text())
-    return found
+    """latency.json of task=calibrate: the timed passes, and the latency forms fitted to them."""
+    return _json_object(folder / "latency.json")
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content

@@ -1,12 +1,15 @@
-"""Figures of replays."""
+"""The figure of task=replay."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
 def validation_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
-    """Measured and predicted rollout seconds of each arm's steps, against the line where they agree."""
-    import matplotlib
+    """Draw each step's measured and replayed rollout time as a point, and the line where both agree.
+
+    curves: arm -> (measured seconds, replayed seconds), one value per step.
+    """
+    import matplotlib  # here, because it takes a second to import and few callers draw
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
@@ -14,9 +17,13 @@ def validation_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float
     figure, axes = plt.subplots(figsize=(5, 4.4), layout="constrained")
     for name, (measured, predicted) in curves.items():
         axes.plot(measured, predicted, "o", markersize=4, alpha=0.7, label=name)
-    most = max(max(m) for pair in curves.values() for m in pair) * 1.1
-    axes.plot([0, most], [0, most], color="0.6", linewidth=1)
-    axes.set(xlabel="measured rollout time (s)", ylabel="replayed rollout time (s)", title="A point a step")
+    limit = max(max(seconds) for pair in curves.values() for seconds in pair) * 1.1
+    axes.plot([0, limit], [0, limit], color="0.6", linewidth=1)
+    axes.set(
+        xlabel="measured rollout time (s)",
+        ylabel="replayed rollout time (s)",
+        title="Replayed against measured, one point per step",
+    )
     axes.legend()
     figure.savefig(path)
     plt.close(figure)

@@ -1,4 +1,7 @@
-"""Reports that set published numbers beside ours, a section a figure or table: Markdown, and one page of HTML."""
+"""Reports that put published numbers beside ours, one section for each figure or table.
+
+`markdown` writes a report as text; analysis/report_page.py writes it as one page of HTML.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,18 +13,21 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity. plotted, claimed: the paper's; replay, engine: ours; "" where there is none."""
+    """One quantity: the paper's values beside ours. "" stands for no value."""
 
     what: str
-    plotted: str = ""
-    claimed: str = ""
-    replay: str = ""
-    engine: str = ""
+    plotted: str = ""  # what the paper's figure shows
+    claimed: str = ""  # what the paper's text says
+    replay: str = ""  # ours, simulated at the paper's scale
+    engine: str = ""  # ours, from the real engine with the small policy
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """Something the paper's figure says that ours should say too. met: None where the runs cannot tell."""
+    """A claim that our runs should confirm: one that the paper's figure makes, or one about identical training.
+
+    met: None where the runs cannot tell. evidence: the numbers behind it.
+    """
 
     claim: str
     met: bool | None
@@ -32,12 +38,13 @@ class Ordering:
 
     @property
     def verdict(self) -> str:
+        """`met` in words."""
         return {True: "met", False: "NOT MET", None: "cannot tell"}[self.met]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under a header."""
+    """Rows of text cells under a header."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -45,54 +52,56 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A figure or table of the paper, or an ablation. differs: where ours differs, and why we think so."""
+    """A figure or table of the paper, or an ablation."""
 
     title: str
-    setting: str
+    setting: str  # what was run
     lines: Sequence[Line] = ()
-    differs: str = ""
-    figures: Sequence[str] = field(default=())
+    differs: str = ""  # where our result differs from the paper's, and what we think is the reason
+    figures: Sequence[str] = field(default=())  # paths of PNG files, relative to the report
     table: Table | None = None
     orderings: Sequence[Ordering] = ()
 
     def tables(self) -> list[Table]:
-        """What is to be shown as tables: the numbers beside the paper's, further ones, and the orderings."""
-        found = []
+        """The section's tables: our numbers beside the paper's without empty columns, `table`, and the orderings."""
+        tables = []
         if self.lines:
-            columns = [[x.what, x.plotted, x.claimed, x.replay, x.engine] for x in self.lines]
+            rows = [[x.what, x.plotted, x.claimed, x.replay, x.engine] for x in self.lines]
             header = ["", "paper (plotted)", "paper (claimed)", "ours (replay)", "ours (real engine, small policy)"]
-            full = [i for i in range(5) if i == 0 or any(row[i] for row in columns)]
-            found.append(Table([header[i] for i in full], [[row[i] for i in full] for row in columns]))
+            filled = [i for i in range(5) if i == 0 or any(row[i] for row in rows)]
+            tables.append(Table([header[i] for i in filled], [[row[i] for i in filled] for row in rows]))
         if self.table:
-            found.append(self.table)
+            tables.append(self.table)
         if self.orderings:
-            found.append(
-                Table(["the paper says", "", "ours"], [[o.claim, o.verdict, o.evidence] for o in self.orderings])
-            )
-        return found
+            orderings = [[each.claim, each.verdict, each.evidence] for each in self.orderings]
+            tables.append(Table(["claim", "verdict", "evidence from our runs"], orderings))
+        return tables
 
 
 def markdown(title: str, preface: str, sections: Sequence[Section]) -> str:
-    """The whole report."""
+    """A report as Markdown text."""
     parts = [f"# {title}", preface]
     for section in sections:
         parts += [f"## {section.title}", section.setting]
         parts += [markdown_table(table) for table in section.tables()]
         if section.differs:
-            parts.append(f"**Where ours differs.** {section.differs}")
+            parts.append(f"**Where our result differs.** {section.differs}")
         parts += [f"![{section.title}]({figure})" for figure in section.figures]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def markdown_table(table: Table) -> str:
-    """A table; bars inside cells are escaped."""
+    """A table as Markdown. Vertical bars inside cells are escaped."""
     rows = [table.header, ["---"] * len(table.header), *table.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
 def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, title: str) -> str:
-    """Draw named curves; dashed where the name ends in "(paper)". Returns the file's name."""
-    import matplotlib
+    """Draw named curves, and return the file's name.
+
+    lines: name -> (xs, ys). A curve whose name ends in "(paper)" is dashed. x, y: the labels of the axes.
+    """
+    import matplotlib  # here, because it takes a second to import and most users of this module draw nothing
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
@@ -103,15 +112,15 @@ def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, tit
     axes.set(xlabel=x, ylabel=y, title=title)
     if all(np.min(ys) >= 0 for _, ys in lines.values()):
         axes.set_ylim(bottom=0)
-    figure.legend(loc="outside right upper", fontsize=8)  # beside the curves: many of them leave no room between
+    figure.legend(loc="outside right upper", fontsize=8)  # beside the curves: many curves leave no room between them
     figure.savefig(path)
     plt.close(figure)
     return path.name
 
 
 def points(path: Path, xs: Any, ys: Any, x: str, y: str, title: str) -> str:
-    """Draw points, and the line where both are equal. Returns the file's name."""
-    import matplotlib
+    """Draw points and the line on which both coordinates are equal, and return the file's name."""
+    import matplotlib  # here for the same reason as in `curves`
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt

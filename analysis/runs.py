@@ -1,4 +1,4 @@
-"""Runs to compare, alike from a run's folder and from an offline W&B run."""
+"""Read the runs to compare, from a run's folder or from an offline W&B run: both give the same `Run`."""
 
 import json
 import math
@@ -14,82 +14,83 @@ from yaml import YAMLError
 
 from analysis import read
 
-FINAL = ("final_weights", "optimizer")  # digests that a run notes at its end
-SPELT = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # as W&B writes them
+FINAL = ("final_weights", "optimizer")  # digests that a run writes at its end
+WANDB_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # W&B writes these as text
 
 
-class NoRun(ValueError):
-    """What was named is no run that can be read; the message says what to name instead."""
+class NotARun(ValueError):
+    """A name is not a run that can be read. The message, one line, says what to name instead."""
 
 
 @dataclass
 class Run:
-    """One arm's run. rows: as in metrics.jsonl, a row a step, in order. config: dotted key -> value. final: digests of
-    weights and optimizer, empty while the run has not come to its end."""
+    """The run of one arm."""
 
     name: str
-    where: Path
-    rows: list[dict[str, Any]]
-    config: dict[str, Any]
-    final: dict[str, str]
+    folder: Path
+    rows: list[dict[str, Any]]  # as in metrics.jsonl: one row a step, ordered by step
+    config: dict[str, Any]  # dotted key -> value
+    final: dict[str, str]  # digests of weights and optimizer; empty until the run has finished
 
 
 def find(named: str) -> list[Run]:
-    """The runs that an argument names: a run's folder, an arm of a comparison (FOLDER:ARM or FOLDER/arms/ARM), a whole
-    comparison's folder, or an offline W&B run. Raises NoRun."""
+    """The runs that a command-line argument names.
+
+    named: a run's folder, an arm of a comparison (FOLDER:ARM or FOLDER/arms/ARM), the folder of a comparison, which
+    stands for all its arms, or an offline W&B run. Raises NotARun.
+    """
     path, arm = Path(named), ""
     if not path.exists() and ":" in named:
-        before, _, arm = named.rpartition(":")
-        path = Path(before)
+        folder_name, _, arm = named.rpartition(":")
+        path = Path(folder_name)
     if not path.exists():
-        raise NoRun(f"{path} does not exist: name a run's folder, FOLDER:ARM, or an offline-run-* folder of W&B")
+        raise NotARun(f"{path} does not exist: name a run's folder, FOLDER:ARM, or an offline-run-* folder of W&B")
     if (path / "arms").is_dir():
         arms = [folder.name for folder in (path / "arms").iterdir() if (folder / "metrics.jsonl").exists()]
-        arms.sort(key=lambda name: (name != "none", name))  # the baseline first
-        if arm and arm not in arms:
-            raise NoRun(f"{path} has no arm {arm!r}: choose from {', '.join(arms) or 'none, it has no rows yet'}")
+        arms.sort(key=lambda name: (name != "none", name))  # put the baseline first
         if not arms:
-            raise NoRun(f"{path}: none of its arms has finished a step")
+            raise NotARun(f"{path}: none of its arms has finished a step yet: wait for the first step")
+        if arm and arm not in arms:
+            raise NotARun(f"{path} has no arm {arm!r}: choose from {', '.join(arms)}")
         return [from_folder(path / "arms" / name) for name in ([arm] if arm else arms)]
     if arm:
-        raise NoRun(f"{path} is no comparison, it has no arms: leave out :{arm}")
+        raise NotARun(f"{path} is not a comparison and has no arms: leave out :{arm}")
     if path.suffix == ".wandb":
         path = path.parent
     if list(path.glob("run-*.wandb")):
         return [from_wandb(path)]
     if (path / "metrics.jsonl").exists():
         return [from_folder(path)]
-    raise NoRun(f"{path} is no run: it has neither metrics.jsonl nor arms/ nor a run-*.wandb file")
+    raise NotARun(f"{path} is not a run: it has neither metrics.jsonl nor arms/ nor a run-*.wandb file")
 
 
 def from_folder(folder: Path) -> Run:
-    """The run whose metrics.jsonl lies in `folder`. Raises NoRun."""
+    """The run whose metrics.jsonl is in `folder`. Raises NotARun."""
     if not (folder / "config.yaml").exists():
-        raise NoRun(f"{folder} has no config.yaml: not a folder that a run left")
+        raise NotARun(f"{folder} has no config.yaml: it is not the folder of a run")
     try:
         rows = read.metrics(folder)
         config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
         final = read.final(folder) if (folder / "final.json").exists() else {}
     except (ValueError, YAMLError) as error:
-        raise NoRun(f"{folder} holds a damaged file: {' '.join(str(error).split())}") from None
-    flat_config = flat(config)
-    base = folder.parent.parent if folder.parent.name == "arms" else folder
-    return Run(
-        f"{base.name}/{flat_config.get('arm.name', folder.name)}", folder, ordered(rows, folder), flat_config, final
-    )
+        raise NotARun(f"{folder} holds a damaged file: {' '.join(str(error).split())}") from None
+    flat_config = flatten(config)
+    run_folder = folder.parent.parent if folder.parent.name == "arms" else folder
+    name = f"{run_folder.name}/{flat_config.get('arm.name', folder.name)}"
+    return Run(name, folder, rows_by_step(rows, folder), flat_config, final)
 
 
 def from_wandb(folder: Path) -> Run:
-    """The offline W&B run in `folder`, with what earlier or later starts of the same run left beside it.
+    """The offline W&B run in `folder`, joined with the folders of other starts of the same run beside it.
 
-    Raises NoRun if W&B's reader can make nothing of it.
+    A resumed run leaves one such folder a start. Raises NotARun where W&B's reader cannot read a file.
     """
-    (name,) = {path.name for path in folder.glob("run-*.wandb")}
+    (file_name,) = {path.name for path in folder.glob("run-*.wandb")}
     rows: list[dict[str, Any]] = []
     config: dict[str, Any] = {}
     final: dict[str, str] = {}
     label = folder.name
-    for file in sorted({folder / name, *folder.parent.glob(f"*run-*/{name}")}):
+    for file in sorted({folder / file_name, *folder.parent.glob(f"*run-*/{file_name}")}):
         for record in records(file):
             if record["type"] == "run":
                 update = record["run"].get("config", {}).get("update", {})
@@ -98,15 +99,18 @@ def from_wandb(folder: Path) -> Run:
             elif record["type"] == "history":
                 item = record["history"]["item"]
                 rows.append(
-                    {key: SPELT.get(str(value), value) for key, value in {"step": item["_step"], **item}.items()}
+                    {key: WANDB_FLOATS.get(str(value), value) for key, value in {"step": item["_step"], **item}.items()}
                 )
             elif record["type"] == "summary":
                 final |= {key: record["summary"]["update"][key] for key in FINAL if key in record["summary"]["update"]}
-    return Run(f"{label} (W&B)", folder, ordered(rows, folder), flat(config), final)
+    return Run(f"{label} (W&B)", folder, rows_by_step(rows, folder), flatten(config), final)
 
 
 def records(file: Path) -> list[dict[str, Any]]:
-    """What an offline W&B run's file holds, by W&B's own reader, without network. A torn end is left out."""
+    """The records of an offline W&B run's file, read by W&B's own reader without network.
+
+    The reader leaves out an incomplete record at the file's end. Raises NotARun.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)],
         env={**os.environ, "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"},
@@ -115,26 +119,29 @@ def records(file: Path) -> list[dict[str, Any]]:
         check=False,
     )
     if done.returncode != 0 or not done.stdout:
-        said = done.stderr.strip().splitlines()
-        raise NoRun(f"{file} cannot be read by W&B's reader: {said[-1] if said else 'it is empty'}")
+        messages = done.stderr.strip().splitlines()
+        raise NotARun(f"{file} cannot be read by W&B's reader: {messages[-1] if messages else 'it is empty'}")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def ordered(rows: list[dict[str, Any]], where: Path) -> list[dict[str, Any]]:
-    """A row a step, in order; where a step was done twice (a resumed run), the later one. Raises NoRun without rows."""
+def rows_by_step(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """One row a step, ordered by step. The later row wins where a resumed run did a step twice.
+
+    folder: the folder that error messages name. Raises NotARun if there are no rows, or if a row has no step.
+    """
     if not all(isinstance(row.get("step"), int) for row in rows):
-        raise NoRun(f"{where}: metrics.jsonl has a row without a step, it is damaged")
+        raise NotARun(f"{folder}: metrics.jsonl has a row without a step: the file is damaged")
     by_step = {int(row["step"]): row for row in rows}
     if not by_step:
-        raise NoRun(f"{where} has no rows: the run has not finished a step")
+        raise NotARun(f"{folder} has no rows: the run has not finished a step yet")
     return [by_step[step] for step in sorted(by_step)]
 
 
-def flat(config: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested config as dotted keys."""
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested config as one dictionary with dotted keys."""
     if not isinstance(config, dict) or not config:
         return {prefix: config} if prefix else {}
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for key, value in config.items():
-        found |= flat(value, f"{prefix}.{key}" if prefix else str(key))
-    return found
+        dotted |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return dotted

@@ -1,1 +1,1 @@
-"""Sections of the report of task=reproduce, one module a figure; they read only what runs left."""
+"""Sections of the report of task=reproduce, one module for each figure. They read only files that runs wrote."""

@@ -1,19 +1,20 @@
-"""DAS Fig 11: code, rollout time and reward over training."""
+"""DAS Fig 11: rollout time and reward over training, code."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from analysis.report import Section
-from analysis.sections.time_and_reward import das_against_none
+from analysis.sections.time_and_reward import PaperClaims, das_against_none
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """The paper's 50 steps see no problem twice; ours come again every 4 steps."""
+    """Compared with the paper's 50 steps, in which no problem comes twice. Our problems come again every 4 steps."""
     (run,) = runs.values()
     paper = published["das_fig11_time"]["data"]
     differs = (
-        "The paper's 50 steps see no problem twice, ours come again every 4 steps. Its reward goes up to 1.85 though "
-        "it is described as pass or fail; ours is 1 for passing all tests."
+        "In the paper's 50 steps no problem comes twice; our problems come again every 4 steps. The paper's reward "
+        "reaches 1.85, although the text describes it as pass or fail. Ours is 1 if all tests pass."
     )
-    return das_against_none(title, run, paper, 50, "about 25 %", "1.637 / 1.639", differs, folder / "code.png")
+    claims = PaperClaims(last_step=50, reduction="about 25 %", rewards="1.637 / 1.639")
+    return das_against_none(title, run, paper, claims, differs, folder / "code.png")

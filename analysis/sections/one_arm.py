@@ -1,4 +1,4 @@
-"""One arm's training, alone."""
+"""The training of one arm alone."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,21 +6,22 @@ from typing import Any
 
 from analysis import read
 from analysis.report import Section, Table
-from analysis.sections.arms import figure, policy_note
+from analysis.sections.shared import figure, policy_note
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Means over steps, and curves."""
+    """A summary of each metric over steps, and curves."""
     (run,) = runs.values()
-    ((name, found),) = read.result(run)["arms"].items()
+    ((name, summaries),) = read.result(run)["arms"].items()
     rows = read.metrics(run / "arms" / name)
-    shown = {"rollout_s": "rollout (s)", "reward": "mean reward", "tokens_per_pass": "tokens per pass"}
+    shown = {"rollout_s": "rollout time (s)", "reward": "mean reward", "tokens_per_pass": "tokens per pass"}
     with figure(folder / "training.png", panels=3) as panels:
         for axes, (key, label) in zip(panels, shown.items(), strict=True):
             axes.plot([row["step"] for row in rows], [row[key] for row in rows], color="#0072B2")
             axes.set(xlabel="training step", ylabel=label, ylim=(0, None))
     table = [
-        [key, *(f"{values[column]:.4g}" for column in ("mean", "std", "min", "max"))] for key, values in found.items()
+        [key, *(f"{values[column]:.4g}" for column in ("mean", "std", "min", "max"))]
+        for key, values in summaries.items()
     ]
     return Section(
         title, policy_note(run), table=Table(["per step", "mean", "std", "min", "max"], table), figures=["training.png"]

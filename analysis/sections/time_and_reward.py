@@ -1,57 +1,84 @@
-"""Rollout time and reward of training with and without DAS, beside the paper's curves: Figs 10, 11 and 13."""
+"""Rollout time and reward of training with and without DAS, beside the paper's curves (Figs 10 to 13)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from analysis.report import Line, Ordering, Section
-from analysis.sections.arms import Rows, colours, figure, identity, is_identical, percent, policy_note, rows, total
+from analysis.sections.shared import (
+    Rows,
+    colours_of,
+    figure,
+    identity_text,
+    is_identical,
+    percent,
+    policy_note,
+    rows,
+    total,
+)
 
 PLOTTED = {"none": "verl", "das": "das", "das_unlimited": "das_unlimited"}  # arm -> its name in published.json
 
 
-def reduction(of: Rows, against: Rows) -> float:
-    """1 - rollout time / rollout time."""
-    return 1 - total(of, "rollout_s") / total(against, "rollout_s")
+@dataclass(frozen=True)
+class PaperClaims:
+    """What the paper says about a training with and without DAS."""
+
+    last_step: int  # the paper's steps 1..last_step are compared
+    reduction: str  # of the rollout time, as its text claims
+    rewards: str  # mean reward, "without / with DAS"
 
 
-def plotted_reduction(paper: Mapping[str, Any], of: str, against: str, first: int, last: int) -> str:
-    """The same of the paper's curves over steps first..last; "" where a curve is shorter."""
-    mine, other = (paper["arms"][PLOTTED[name]]["seconds"][first - 1 : last] for name in (of, against))
-    return percent(1 - sum(mine) / sum(other)) if len(mine) == len(other) == last - first + 1 else ""
+def reduction(arm_rows: Rows, other_rows: Rows) -> float:
+    """The share of rollout time that an arm saves against another: 1 - time / the other's time."""
+    return 1 - total(arm_rows, "rollout_s") / total(other_rows, "rollout_s")
+
+
+def plotted_reduction(paper: Mapping[str, Any], arm: str, other: str, last: int) -> str:
+    """The same for the paper's curves over steps 1..last; "" where a curve is shorter."""
+    arm_seconds, other_seconds = (paper["arms"][PLOTTED[name]]["seconds"][:last] for name in (arm, other))
+    if not len(arm_seconds) == len(other_seconds) == last:
+        return ""
+    return percent(1 - sum(arm_seconds) / sum(other_seconds))
 
 
 def reduction_lines(
-    run: Path, paper: Mapping[str, Any], last: int, claimed: str, of: str = "das", against: str = "none"
+    run: Path, paper: Mapping[str, Any], last: int, claimed: str, arm: str = "das", other: str = "none"
 ) -> list[Line]:
-    """Ours over all steps and from the second epoch on; the paper's over steps 1..last."""
-    mine, base = rows(run, of), rows(run, against)
+    """The reduction of rollout time: ours over all steps and from the second epoch on, the paper's over steps 1..last.
+
+    claimed: what the paper's text says.
+    """
+    arm_rows, other_rows = rows(run, arm), rows(run, other)
     lines = [
         Line(
-            f"{of} against {against}: reduction of rollout time",
-            plotted_reduction(paper, of, against, 1, last),
-            claimed,
-            "",
-            percent(reduction(mine, base)),
+            f"{arm} against {other}: reduction of rollout time",
+            plotted=plotted_reduction(paper, arm, other, last),
+            claimed=claimed,
+            engine=percent(reduction(arm_rows, other_rows)),
         )
     ]
-    if max(row["epoch"] for row in mine):
-        later = reduction([r for r in mine if r["epoch"]], [r for r in base if r["epoch"]])
-        lines.append(Line("the same, from the second epoch on", "", "", "", percent(later)))
+    if max(row["epoch"] for row in arm_rows):
+        later = reduction([r for r in arm_rows if r["epoch"]], [r for r in other_rows if r["epoch"]])
+        lines.append(Line("the same from the second epoch on", engine=percent(later)))
     return lines
 
 
 def draw(run: Path, names: Sequence[str], paper: Mapping[str, Any], path: Path, title: str) -> None:
-    """Rollout time by step, ours and the paper's, and our rewards, which must coincide."""
-    colour = colours(names)
+    """Draw the rollout time by step, ours and the paper's, and our rewards, whose curves must be equal.
+
+    names: the arms; the first is the baseline.
+    """
+    colour = colours_of(names)
     with figure(path, panels=3) as (ours, theirs, reward):
         for order, name in enumerate(names):
-            mine = rows(run, name)
-            steps = [row["step"] for row in mine]
-            ours.plot(steps, [row["rollout_s"] for row in mine], color=colour[name], label=name)
+            arm_rows = rows(run, name)
+            steps = [row["step"] for row in arm_rows]
+            ours.plot(steps, [row["rollout_s"] for row in arm_rows], color=colour[name], label=name)
             reward.plot(
                 steps,
-                [row["reward"] for row in mine],
+                [row["reward"] for row in arm_rows],
                 color=colour[name],
                 label=name,
                 linewidth=max(1.0, 3.0 - order),
@@ -61,35 +88,35 @@ def draw(run: Path, names: Sequence[str], paper: Mapping[str, Any], path: Path, 
             if curve:
                 theirs.plot(curve["step"], curve["seconds"], color=colour[name], label=name)
         ours.set(xlabel="training step", ylabel="rollout time (s)", ylim=(0, None), title=f"{title}: ours")
-        theirs.set(xlabel="training step", ylabel="rollout time (s)", ylim=(0, None), title=f"{title}: paper")
+        theirs.set(xlabel="training step", ylabel="rollout time (s)", ylim=(0, None), title=f"{title}: the paper's")
         reward.set(xlabel="training step", ylabel="mean reward", title="Rewards, ours")
         for axes in (ours, theirs, reward):
             axes.legend()
 
 
 def same_training(run: Path) -> Ordering:
-    """The claim on reward curves, in its strict form."""
-    return Ordering("training is the same with and without speculation", is_identical(run), identity(run))
+    """The paper's claim about reward curves in its strict form: equal bits."""
+    return Ordering("training is the same with and without speculation", is_identical(run), identity_text(run))
 
 
-def every_step(run: Path, of: str = "das", against: str = "none") -> str:
-    """In how many steps the rollout was shorter."""
-    pairs = list(zip(rows(run, of), rows(run, against), strict=True))
-    return f"in {sum(a['rollout_s'] < b['rollout_s'] for a, b in pairs)} of {len(pairs)} steps"
+def every_step(run: Path, arm: str = "das", other: str = "none") -> str:
+    """In how many steps one arm's rollout was shorter than another's."""
+    pairs = list(zip(rows(run, arm), rows(run, other), strict=True))
+    return f"shorter in {sum(a['rollout_s'] < b['rollout_s'] for a, b in pairs)} of {len(pairs)} steps"
 
 
 def das_against_none(
-    title: str, run: Path, paper: Mapping[str, Any], last: int, claimed: str, rewards: str, differs: str, path: Path
+    title: str, run: Path, paper: Mapping[str, Any], claims: PaperClaims, differs: str, path: Path
 ) -> Section:
-    """Section of a training with and without DAS. last: the paper's last step that counts; rewards: its mean ones."""
+    """The section of a training with and without DAS. path: the figure's file."""
     draw(run, ["none", "das"], paper, path, title.split(":")[0])
     mean = [total(rows(run, name), "reward") / len(rows(run, name)) for name in ("none", "das")]
     return Section(
         title,
         policy_note(run),
         [
-            *reduction_lines(run, paper, last, claimed),
-            Line("mean reward, none / das", rewards, "", "", f"{mean[0]:.4f} / {mean[1]:.4f}"),
+            *reduction_lines(run, paper, claims.last_step, claims.reduction),
+            Line("mean reward, none / das", plotted=claims.rewards, engine=f"{mean[0]:.4f} / {mean[1]:.4f}"),
         ],
         differs,
         [path.name],

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.budgets import bench_figure
+from analysis.budgets_figure import budgets_figure
 from das.budget import least_squares
 from experiments.bench.budget_cost import cost_us
 from experiments.harness import setup
@@ -89,7 +89,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
                 f"{found['computed']:.3f}   tokens/pass {found['tokens_per_pass']:5.2f}   drafted "
                 f"{found['drafted']:7d}   accepted {found['accepted']:7d}"
             )
-    bench_figure(result, Path(folder) / "budgets.png")
+    budgets_figure(result, Path(folder) / "budgets.png")
     progress.note(f"result: {run_folder.write_result({**result, 'cost_us': costs})}")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from analysis import drafter as figures
+from analysis.drafter_figure import drafter_figure
 from das.drafter import HistoryDrafter
 from experiments.recorded.drafter_replay import Arctic, Das, Problems, Tally, generated, has_arctic, read_trace, replay
 from experiments.recorded.suffix_array import against_array
@@ -56,7 +56,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     result["batches"] = batches(next(iter(traces.values())), task)
     progress.note("query, us a request, by batch: " + ", ".join(f"{b}: {u:.1f}" for b, u in result["batches"].items()))
     result["array"] = [against_array(int(tokens)) for tokens in task.array_sizes]
-    figures.bench_figure(result, Path(folder) / "drafter.png")
+    drafter_figure(result, Path(folder) / "drafter.png")
     progress.note(f"figure: {folder}/drafter.png")
     progress.note(f"result: {run_folder.write_result(result)}")
 

@@ -56,9 +56,9 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     if config.task.train_steps:
         short = [*overrides, f"trainer.max_steps={config.task.train_steps}", "wandb=off"]
         run_arms({name: arm_config(name, short) for name in arms}, policy, Path(folder), progress, run_folder)
-        compared = arm_analysis.compare(Path(folder), list(arms))
+        compared = arm_analysis.compare_arms(Path(folder), list(arms))
         result["training"] = compared["identical"][config.arm.name]
-        progress.note(f"level 3 training      {arm_analysis.verdict(compared)}")
+        progress.note(f"level 3 training      {arm_analysis.identity_verdict(compared)}")
     progress.note(f"result: {run_folder.write_result(result)}")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from analysis.latency_figure import calibration_figure
-from das.budget.latency_forms import Passes
+from das.budget.latency_forms import Drafting
 from das.drafter import Drafts
 from experiments.harness import setup
 from experiments.harness.rolls import tokenized
@@ -81,7 +81,9 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     for name, form in forms.items():
         progress.note(f"{name:12s} error {100 * form['error']:5.1f} %   {form['coefficients']}")
     run_folder.write_result({"forms": forms, "passes": len(rows)})
-    calibration_figure(Passes(*np.array(rows, float).T), forms, Path(folder) / "latency.png")
+    live, tokens, context, seconds = np.array(rows, float).T
+    predicted = Drafting(**forms["drafting"]["coefficients"]).predict(live, tokens, context)
+    calibration_figure(live, tokens, seconds, predicted, forms["drafting"]["error"], Path(folder) / "latency.png")
     progress.note(f"latency model: {path}  (budget.latency={path}, or task.latency={path} of replay, advise, balance)")
 
 

@@ -39,11 +39,11 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         run_arms(arms, policy, Path(folder), progress, run_folder, start)
     else:
         one_by_one.run_arms(arms, arm_overrides(config, overrides), Path(folder), progress)
-    result = arm_analysis.compare(Path(folder), names)
+    result = arm_analysis.compare_arms(Path(folder), names)
     figures.compare_figures(Path(folder), names)
     path = run_folder.write_result(result)  # the last thing: who finds it finds all
-    progress.note(arm_analysis.table(result))
-    progress.note(arm_analysis.verdict(result))
+    progress.note(arm_analysis.arm_table(result))
+    progress.note(arm_analysis.identity_verdict(result))
     progress.note(f"result: {path}")
     lock.close()
 

@@ -158,7 +158,7 @@ def write_report(
     orderings = [(section, o) for sections in chapters.values() for section in sections for o in section.orderings]
     met = sum(ordering.met is True for _, ordering in orderings)
     head = Table(
-        ["figure", "the paper says", "", "ours"],
+        ["figure", "claim", "verdict", "evidence from our runs"],
         [[section.title, o.claim, o.verdict, o.evidence] for section, o in orderings],
     )
     title = "Reproduction" + (f", profile {config.profile}" if config.profile != "small" else "")

@@ -1,4 +1,4 @@
-"""Runs are compared bit by bit, from folders and from offline W&B runs alike; what cannot be compared is said."""
+"""Runs are compared bit by bit, from folders and from offline W&B runs. The report says what cannot be compared."""
 
 import json
 import math
@@ -23,21 +23,22 @@ FINAL = {"final_weights": "0123456789abcdef", "optimizer": "fedcba9876543210"}
 
 
 def row(step: int, **changed: Any) -> dict[str, Any]:
-    usual = {
+    """A row of metrics.jsonl, with some values changed."""
+    defaults = {
         "arm": "none", "step": step, "reward": 0.1 * step, "loss": 1 / (3 + step), "grad_norm": 0.25, "tokens": 100,
         "passes": 50, "tokens_per_pass": 2.0, "length_mean": 12.5, "length_max": 20, "rollout_s": 0.5, "step_s": 1.0,
         "drafted": 10, "accepted": 5, "completions_digest": f"c{step}", "rewards_digest": f"r{step}", "alarms": [],
     }  # fmt: skip
-    return {**usual, **changed}
+    return {**defaults, **changed}
 
 
-def left(
+def write_run(
     folder: Path,
     rows: list[dict[str, Any]],
     config: dict[str, Any] | None = None,
     final: dict[str, str] | None = FINAL,
 ) -> str:
-    """A folder as a run leaves it."""
+    """Write a folder as a run does; returns its path."""
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     OmegaConf.save(OmegaConf.create({"seed": 0, "arm": {"name": "none"}, **(config or {})}), folder / "config.yaml")
@@ -47,64 +48,71 @@ def left(
 
 
 def lines(*named: str) -> list[str]:
-    (found,) = compare(named)
-    return found.lines
+    """The report on two runs."""
+    (difference,) = compare(named)
+    return difference.lines
 
 
-def test_times_do_not_matter_bits_do(tmp_path: Path) -> None:
-    base = left(tmp_path / "a", [row(step) for step in (1, 2, 3)])
-    faster = left(tmp_path / "b", [row(step, rollout_s=0.25, passes=25) for step in (1, 2, 3)])
-    (found,) = compare([base, faster])
-    assert found.identical is True
-    assert "  rollout time (s a step)  0.25 against 0.5, ratio 0.500" in found.lines
-    assert "  target passes a step     25 against 50, ratio 0.500" in found.lines
+def test_times_may_differ_but_bits_may_not(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "a", [row(step) for step in (1, 2, 3)])
+    faster = write_run(tmp_path / "b", [row(step, rollout_s=0.25, passes=25) for step in (1, 2, 3)])
+    (difference,) = compare([base, faster])
+    assert difference.identical is True
+    assert "  rollout time (s/step)    0.25 against 0.5, ratio 0.500" in difference.lines
+    assert "  target passes per step   25 against 50, ratio 0.500" in difference.lines
     next_float = math.nextafter(row(2)["loss"], 1)
-    other = left(tmp_path / "c", [row(1), row(2, loss=next_float), row(3, completions_digest="else")])
-    (found,) = compare([base, other])
-    assert found.identical is False
-    assert f"  loss                     first difference at step 2 (0.2, {next_float!r})" in found.lines
-    assert "  completions              first difference at step 3 (c3, else)" in found.lines
-    assert "  rewards                  identical" in found.lines
+    other = write_run(tmp_path / "c", [row(1), row(2, loss=next_float), row(3, completions_digest="else")])
+    (difference,) = compare([base, other])
+    assert difference.identical is False
+    assert f"  loss                     first difference at step 2 (0.2, {next_float!r})" in difference.lines
+    assert "  completions              first difference at step 3 (c3, else)" in difference.lines
+    assert "  rewards                  identical" in difference.lines
 
 
-def test_other_weights_at_the_end_are_seen(tmp_path: Path) -> None:
-    base = left(tmp_path / "a", [row(1)])
-    other = left(tmp_path / "b", [row(1)], final={**FINAL, "final_weights": "1" * 16})
-    (found,) = compare([base, other])
-    assert found.identical is False
-    assert "  final weights            differ (01234567, 11111111)" in found.lines
+def test_different_final_weights_are_reported(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "a", [row(1)])
+    other = write_run(tmp_path / "b", [row(1)], final={**FINAL, "final_weights": "1" * 16})
+    (difference,) = compare([base, other])
+    assert difference.identical is False
+    assert "  final weights            differ (01234567, 11111111)" in difference.lines
 
 
-def test_runs_of_other_lengths_missing_values_and_nan(tmp_path: Path) -> None:
-    base = left(tmp_path / "a", [row(step, grad_norm=math.nan if step > 1 else 1.0) for step in (1, 2, 3, 4)])
+def test_runs_of_different_lengths_with_missing_values_and_nan(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "a", [row(step, grad_norm=math.nan if step > 1 else 1.0) for step in (1, 2, 3, 4)])
     rows = [row(step, grad_norm=math.nan if step > 1 else 1.0) for step in (1, 2)]
     for one in rows:
         del one["rewards_digest"]
-    shorter = left(tmp_path / "b", rows, {"seed": 1, "trainer": {"max_steps": 2}}, final=None)
-    (found,) = compare([base, shorter])
-    assert found.identical is None
-    assert "b/none against a/none, 2 steps in common" in found.lines
-    assert "  only in a/none: 2 steps, 3 to 4; they are not compared" in found.lines
-    assert "  rewards                  not recorded in b/none" in found.lines
-    assert "  gradient norm            identical, but not finite from step 2 on" in found.lines
-    assert "  final weights            not recorded in b/none: not at its end, or from before it was" in found.lines
-    assert "  configs differ in seed (0, 1), trainer.max_steps (None, 2)" in found.lines
-    assert found.lines[-1] == "identical: as far as it can be told  (b/none against a/none)"
+    shorter = write_run(tmp_path / "b", rows, {"seed": 1, "trainer": {"max_steps": 2}}, final=None)
+    (difference,) = compare([base, shorter])
+    assert difference.identical is None
+    assert "b/none against a/none, 2 steps in common" in difference.lines
+    assert "  only in a/none: 2 steps, 3 to 4; they are not compared" in difference.lines
+    assert "  rewards                  not recorded in b/none" in difference.lines
+    assert "  gradient norm            identical, but not finite from step 2 on" in difference.lines
+    assert (
+        "  final weights            not recorded in b/none: it has not finished, or is older than this digest"
+        in difference.lines
+    )
+    assert "  configs differ in seed (0, 1), trainer.max_steps (None, 2)" in difference.lines
+    assert (
+        difference.lines[-1]
+        == "identical: no difference found, but not everything could be compared  (b/none against a/none)"
+    )
 
 
-def test_nothing_in_common(tmp_path: Path) -> None:
-    (found,) = compare([left(tmp_path / "a", [row(1)]), left(tmp_path / "b", [row(2)])])
-    assert found.identical is None
-    assert found.lines[0] == "b/none against a/none, 0 steps in common"
+def test_no_steps_in_common(tmp_path: Path) -> None:
+    (difference,) = compare([write_run(tmp_path / "a", [row(1)]), write_run(tmp_path / "b", [row(2)])])
+    assert difference.identical is None
+    assert difference.lines[0] == "b/none against a/none, 0 steps in common"
 
 
 def test_arms_of_a_comparison(tmp_path: Path) -> None:
     for arm in ("none", "das"):
-        left(tmp_path / "run" / "arms" / arm, [row(1, arm=arm)], {"arm": {"name": arm}})
+        write_run(tmp_path / "run" / "arms" / arm, [row(1, arm=arm)], {"arm": {"name": arm}})
     both = str(tmp_path / "run")
     assert [run.name for run in find(both)] == ["run/none", "run/das"]
-    (found,) = compare([f"{both}:none", f"{both}/arms/das"])
-    assert (found.against, found.name, found.identical) == ("none", "das", True)
+    (difference,) = compare([f"{both}:none", f"{both}/arms/das"])
+    assert (difference.against, difference.name, difference.identical) == ("none", "das", True)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +120,9 @@ def test_arms_of_a_comparison(tmp_path: Path) -> None:
     [
         (["nowhere"], "nowhere does not exist: name a run's folder"),
         (["run"], "1 run named: a comparison needs two or more"),
-        (["run:das", "run"], "run is no comparison, it has no arms: leave out :das"),
+        (["run:das", "run"], "run is not a comparison and has no arms: leave out :das"),
         (["arms:psychic", "run"], "arms has no arm 'psychic': choose from none"),
-        (["empty", "run"], "empty is no run"),
+        (["empty", "run"], "empty is not a run"),
         (["damaged", "run"], "line 1 is not JSON: the file is damaged"),
         (["begun", "run"], "begun has no rows: the run has not finished a step"),
         (["garbage", "run"], "cannot be read by W&B's reader"),
@@ -129,10 +137,10 @@ def test_bad_input_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    left(tmp_path / "run", [row(1)])
-    left(tmp_path / "arms" / "arms" / "none", [row(1)])
-    left(tmp_path / "begun", [])
-    left(tmp_path / "damaged", [row(1)])
+    write_run(tmp_path / "run", [row(1)])
+    write_run(tmp_path / "arms" / "arms" / "none", [row(1)])
+    write_run(tmp_path / "begun", [])
+    write_run(tmp_path / "damaged", [row(1)])
     (tmp_path / "damaged" / "metrics.jsonl").write_text("{]\n{}\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "garbage").mkdir()
@@ -149,7 +157,7 @@ def test_bad_input_is_one_line(
 
 def test_the_command_prints_draws_and_writes_the_page(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        left(tmp_path / name, [row(step) for step in (1, 2)])
+        write_run(tmp_path / name, [row(step) for step in (1, 2)])
     done = subprocess.run(
         [sys.executable, "-m", "analysis.compare", "a", "b", "--page", "page.html"],
         cwd=tmp_path, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -166,7 +174,7 @@ def test_the_command_prints_draws_and_writes_the_page(tmp_path: Path) -> None:
 
 
 def tracked(folder: Path, rows: list[dict[str, Any]], ends: bool, run_id: str | None = None) -> None:
-    """Log rows to an offline W&B run as an arm does."""
+    """Log rows to an offline W&B run, as an arm does. ends: whether the run finishes."""
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = arm_config("none", [])
     folder.mkdir(parents=True, exist_ok=True)
@@ -179,15 +187,17 @@ def tracked(folder: Path, rows: list[dict[str, Any]], ends: bool, run_id: str | 
     tracker.close()
 
 
-def test_an_offline_wandb_run_is_as_good_as_the_folder(tmp_path: Path) -> None:
-    """Bit for bit, NaN and digests included; a run that was cut and resumed is one run in one W&B run."""
+def test_an_offline_wandb_run_equals_its_folder(tmp_path: Path) -> None:
+    """They are equal bit for bit, with NaN and digests. A run that was killed and resumed is one run in W&B too."""
     rows = [row(step, loss=math.nan if step == 3 else math.pi / step) for step in (1, 2, 3)]
     tracked(tmp_path / "w", [rows[0], row(2, rollout_s=9.0)], ends=False)
     tracked(tmp_path / "w", rows[1:], ends=True)
     starts = sorted((tmp_path / "w" / "wandb").glob("offline-run-*"))
-    assert len({start.name.split("-")[3] for start in starts}) == 1  # W&B adds "-1" within a second
+    assert (
+        len({start.name.split("-")[3] for start in starts}) == 1
+    )  # two starts within a second differ by a "-1" after it
     (run,) = find(str(starts[0]))
-    (folder,) = find(left(tmp_path / "folder", rows))
+    (folder,) = find(write_run(tmp_path / "folder", rows))
     for ours, theirs in zip(run.rows, folder.rows, strict=True):
         assert all(equal(ours[key], value) for key, value in theirs.items() if key != "alarms")
         assert ours["alarms"] == 0
@@ -196,24 +206,24 @@ def test_an_offline_wandb_run_is_as_good_as_the_folder(tmp_path: Path) -> None:
     assert [line for line in lines(str(tmp_path / "folder"), str(starts[1])) if "identical: yes" in line]
 
 
-def test_a_wandb_run_says_what_made_it_and_goes_on_under_its_id(tmp_path: Path) -> None:
+def test_a_wandb_run_records_what_made_it_and_resumes_under_its_id(tmp_path: Path) -> None:
     from analysis.runs import records
 
     tracked(tmp_path, [row(1, alarms=["one", "two"])], ends=False, run_id="chosen1")
     (file,) = (tmp_path / "wandb").glob("offline-run-*/run-chosen1.wandb")
-    found = records(file)
-    (run,) = (record["run"] for record in found if record["type"] == "run")
+    all_records = records(file)
+    (run,) = (record["run"] for record in all_records if record["type"] == "run")
     assert (run["run_group"], run["job_type"], run["display_name"]) == ("group", "compare", "group/none")
     assert {"none", "small", "arithmetic", "maths", "marginal"} == set(run["tags"])
     assert run["config"]["update"]["meta"]["commit"] == "f" * 40 + "-dirty"
     assert run["git"]["commit"] == "f" * 40
-    metrics = [record["metric"] for record in found if record["type"] == "metric"]
+    metrics = [record["metric"] for record in all_records if record["type"] == "metric"]
     assert {"glob_name": "*", "step_metric": "step"}.items() <= next(m for m in metrics if "glob_name" in m).items()
     (rollout,) = (metric for metric in metrics if metric.get("name") == "rollout_s")
     assert rollout["summary"] == {"mean": True, "min": True, "max": True, "last": True}
-    (item,) = (record["history"]["item"] for record in found if record["type"] == "history")
+    (item,) = (record["history"]["item"] for record in all_records if record["type"] == "history")
     assert item["alarms"] == 2
-    (end,) = (record["exit"] for record in found if record["type"] == "exit")
+    (end,) = (record["exit"] for record in all_records if record["type"] == "exit")
     assert end["exit_code"] == 1
     files = [path.name for path in file.parent.rglob("*") if path.is_file()]
     assert not [name for name in files if name.endswith((".patch", ".py"))]

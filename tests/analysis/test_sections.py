@@ -1,4 +1,4 @@
-"""Sections of the report, on run folders written here whose numbers are known."""
+"""Sections of the report, made from run folders that are written here and whose numbers are known."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis import report_page
-from analysis.arms import compare
+from analysis.arms import compare_arms
 from analysis.report import Line, Ordering, Section, Table, markdown
 from analysis.sections import (
     das_fig1,
@@ -35,7 +35,8 @@ trainer: {per_device_train_batch_size: 4, num_generations: 2, max_completion_len
 """
 
 
-def row(step: int, rollout_s: float, accepted: int, drafted: int) -> dict[str, Any]:
+def row(step: int, rollout_s: float, num_accepted: int, num_drafted: int) -> dict[str, Any]:
+    """A row of metrics.jsonl: 100 tokens a step, two steps an epoch."""
     tokens = 100
     return {
         "step": step,
@@ -46,11 +47,11 @@ def row(step: int, rollout_s: float, accepted: int, drafted: int) -> dict[str, A
         "rollout_s": rollout_s,
         "step_s": 2 * rollout_s,
         "tokens": tokens,
-        "passes": tokens - accepted,
-        "tokens_per_pass": tokens / (tokens - accepted),
-        "drafted": drafted,
-        "accepted": accepted,
-        "wasted": drafted - accepted,
+        "passes": tokens - num_accepted,
+        "tokens_per_pass": tokens / (tokens - num_accepted),
+        "drafted": num_drafted,
+        "accepted": num_accepted,
+        "wasted": num_drafted - num_accepted,
         "draft_s": 0.01 * rollout_s,
         "draft_share": 0.01,
         "decode_steps": 10 + step,
@@ -60,14 +61,15 @@ def row(step: int, rollout_s: float, accepted: int, drafted: int) -> dict[str, A
     }
 
 
-def write_arm(folder: Path, steps: int, rollout_s: float, accepted: list[int], drafted: int) -> None:
+def write_arm(folder: Path, steps: int, rollout_s: float, num_accepted: list[int], num_drafted: int) -> None:
+    """Write an arm's folder. num_accepted: accepted tokens of each step; num_drafted: drafted tokens of every step."""
     (folder / "rollouts").mkdir(parents=True)
-    rows = [row(step + 1, rollout_s, accepted[step], drafted) for step in range(steps)]
+    rows = [row(step + 1, rollout_s, num_accepted[step], num_drafted) for step in range(steps)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     (folder / "final.json").write_text(json.dumps({"final_weights": "w", "optimizer": "o"}))
     for step in range(1, steps + 1):
         epoch = (step - 1) // 2
-        # Epoch 0 counts up, later ones are all alike: half of their 4-grams are epoch 0's.
+        # Half of the responses are equal in all epochs. The others count up in epoch 0 and change after it.
         responses = [list(range(8)), list(range(8)) if epoch == 0 else [*range(6), 90, 91, 92]]
         with gzip.open(folder / "rollouts" / f"step_{step:05d}.jsonl.gz", "wt") as file:
             for ids in responses:
@@ -83,22 +85,27 @@ def write_arm(folder: Path, steps: int, rollout_s: float, accepted: list[int], d
 
 
 def comparison(folder: Path, seconds: dict[str, float], steps: int = 4) -> Path:
-    """A comparison's folder: arm -> seconds of each rollout; drafting arms accept 10 more tokens each step."""
+    """Write a comparison's folder. Drafting arms accept 10 more tokens with each step; ngram always accepts 5.
+
+    seconds: arm -> seconds of each rollout.
+    """
     for name, rollout_s in seconds.items():
-        accepted = [0 if name == "none" else 10 * (step + 1) for step in range(steps)]
+        num_accepted = [0 if name == "none" else 10 * (step + 1) for step in range(steps)]
         if name == "ngram":
-            accepted = [5] * steps
-        write_arm(folder / "arms" / name, steps, rollout_s, accepted, 0 if name == "none" else 60)
+            num_accepted = [5] * steps
+        write_arm(folder / "arms" / name, steps, rollout_s, num_accepted, 0 if name == "none" else 60)
     (folder / "config.yaml").write_text(CONFIG)
-    (folder / "result.json").write_text(json.dumps(compare(folder, list(seconds))))
+    (folder / "result.json").write_text(json.dumps(compare_arms(folder, list(seconds))))
     return folder
 
 
 def verdicts(section: Section) -> list[bool | None]:
+    """Which orderings are met."""
     return [ordering.met for ordering in section.orderings]
 
 
 def engine(section: Section) -> dict[str, str]:
+    """Quantity -> our value from the real engine."""
     return {line.what: line.engine for line in section.lines}
 
 
@@ -113,14 +120,14 @@ def test_time_and_reward(maths: Path, tmp_path: Path) -> None:
         assert engine(section)["das against none: reduction of rollout time"] == "50.0 %"
         assert engine(section)["mean reward, none / das"] == "0.5000 / 0.5000"
         assert verdicts(section) == [True, True]
-        assert "in 4 of 4 steps" in section.orderings[0].evidence
+        assert "shorter in 4 of 4 steps" in section.orderings[0].evidence
     assert das_fig10.section("Fig", {"maths": maths}, PUBLISHED, tmp_path).lines[0].plotted == "47.7 %"
 
 
 def test_a_difference_in_one_bit_is_not_met(maths: Path, tmp_path: Path) -> None:
-    found = json.loads((maths / "result.json").read_text())
-    found["identical"]["das"]["losses"] = False
-    (maths / "result.json").write_text(json.dumps(found))
+    result = json.loads((maths / "result.json").read_text())
+    result["identical"]["das"]["losses"] = False
+    (maths / "result.json").write_text(json.dumps(result))
     section = das_fig10.section("Fig", {"maths": maths}, PUBLISHED, tmp_path)
     assert verdicts(section) == [True, False]
     assert section.orderings[1].evidence == "differ: das: losses"
@@ -138,8 +145,8 @@ def test_slower_is_not_met(tmp_path: Path) -> None:
 
 def test_live_requests(maths: Path, tmp_path: Path) -> None:
     section = das_fig1.section("Fig", {"maths": maths}, PUBLISHED, tmp_path)
-    assert engine(section)["end with DAS / end without"] == "0.50"
-    assert engine(section)["time by which half the requests have ended, none / das"] == "0.50 / 0.25"
+    assert engine(section)["rollout time with DAS / without"] == "0.50"
+    assert engine(section)["time at which half the requests have ended, none / das"] == "0.50 / 0.25"
     assert verdicts(section) == [True, False]
 
 
@@ -147,13 +154,11 @@ def test_similarity(maths: Path, tmp_path: Path) -> None:
     epochs = das_fig2.grams_by_epoch(maths)
     assert len(epochs) == 2
     assert epochs[0]["p"] == {tuple(range(i, i + 4)) for i in range(5)}
-    assert das_fig2.similarity(epochs[1], epochs[0]) == pytest.approx(5 / 8)  # 5 known, 3 with 90, 91, 92
+    assert das_fig2.similarity(epochs[1], epochs[0]) == pytest.approx(5 / 8)  # 5 known, 3 that contain 90, 91 or 92
     assert das_fig2.similarity(epochs[0], epochs[1]) == 1.0
     assert das_fig2.similarity(epochs[0], {"other": set()}) == 0.0
-    assert (
-        "0.62"
-        in engine(das_fig2.section("Fig", {"m": maths}, PUBLISHED, tmp_path))["with recent history, first → last"]
-    )
+    values = engine(das_fig2.section("Fig", {"m": maths}, PUBLISHED, tmp_path))
+    assert "0.62" in values["similarity to recent history, first → last"]
 
 
 def test_acceptance_over_training(maths: Path, tmp_path: Path) -> None:
@@ -165,15 +170,15 @@ def test_acceptance_over_training(maths: Path, tmp_path: Path) -> None:
 def test_scope_and_window(tmp_path: Path) -> None:
     scopes = {"none": 2.0, "scope_problem": 1.0, "scope_problem+request": 1.1, "scope_global+request": 1.2}
     section = das_fig6.section("Fig", {"s": comparison(tmp_path / "s", scopes)}, PUBLISHED, tmp_path)
-    assert verdicts(section) == [True, True]  # equal acceptance; cost rises with the rollout's time here
+    assert verdicts(section) == [True, True]  # acceptance is equal, and the cost rises with the rollout time here
     windows = {"none": 2.0, "window_1": 1.2, "window_16": 1.0}
     section = das_fig7.section("Fig", {"w": comparison(tmp_path / "w", windows, 8)}, PUBLISHED, tmp_path)
-    assert verdicts(section) == [False, False]  # equal acceptance, and cost falls here
+    assert verdicts(section) == [False, False]  # acceptance is equal, and the cost falls here
 
 
 def test_lengths(maths: Path, tmp_path: Path) -> None:
     section = das_fig9.section("Fig", {"maths": maths}, PUBLISHED, tmp_path)
-    assert engine(section)["means"] == "8-8 tokens"
+    assert engine(section)["mean length, range"] == "8-8 tokens"
     assert verdicts(section) == [False]
 
 
@@ -197,7 +202,7 @@ def test_structures_and_latency(tmp_path: Path) -> None:
     passes = [[1, n, 0, 0.002 + 0.0001 * n] for n in (1, 2, 4)]
     (run / "latency.json").write_text(json.dumps({"passes": passes}))
     section = das_fig8.section("Fig", {"b": run}, PUBLISHED, tmp_path)
-    assert engine(section)["base, price a token"] == "2.00 ms, 100.0 us"
+    assert engine(section)["fixed time per pass, time per token"] == "2.00 ms, 100.0 us"
     assert verdicts(section) == [False]
 
 
@@ -220,7 +225,7 @@ def test_report_as_text_and_page(tmp_path: Path) -> None:
     )  # fmt: skip
     text = markdown("Title", "", [section])
     assert "| a\\|b | 1 | 2 |" in text
-    assert "paper (claimed)" not in text  # columns without anything are left out
+    assert "paper (claimed)" not in text  # empty columns are left out
     assert "| x < y | NOT MET | 3 and 2 |" in text
     report_page.write(tmp_path / "r.html", "R", ["one"], Table(["h"], []), {"Chapter": [section]})
     shown = (tmp_path / "r.html").read_text()

@@ -1,4 +1,4 @@
-"""Growth is seen where there is some, and not where there is none; a process tree is counted whole."""
+"""Growth is found where there is some and only there; a process is sampled together with all its children."""
 
 import json
 import subprocess
@@ -17,7 +17,9 @@ def test_growth_of_known_series() -> None:
     rng = np.random.default_rng(0)
     steps = np.arange(3000.0)
     minutes = steps / 50  # an hour
-    noise = rng.normal(0, 30, len(steps)) + 500 * (rng.random(len(steps)) < 0.1)  # MiB, with spikes in every tenth step
+    noise = rng.normal(0, 30, len(steps)) + 500 * (
+        rng.random(len(steps)) < 0.1
+    )  # MiB, with spikes in a tenth of the steps
     flat = soak.growth(minutes, steps, 3000 + noise)
     assert abs(flat["percent_per_hour"]) < 0.3
     leaking = soak.growth(minutes, steps, 3000 + noise + minutes)  # 60 MiB an hour: 2 %
@@ -40,7 +42,7 @@ def test_samples_are_evaluated_after_the_warm_up(tmp_path: Path) -> None:
     assert growth["step_cpu_s"]["median"] == 3.0
     assert growth["cpu_ms_per_token"]["median"] == 30.0
     assert soak.evaluate(tmp_path, 0.0)["growth"]["resident_mib.trainer"]["percent_per_hour"] > 0
-    soak.figure(tmp_path, 5.0, tmp_path / "soak.png")
+    soak.soak_figure(tmp_path, 5.0, tmp_path / "soak.png")
     assert (tmp_path / "soak.png").stat().st_size > 0
     with pytest.raises(ValueError, match="fewer than 3 steps"):
         soak.evaluate(tmp_path, 19.95)
@@ -53,10 +55,10 @@ def test_a_process_and_its_children_are_sampled() -> None:
         while not process.children():
             assert parent.poll() is None
         seen: dict[psutil.Process, str] = {}
-        found = sample(process, seen)
+        sampled = sample(process, seen)
         (child,) = process.children()
-        assert found["processes"] == 2
-        assert found["resident_mib"]["trainer"] >= found["anonymous_mib"]["trainer"] >= 64
+        assert sampled["processes"] == 2
+        assert sampled["resident_mib"]["trainer"] >= sampled["anonymous_mib"]["trainer"] >= 64
         assert seen[process] == "trainer"
         assert child in seen
         parent.kill()

@@ -1,4 +1,4 @@
-"""Generated requests of every kind, and what an engine answers to them: shared by the identity tests."""
+"""Generated requests of every kind, and an engine's answers to them. The identity tests share this module."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,21 +7,22 @@ import numpy as np
 from hypothesis import strategies as st
 
 PROBLEMS = 6
-LIMITS = (0, 1, 2, 8, 32, 64)  # draft limits that a pass may give a request
-STOP_STRINGS = ("add", "1", "is ", "so", "e", "\n", "0 1")  # texts that the tiny policy's random tokens do contain
+LIMITS = (0, 1, 2, 8, 32, 64)  # draft limits in tokens, from which each pass draws one for each request
+STOP_STRINGS = ("add", "1", "is ", "so", "e", "\n", "0 1")  # texts that occur in the tiny policy's random tokens
 MAX_MODEL_LEN = 192
 
 
 def prompts() -> list[list[int]]:
-    """Token ids; some share a beginning (prefix caching), one fills most of the context (max_model_len)."""
+    """Token ids, one prompt a problem. Some share a beginning (prefix caching); one nearly fills max_model_len."""
     rng = np.random.default_rng(0)
-    base = rng.integers(6, 250, size=170).tolist()
-    return [base[:2], base[:40], [*base[:90], 7, 8, 9], rng.integers(6, 250, size=17).tolist(), base, base[:33]]
+    longest = rng.integers(6, 250, size=170).tolist()
+    unrelated = rng.integers(6, 250, size=17).tolist()
+    return [longest[:2], longest[:40], [*longest[:90], 7, 8, 9], unrelated, longest, longest[:33]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One request: its problem (and so its prompt) and the arguments of its SamplingParams."""
+    """One request: its problem, which decides its prompt, and the arguments of its SamplingParams."""
 
     problem: int
     arguments: dict[str, Any] = field(hash=False)
@@ -32,7 +33,7 @@ class Case:
 
         from das.engine.proposer import PROBLEM_KEY
 
-        # Detokenised only for stop strings, as in training.
+        # As in training, text is made only where stop strings need it.
         arguments = {"detokenize": "stop" in self.arguments, **self.arguments}
         if "regex" in arguments:
             arguments["structured_outputs"] = StructuredOutputsParams(regex=arguments.pop("regex"))
@@ -40,7 +41,7 @@ class Case:
 
 
 def maybe(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """The argument present once in four requests."""
+    """The argument `name` in one request of four, and nothing in the others."""
     return st.integers(0, 3).flatmap(lambda n: values.map(lambda value: {name: value}) if n == 0 else st.just({}))
 
 
@@ -51,8 +52,8 @@ FEATURES = (
     maybe("min_p", st.sampled_from([0.01, 0.2])),
     maybe("logprobs", st.sampled_from([0, 5])),
     maybe("stop_token_ids", st.lists(TOKEN, min_size=1, max_size=12)),
-    # With every fourth token a stop, most of these end right after min_tokens, in the middle of a draft.
-    st.integers(1, 40).map(lambda least: {"min_tokens": least, "stop_token_ids": list(range(30, 100))}),
+    # Every fourth token is a stop token here, so most of these end right after min_tokens, in the middle of a draft.
+    st.integers(1, 40).map(lambda minimum: {"min_tokens": minimum, "stop_token_ids": list(range(30, 100))}),
     maybe("min_tokens", st.integers(1, 40)),
     maybe("logit_bias", st.dictionaries(TOKEN, st.sampled_from([-100.0, -100.0, -3.0, 6.0]), min_size=1, max_size=4)),
     maybe("allowed_token_ids", st.lists(TOKEN, min_size=3, max_size=120, unique=True)),
@@ -71,7 +72,7 @@ STOPS = st.fixed_dictionaries(
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """A request: most have few features, some many."""
+    """A request. Most requests use few features, some use many."""
     arguments: dict[str, Any] = {
         "temperature": draw(st.sampled_from([1.0, 1.0, 0.6, 0.0, 0.2, 1.5])),
         "seed": draw(st.one_of(st.none(), st.integers(0, 2**40))),
@@ -81,7 +82,7 @@ def cases(draw: st.DrawFn) -> Case:
         arguments |= draw(feature)
     if draw(st.integers(0, 4)) == 0:
         arguments |= draw(STOPS)
-    if draw(st.integers(0, 9)) == 0:  # a grammar, apart from what could leave it no token
+    if draw(st.integers(0, 9)) == 0:  # a grammar, without the features that could leave it no token
         arguments = {name: arguments[name] for name in ("temperature", "seed", "max_tokens")}
         arguments |= {"regex": "[0-9]{3,40}x", "logprobs": 1, "min_tokens": draw(st.sampled_from([0, 0, 5, 45]))}
     if arguments["temperature"] == 0.0:
@@ -94,15 +95,18 @@ def cases(draw: st.DrawFn) -> Case:
 BATCHES = st.lists(cases(), min_size=1, max_size=20)
 
 
-def answers(llm: Any, batch: list[Case], order: list[int] | None = None, clock: int = 0) -> tuple[list[Any], int]:
-    """Everything the engine says to each request (in the batch's order), and how many drafted tokens were accepted.
+def answers(
+    llm: Any, batch: list[Case], order: list[int] | None = None, history_tick: int = 0
+) -> tuple[list[Any], int]:
+    """Everything the engine returns for each request, in the batch's order, and the number of accepted draft tokens.
 
-    order: the requests are handed in permuted.
+    order: the permutation in which the requests are handed to the engine. history_tick: the time at which the drafter's
+    history receives the responses.
     """
     from vllm.utils.counter import Counter
 
     order = list(range(len(batch))) if order is None else order
-    llm.request_counter = Counter()  # what keys requests without a seed is their place in the call
+    llm.request_counter = Counter()  # a request without a seed is keyed by its number, which must start at 0 again
     texts = prompts()
     llm.collective_rpc("das_begin_rollout", args=(len(batch),))
     outputs = llm.generate(
@@ -110,20 +114,23 @@ def answers(llm: Any, batch: list[Case], order: list[int] | None = None, clock: 
         [batch[i].params() for i in order],
         use_tqdm=False,
     )
-    report = llm.collective_rpc("das_end_rollout", args=(clock,))[0]
-    said: list[Any] = [None] * len(batch)
+    report = llm.collective_rpc("das_end_rollout", args=(history_tick,))[0]
+    responses: list[Any] = [None] * len(batch)
     emitted = 0
     for i, output in zip(order, outputs, strict=True):
-        said[i] = [
+        responses[i] = [
             {
-                "tokens": list(one.token_ids),
-                "finish": (one.finish_reason, one.stop_reason),
-                "text": one.text,
-                "logprobs": one.logprobs
-                and [sorted((token, entry.logprob, entry.rank) for token, entry in at.items()) for at in one.logprobs],
-                "cumulative": one.cumulative_logprob,
+                "tokens": list(sample.token_ids),
+                "finish": (sample.finish_reason, sample.stop_reason),
+                "text": sample.text,
+                "logprobs": sample.logprobs
+                and [
+                    sorted((token, entry.logprob, entry.rank) for token, entry in position.items())
+                    for position in sample.logprobs
+                ],
+                "cumulative": sample.cumulative_logprob,
             }
-            for one in output.outputs
+            for sample in output.outputs
         ]
-        emitted += sum(len(one.token_ids) for one in output.outputs)
-    return said, emitted - report["passes"]
+        emitted += sum(len(sample.token_ids) for sample in output.outputs)
+    return responses, emitted - report["passes"]

@@ -1,7 +1,8 @@
-"""A token's bits on the CPU do not depend on what else is in the pass, also in long contexts and wide layers.
+"""A token's bits on the CPU do not depend on what else is in the pass, also in long contexts and in wide layers.
 
-Seen to fail (2026-11-21): with QUERIES = 9 (attention, engine), with `split_queries` returning its argument (engine),
-with `seq_lens` of the whole request for every piece (attention), with INPUTS = 4096 (linear, engine).
+Seen to fail (2026-11-21) with each of these changes, with the failing tests in brackets: QUERIES = 9 (attention,
+engine); `split_queries` returns its argument (engine); every piece gets the `seq_lens` of its whole request
+(attention); INPUTS = 4096 (linear, engine).
 """
 
 from pathlib import Path
@@ -18,12 +19,12 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 
 from das.engine.cpu_invariance import INPUTS, double_single_rows, split_queries
 
-pytestmark = pytest.mark.skipif(not current_platform.is_cpu(), reason="the CPU's kernels are not in this vLLM")
+pytestmark = pytest.mark.skipif(not current_platform.is_cpu(), reason="this build of vLLM has no CPU kernels")
 CONTEXT, BLOCK = 1200, 128
 
 
 class Attention:
-    """One sequence's keys and values in a paged cache, and its queries."""
+    """The queries of one sequence, and its keys and values in a paged cache."""
 
     def __init__(self, heads: int, kv_heads: int, head_dim: int):
         from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
@@ -40,7 +41,7 @@ class Attention:
         self.table = torch.arange(blocks, dtype=torch.int32)[None, :]
 
     def run(self, spans: list[tuple[int, int]], split: bool) -> torch.Tensor:
-        """Attention of the queries start..stop of each span, as one pass over requests of this one sequence."""
+        """Attention of the queries start..stop of each span, in one pass: each span is a request of this sequence."""
         lengths = torch.tensor([stop - start for start, stop in spans])
         starts = torch.cat((torch.zeros(1), lengths.cumsum(0))).to(torch.int32)
         metadata: Any = CommonAttentionMetadata(
@@ -74,9 +75,9 @@ class Attention:
 def test_attention_in_pieces_has_the_bits_of_single_queries(shape: tuple[int, int, int]) -> None:
     attention = Attention(*shape)
     alone = torch.cat([attention.run([(i, i + 1)], split=False) for i in range(CONTEXT)])
-    assert torch.equal(attention.run([(0, CONTEXT)], split=True), alone)  # a whole prompt
+    assert torch.equal(attention.run([(0, CONTEXT)], split=True), alone)  # one whole prompt
     rng = np.random.default_rng(0)
-    for _ in range(40):  # drafts of all lengths and a prompt's part, in one pass
+    for _ in range(40):  # drafts of all lengths and part of a prompt, in one pass
         lengths = rng.choice([1, 2, 5, 8, 9, 17, 33, 65, 300], size=rng.integers(1, 30))
         spans = [(int(start), int(start + n)) for n, start in zip(lengths, rng.integers(0, 900, 30), strict=False)]
         expected = torch.cat([alone[start:stop] for start, stop in spans])
@@ -101,25 +102,25 @@ def test_a_row_of_a_linear_layer_does_not_depend_on_the_others(inputs: int) -> N
 
 
 def test_long_contexts_and_wide_layers_in_the_engine(engines: Engines, tmp_path: Path) -> None:
-    """Prompts of 600 tokens, cut and cached by prefix, and drafts of 16 change no bit of tokens or log-probs."""
+    """Drafts of 16 tokens change no bit of tokens or log-probs for prompts of 600 tokens, chunked and prefix-cached."""
     policy = random_policy(
         tmp_path, head_dim=128, num_attention_heads=4, intermediate_size=1280, max_position_embeddings=1024
     )
     rng = np.random.default_rng(1)
-    base = rng.integers(6, 250, size=600).tolist()
-    prompts = [base, [*base[:500], 9], base[:555], rng.integers(6, 250, size=300).tolist()] * 2
+    longest = rng.integers(6, 250, size=600).tolist()
+    prompts = [longest, [*longest[:500], 9], longest[:555], rng.integers(6, 250, size=300).tolist()] * 2
 
     def twice(**settings: Any) -> Any:
         llm = engines.build(policy, max_model_len=1024, **settings)
         rolls = []
-        for clock in (1, 2):
+        for history_tick in (1, 2):
             params = [SamplingParams(seed=i, max_tokens=120, ignore_eos=True, logprobs=1) for i in range(len(prompts))]
-            rolls.append(roll(llm, prompts, params, [str(i % 4) for i in range(len(prompts))], clock))
+            rolls.append(roll(llm, prompts, params, [str(i % 4) for i in range(len(prompts))], history_tick))
         return [(tokens, logprobs) for tokens, logprobs, _ in rolls], rolls[1][2]["passes"]
 
-    plain, plain_passes = twice(enable_prefix_caching=False)
-    drafted, passes = twice(
+    undrafted_answers, undrafted_passes = twice(enable_prefix_caching=False)
+    drafted_answers, drafted_passes = twice(
         method="das", max_num_seqs=5, max_num_batched_tokens=320, budget={"name": "fixed", "tokens": 16}
     )
-    assert passes < plain_passes / 3, "drafts were not accepted: the test would prove nothing"
-    assert drafted == plain
+    assert drafted_passes < undrafted_passes / 3, "too few drafts were accepted: the test would prove nothing"
+    assert drafted_answers == undrafted_answers

@@ -1,9 +1,9 @@
-"""Exactness level 1: what the verifier emits follows the policy, whatever is drafted; a million draws a case.
+"""Exactness level 1: the emitted tokens follow the policy's distribution, whatever is drafted. A million draws a case.
 
-A Markov chain stands in for the policy: logits depend on the token before, so a row of logits taken from the wrong
-place shows. Chi-square over every (previous, next) pair against probabilities computed here in float64.
+A Markov chain stands in for the policy: its logits depend on the token before, so the test notices a row of logits that
+was taken from the wrong place. Chi-square over every (previous, next) pair, against probabilities computed in float64.
 
-Seen to fail when broken on purpose: the list is in docs/exactness.md.
+Bugs made on purpose with which these tests were seen to fail are listed in docs/exactness.md.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ CASES: list[dict[str, Any]] = [
 
 
 def probabilities(temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> np.ndarray:
-    """[previous, next], the textbook way, in vLLM's order: temperature, min-p, top-k, top-p."""
+    """Probabilities [previous, next] by the textbook, in vLLM's order: temperature, min-p, top-k, top-p."""
     table = LOGITS_V_V.double().numpy() / temperature
     table = np.exp(table - table.max(1, keepdims=True))
     table /= table.sum(1, keepdims=True)
@@ -47,29 +47,29 @@ def probabilities(temperature: float, top_k: int = 0, top_p: float = 1.0, min_p:
             row[row < np.sort(row)[-top_k]] = 0.0
         row /= row.sum()
         order = np.argsort(-row)
-        before = np.cumsum(row[order]) - row[order]  # mass of the tokens before each, in order
+        before = np.cumsum(row[order]) - row[order]  # total probability of the likelier tokens
         row[order[before >= top_p]] = 0.0
         row /= row.sum()
     return table
 
 
-def follow(last: np.ndarray, rule: Callable[[np.ndarray], np.ndarray], longest: int) -> np.ndarray:
-    """Drafts [requests, longest], each token made by `rule` from the one before."""
+def follow(last: np.ndarray, rule: Callable[[np.ndarray], np.ndarray], draft_length: int) -> np.ndarray:
+    """Drafts [requests, draft_length]; `rule` makes each token from the one before."""
     tokens = []
-    for _ in range(longest):
+    for _ in range(draft_length):
         last = rule(last)
         tokens.append(last)
     return np.stack(tokens, 1)
 
 
 def likely(rng: np.random.Generator, last: np.ndarray) -> np.ndarray:
-    """A draw from the policy at T=1 after each of `last`."""
+    """A token drawn from the policy at temperature 1 after each of `last`."""
     return (rng.random((len(last), 1)) > CUMULATIVE[last]).sum(1)
 
 
 Draft = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 CUMULATIVE = np.cumsum(probabilities(1.0), 1)[:, :-1]
-DRAFTS: dict[str, Draft] = {  # the full drafts; each request verifies a random number of the tokens, also none
+DRAFTS: dict[str, Draft] = {  # full drafts; each request verifies a random number of their tokens, sometimes none
     "good": lambda rng, last: follow(last, lambda before: likely(rng, before), 6),
     "random": lambda rng, last: rng.integers(0, VOCAB, (len(last), 6)),
     "always_the_likeliest": lambda rng, last: follow(last, lambda before: LIKELIEST[before], 4),
@@ -79,54 +79,58 @@ DRAFTS: dict[str, Draft] = {  # the full drafts; each request verifies a random 
 
 
 def transitions(arguments: dict[str, Any], draft: Draft | None, draws: int, stock: Any = None) -> tuple[Any, int]:
-    """Counts [previous, next] of what is emitted, pass after pass, and how many drafted tokens were accepted."""
+    """Counts [previous, next] of the emitted tokens over many passes, and the number of accepted draft tokens.
+
+    draft: None for passes without drafts. draws: the least number of tokens to emit. stock: vLLM's sampler, used in
+    place of the keyed one.
+    """
     runner = plain_runner([SamplingParams(seed=i, **arguments) for i in range(REQUESTS)], VOCAB)
     keyed = KeyedSampler(0, "processed_logprobs")
     rng = np.random.default_rng(3)
     counts = np.zeros((VOCAB, VOCAB), np.int64)
     last = np.zeros(REQUESTS, np.int64)
-    accepted = 0
+    num_accepted = 0
     while counts.sum() < draws:
-        full = np.empty((REQUESTS, 0), np.int64) if draft is None else draft(rng, last)
-        lengths = rng.integers(0, full.shape[1] + 1, REQUESTS)
-        used = np.arange(full.shape[1] + 1)[None, :] <= lengths[:, None]
-        logits = LOGITS_V_V[torch.from_numpy(np.concatenate([last[:, None], full], 1)[used])]
+        full_drafts = np.empty((REQUESTS, 0), np.int64) if draft is None else draft(rng, last)
+        num_drafted = rng.integers(0, full_drafts.shape[1] + 1, REQUESTS)
+        has_row = np.arange(full_drafts.shape[1] + 1)[None, :] <= num_drafted[:, None]
+        logits = LOGITS_V_V[torch.from_numpy(np.concatenate([last[:, None], full_drafts], 1)[has_row])]
         if stock is not None:
             output = stock(logits, runner.input_batch.sampling_metadata)
         else:
-            drafts = [row[:length].tolist() for row, length in zip(full, lengths, strict=True)]
+            drafts = [row[:length].tolist() for row, length in zip(full_drafts, num_drafted, strict=True)]
             output = keyed.sample(runner, logits, None if draft is None else draft_metadata(drafts))
-        emitted = output.sampled_token_ids.numpy().astype(np.int64)  # [requests, 1 + longest], -1 where none
-        kept = emitted >= 0
+        emitted = output.sampled_token_ids.numpy().astype(np.int64)  # [requests, 1 + longest draft], -1: none
+        is_token = emitted >= 0
         previous = np.concatenate([last[:, None], emitted[:, :-1]], 1)
-        np.add.at(counts, (previous[kept], emitted[kept]), 1)
-        last = emitted[np.arange(REQUESTS), kept.sum(1) - 1]
-        accepted += int(kept.sum()) - REQUESTS
-        runner.input_batch.num_tokens_no_spec[:REQUESTS] += kept.sum(1).astype(np.int32)
-    return counts, accepted
+        np.add.at(counts, (previous[is_token], emitted[is_token]), 1)
+        last = emitted[np.arange(REQUESTS), is_token.sum(1) - 1]
+        num_accepted += int(is_token.sum()) - REQUESTS
+        runner.input_batch.num_tokens_no_spec[:REQUESTS] += is_token.sum(1).astype(np.int32)
+    return counts, num_accepted
 
 
 def chi_square(counts: np.ndarray, table: np.ndarray) -> float:
-    """p-value of `counts` under the Markov chain `table`; a token that cannot be is a failure of its own."""
+    """p-value of `counts` under the Markov chain `table`. Fails at once for a token of probability 0."""
     assert counts[table == 0].sum() == 0
     expected = counts.sum(1, keepdims=True) * table
-    seen = expected > 5
-    statistic = ((counts - expected)[seen] ** 2 / expected[seen]).sum()
-    return float(chi2.sf(statistic, seen.sum() - seen.any(1).sum()))
+    frequent = expected > 5  # chi-square needs some counts in every cell
+    statistic = ((counts - expected)[frequent] ** 2 / expected[frequent]).sum()
+    return float(chi2.sf(statistic, frequent.sum() - frequent.any(1).sum()))
 
 
 @pytest.mark.parametrize("arguments", CASES, ids=str)
 def test_emitted_tokens_follow_the_policy(arguments: dict[str, Any]) -> None:
     table = probabilities(**arguments)
     for name, draft in DRAFTS.items():
-        counts, accepted = transitions(arguments, draft, DRAWS // len(DRAFTS))
+        counts, num_accepted = transitions(arguments, draft, DRAWS // len(DRAFTS))
         assert chi_square(counts, table) > 1e-4, name
-        assert accepted > 1000 or name == "always_the_least_likely", name
+        assert num_accepted > 1000 or name == "always_the_least_likely", name
 
 
 @pytest.mark.parametrize("arguments", CASES, ids=str)
 def test_stock_sampler_draws_from_the_same_distribution(arguments: dict[str, Any]) -> None:
-    # Against vLLM's own sampler with per-request seeds, no drafts. Seen to fail with `0.95 *` before the noise.
+    # vLLM's own sampler with per-request seeds and no drafts. Seen to fail with `0.95 *` before the noise.
     keyed, _ = transitions(arguments, None, DRAWS // 4)
     stock, _ = transitions(arguments, None, DRAWS // 4, Sampler("processed_logprobs"))
     table = probabilities(**arguments)

@@ -1,6 +1,6 @@
-"""Exactness level 2 in the real engine: token ids and log-probs equal those of the undrafted run, to the last bit.
+"""Exactness level 2 in the real engine: token ids and log-probs equal those of the run without drafts, to the last bit.
 
-Seen to fail when broken on purpose: see docs/exactness.md.
+Bugs made on purpose with which these tests were seen to fail are listed in docs/exactness.md.
 """
 
 import multiprocessing
@@ -32,25 +32,28 @@ def parameters() -> list[Any]:
         {"temperature": 1.0, "bad_words": ["a", "add"]},
         {"temperature": 1.0, "seed": None},
     ]
-    made = []
+    all_params = []
     for i in range(REQUESTS):
-        chosen = {"seed": 1000 + i, "max_tokens": 60, "logprobs": 0, "ignore_eos": i % 3 == 0, **kinds[i % len(kinds)]}
-        made.append(SamplingParams(**chosen))
-    return made
+        common = {"seed": 1000 + i, "max_tokens": 60, "logprobs": 0, "ignore_eos": i % 3 == 0}
+        all_params.append(SamplingParams(**{**common, **kinds[i % len(kinds)]}))
+    return all_params
 
 
 def two_rollouts(llm: Any, params: Any = parameters) -> tuple[Any, Any, int]:
-    """The same requests twice: the second time the history holds the very answers, and drafts are accepted."""
+    """Roll out the same requests twice. The second time the history holds the same answers, so drafts are accepted.
+
+    Returns (tokens, log-probs) of each rollout, and the number of draft tokens accepted in the second.
+    """
     prompts = [PROMPTS[int(problem)] for problem in PROBLEMS]
-    first = roll(llm, prompts, params(), PROBLEMS, clock=1)
-    second = roll(llm, prompts, params(), PROBLEMS, clock=2)
+    first = roll(llm, prompts, params(), PROBLEMS, 1)
+    second = roll(llm, prompts, params(), PROBLEMS, 2)
     return first[:2], second[:2], sum(map(len, second[0])) - second[2]["passes"]
 
 
 @pytest.fixture(scope="module")
 def undrafted(engines: Engines, tiny_policy: str) -> Any:
-    first, second, accepted = two_rollouts(engines.build(tiny_policy))
-    assert accepted == 0
+    first, second, num_accepted = two_rollouts(engines.build(tiny_policy))
+    assert num_accepted == 0
     return first, second
 
 
@@ -60,57 +63,59 @@ def undrafted(engines: Engines, tiny_policy: str) -> Any:
         {"budget": {"name": "fixed", "tokens": 1}},
         {"budget": {"name": "fixed", "tokens": 4}, "max_num_seqs": 3},
         {"budget": {"name": "fixed", "tokens": 16}, "enable_prefix_caching": False},
-        {"budget": {"name": "fixed", "tokens": 32}, "max_num_batched_tokens": 48},  # prompts cut in the middle
+        {"budget": {"name": "fixed", "tokens": 32}, "max_num_batched_tokens": 48},  # prompts are processed in chunks
         {"budget": {"name": "marginal", "tokens": 32, "ratio": 64}, "max_num_seqs": 32},
         {
             "budget": {"name": "classes", "short": 0, "medium": 4, "long": 16, "medium_from": 8, "long_from": 30},
         },
     ],
-    ids=["k1", "k4_slots3", "k16_no_prefix_cache", "k32_chunked", "marginal_slots32", "classes"],
+    ids=["k1", "k4_max_num_seqs3", "k16_no_prefix_cache", "k32_chunked", "marginal_max_num_seqs32", "classes"],
 )
 def test_drafts_change_nothing(engines: Engines, tiny_policy: str, undrafted: Any, settings: dict[str, Any]) -> None:
-    first, second, accepted = two_rollouts(engines.build(tiny_policy, method="das", **settings))
-    assert accepted > 100, "nothing was accepted: the test would prove nothing"
+    first, second, num_accepted = two_rollouts(engines.build(tiny_policy, method="das", **settings))
+    assert num_accepted > 100, "too little was accepted: the test would prove nothing"
     assert first == undrafted[0]
     assert second == undrafted[1]
 
 
 def test_limits_inside_a_draft(engines: Engines, tiny_policy: str) -> None:
-    """max_tokens, max_model_len and a stop token reached inside an accepted draft end the response just there."""
+    """A response ends exactly at max_tokens, at max_model_len or at a stop token, also inside an accepted draft."""
 
     def params() -> list[Any]:
         cases: list[dict[str, Any]] = [{"max_tokens": n} for n in (1, 2, 7, 33)] + [{"max_tokens": 400}] * 2
         cases += [{"max_tokens": 80, "stop_token_ids": list(range(50, 70))}] * 18
         return [SamplingParams(seed=i, ignore_eos=True, **case) for i, case in enumerate(cases)]
 
-    plain = two_rollouts(engines.build(tiny_policy, max_model_len=128), params)
+    undrafted = two_rollouts(engines.build(tiny_policy, max_model_len=128), params)
     drafted = two_rollouts(
         engines.build(tiny_policy, method="das", max_model_len=128, budget={"name": "fixed", "tokens": 16}), params
     )
     assert drafted[2] > 50
-    assert drafted[:2] == plain[:2]
-    lengths = [len(tokens) for tokens in plain[0][0]]
+    assert drafted[:2] == undrafted[:2]
+    lengths = [len(tokens) for tokens in undrafted[0][0]]
     assert lengths[:4] == [1, 2, 7, 33]
     assert lengths[4] == 128 - len(PROMPTS[0])
 
 
 def plain_parameters() -> list[Any]:
-    """What vLLM's own drafters can be combined with."""
+    """Requests that vLLM's own drafters support."""
     kinds: list[dict[str, Any]] = [{"temperature": t, "ignore_eos": True} for t in (0.0, 0.3, 0.7, 1.0)] * 6
     return [SamplingParams(**{**kind, "seed": i, "max_tokens": 40, "logprobs": 0}) for i, kind in enumerate(kinds)]
 
 
-def ngram_in_a_process_of_its_own(policy: str) -> tuple[Any, Any, int, str]:
-    """Two rollouts with vLLM's ngram, and what it says to min_p. Once numba is imported, as ngram does, vLLM 0.32
-    cannot build another engine in the same process."""
+def ngram_in_its_own_process(policy: str) -> tuple[Any, Any, int, str]:
+    """Two rollouts with vLLM's ngram drafter, and its error message for min_p.
+
+    The ngram drafter imports numba, after which vLLM 0.32 cannot build another engine in the same process.
+    """
     llm = Engines().build(policy, method="ngram", speculative=NGRAM)
-    rolled = two_rollouts(llm, plain_parameters)
+    results = two_rollouts(llm, plain_parameters)
     refusal = ""
     try:
         llm.generate([{"prompt_token_ids": PROMPTS[0]}], SamplingParams(min_p=0.1), use_tqdm=False)
     except VLLMValidationError as error:
         refusal = str(error)
-    return *rolled, refusal
+    return *results, refusal
 
 
 NGRAM = {"num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
@@ -118,8 +123,8 @@ NGRAM = {"num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max
 
 def test_vllms_own_drafts_change_nothing_and_keep_their_refusals(engines: Engines, tiny_policy: str) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        first, second, accepted, refusal = pool.apply(ngram_in_a_process_of_its_own, (tiny_policy,))
-    plain = two_rollouts(engines.build(tiny_policy), plain_parameters)
-    assert accepted > 20
-    assert (first, second) == plain[:2]
+        first, second, num_accepted, refusal = pool.apply(ngram_in_its_own_process, (tiny_policy,))
+    undrafted = two_rollouts(engines.build(tiny_policy), plain_parameters)
+    assert num_accepted > 20
+    assert (first, second) == undrafted[:2]
     assert "min_p" in refusal

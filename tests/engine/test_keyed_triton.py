@@ -1,7 +1,8 @@
-"""The Triton path gives the tokens of the C and torch paths (Triton's interpreter), and compiles for an H100.
+"""The Triton kernels give the tokens of the C and torch implementations, and they compile for an H100.
 
-Seen to fail (2026-11-21): with `0.2857142857` rounded to `0.2857142` in keyed_triton.py, with the two key halves
-swapped there, with `>=` for the better score, with the last of equal splits; the last test with `enable_fp_fusion` on.
+The tokens are compared in Triton's interpreter. Seen to fail (2026-11-21) after each of these changes to
+keyed_triton.py: `0.2857142857` rounded to `0.2857142`; the two key halves swapped; `>=` for the better score; the last
+of equal splits chosen. The last test was seen to fail with `enable_fp_fusion` on.
 """
 
 import os
@@ -36,7 +37,7 @@ for seed in range(20):
 
 generator = torch.Generator().manual_seed(0)
 for rows, vocab in ((400, 512), (800, 40), (5, 32_000), (1, 151_936), (2, 16_385), (2, 3)):
-    logits = torch.randn(rows, vocab, generator=generator) * 0.1  # nearly flat: the noise decides
+    logits = torch.randn(rows, vocab, generator=generator) * 0.1  # nearly flat, so that the noise decides
     logits[:, ::7] = -torch.inf
     logits[0, 1::1024] = logits[0, -1] = 30.0  # ties for the greedy row, within a split and across splits
     seeds, positions, greedy = np.arange(rows) - 1, np.arange(rows) * 3, np.arange(rows) % 5 == 0
@@ -53,25 +54,30 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from das.engine import keyed_triton as kernels
 
-pointers = {"logits": "*fp32", "keys0": "*i32", "keys1": "*i32", "greedy": "*i8", "best": "*fp32", "at": "*i32"}
-whole = {"SPLIT": kernels.SPLIT, "BLOCK": kernels.BLOCK}
-order = kernels.split_argmax.arg_names
-signature = {name: pointers.get(name, "constexpr" if name in whole else "i32") for name in order}
-joined = {"best": "*fp32", "at": "*i32", "tokens": "*i64", "splits": "i32", "WIDTH": "constexpr"}
-for kernel, signature, constants in (
-    (kernels.split_argmax, signature, whole),
-    (kernels.join_splits, joined, {"WIDTH": 16}),
-    (kernels.join_splits, {**joined, "splits": "constexpr"}, {"WIDTH": 1, "splits": 1}),  # vocabularies up to SPLIT
+pointers = {
+    "logits": "*fp32", "keys0": "*i32", "keys1": "*i32", "greedy": "*i8", "best_scores": "*fp32", "best_tokens": "*i32"
+}
+sizes = {"SPLIT": kernels.SPLIT, "BLOCK": kernels.BLOCK}
+arguments = kernels.split_argmax.arg_names
+split_types = {name: pointers.get(name, "constexpr" if name in sizes else "i32") for name in arguments}
+join_types = {
+    "best_scores": "*fp32", "best_tokens": "*i32", "tokens": "*i64", "splits": "i32", "WIDTH": "constexpr"
+}
+for kernel, types, constants in (
+    (kernels.split_argmax, split_types, sizes),
+    (kernels.join_splits, join_types, {"WIDTH": 16}),
+    (kernels.join_splits, {**join_types, "splits": "constexpr"}, {"WIDTH": 1, "splits": 1}),  # up to SPLIT tokens
 ):
-    source = ASTSource(kernel, signature, constexprs=constants)
-    made = compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
-    assert len(made.asm["cubin"]) > 1000
-    print(made.asm["ptx"])
+    source = ASTSource(kernel, types, constexprs=constants)
+    compiled = compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
+    assert len(compiled.asm["cubin"]) > 1000
+    print(compiled.asm["ptx"])
 """
 
 
 def run_python(folder: Path, code: str, **environment: str) -> Any:
-    script = folder / "script.py"  # Triton reads a kernel's source from its file
+    """Run `code` in a fresh process. It goes through a file, because Triton reads a kernel's source from its file."""
+    script = folder / "script.py"
     script.write_text(code)
     return subprocess.run([sys.executable, script], env={**os.environ, **environment}, capture_output=True, text=True)
 
@@ -85,5 +91,5 @@ def test_kernel_compiles_for_sm_90_with_ieee_arithmetic_only(tmp_path: Path) -> 
     ran = run_python(tmp_path, COMPILED)
     assert ran.returncode == 0, ran.stderr
     assert ".target sm_90" in ran.stdout
-    used = set(re.findall(r"\b(?:fma|div|rcp|lg2|ex2|sqrt)\.[\w.]*f32", ran.stdout))
-    assert used == {"div.rn.f32"}  # neither fused nor approximate: the bits of the CPU
+    operations = set(re.findall(r"\b(?:fma|div|rcp|lg2|ex2|sqrt)\.[\w.]*f32", ran.stdout))
+    assert operations == {"div.rn.f32"}  # nothing fused and nothing approximate: the same bits as on the CPU

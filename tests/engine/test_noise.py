@@ -1,4 +1,4 @@
-"""The keyed noise: a pure function of seed and position, Gumbel-distributed, the same bits in C and in torch."""
+"""The keyed noise is a pure function of seed and position, Gumbel-distributed, and has the same bits in C and torch."""
 
 import numpy as np
 import pytest
@@ -20,11 +20,11 @@ def test_c_and_torch_agree_to_the_last_bit() -> None:
 
 
 def test_noise_is_gumbel() -> None:
-    # Fails if, for example, one of the two mixing rounds of keyed.c is dropped (positions become correlated).
+    # Fails, for example, if one of the two mixing rounds of keyed.c is dropped: positions become correlated.
     key0, key1 = keys(4000)
     noise = torch_noise(torch.from_numpy(key0.view(np.int32)), torch.from_numpy(key1.view(np.int32)), 64).numpy()
     assert kstest(noise.ravel(), "gumbel_r").pvalue > 1e-3
-    for column in (0, 1, 63):  # over positions at one token, too
+    for column in (0, 1, 63):  # also over positions, at one token
         assert kstest(noise[:, column], "gumbel_r").pvalue > 1e-3
     assert abs(np.corrcoef(noise[:-1, 3], noise[1:, 3])[0, 1]) < 0.06  # neighbouring positions
     assert abs(np.corrcoef(noise[:, 3], noise[:, 4])[0, 1]) < 0.06  # neighbouring tokens
@@ -52,35 +52,36 @@ def test_greedy_rows_take_the_first_argmax_and_masked_tokens_never_win() -> None
 def test_rows_do_not_depend_on_each_other() -> None:
     logits = torch.randn(9, 300)
     seeds, positions = np.arange(9), np.arange(9) * 3
-    whole = keyed_argmax(logits, seeds, positions, np.zeros(9, bool))
+    together = keyed_argmax(logits, seeds, positions, np.zeros(9, bool))
     for row in range(9):
         alone = keyed_argmax(logits[row : row + 1], seeds[row : row + 1], positions[row : row + 1], np.zeros(1, bool))
-        assert alone.item() == whole[row].item()
+        assert alone.item() == together[row].item()
 
 
-def test_verification_emits_what_sampling_every_row_and_accepting_the_common_prefix_does() -> None:
-    # Seen to fail with `n < last` replaced by `n + 1 < last` in keyed.c, and with `drafts += last` left out.
+def test_verifying_equals_sampling_every_row_and_accepting_the_common_prefix() -> None:
+    # Seen to fail with `n + 1 < last` in place of `n < last` in keyed.c, and without `draft_tokens += last`.
     rng = np.random.default_rng(0)
     for trial in range(200):
         requests = int(rng.integers(1, 9))
-        drafted = rng.integers(0, 6, requests)
-        rows = int(drafted.sum()) + requests
+        num_drafted = rng.integers(0, 6, requests)
+        rows = int(num_drafted.sum()) + requests
         logits = torch.from_numpy(rng.normal(size=(rows, 20)).astype(np.float32))
         seeds, positions = rng.integers(-(2**62), 2**62, requests), rng.integers(0, 1000, requests)
         greedy = rng.random(requests) < 0.3 if trial % 2 else None
-        owner = np.repeat(np.arange(requests), drafted + 1)
-        offset = np.concatenate([np.arange(n + 1) for n in drafted])
-        on_rows = None if greedy is None else greedy[owner]
-        tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, on_rows)
-        right = tokens[torch.from_numpy(offset < drafted[owner])].to(torch.int32)
-        wrong = torch.from_numpy(rng.random(len(right)) < 0.25)
-        drafts = torch.where(wrong, (right + 1) % 20, right)
-        emitted = keyed_verify(logits, drafted, drafts, seeds, positions, greedy)
-        assert torch.equal(emitted, accept(tokens, drafted, drafts))
-        start = at = 0
-        for row, n in zip(emitted.tolist(), drafted.tolist(), strict=True):
-            kept = 0
-            while kept < n and drafts[at + kept] == tokens[start + kept]:
-                kept += 1
-            assert row == [*tokens[start : start + kept + 1].tolist(), *[-1] * (emitted.shape[1] - kept - 1)]
-            start, at = start + n + 1, at + n
+        owner = np.repeat(np.arange(requests), num_drafted + 1)
+        offset = np.concatenate([np.arange(n + 1) for n in num_drafted])
+        greedy_rows = None if greedy is None else greedy[owner]
+        tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, greedy_rows)
+        matching = tokens[torch.from_numpy(offset < num_drafted[owner])].to(torch.int32)
+        altered = torch.from_numpy(rng.random(len(matching)) < 0.25)
+        draft_tokens = torch.where(altered, (matching + 1) % 20, matching)
+        emitted = keyed_verify(logits, num_drafted, draft_tokens, seeds, positions, greedy)
+        assert torch.equal(emitted, accept(tokens, num_drafted, draft_tokens))
+        first_row = first_draft = 0
+        for row, n in zip(emitted.tolist(), num_drafted.tolist(), strict=True):
+            num_accepted = 0
+            while num_accepted < n and draft_tokens[first_draft + num_accepted] == tokens[first_row + num_accepted]:
+                num_accepted += 1
+            expected = tokens[first_row : first_row + num_accepted + 1].tolist()
+            assert row == [*expected, *[-1] * (emitted.shape[1] - len(expected))]
+            first_row, first_draft = first_row + n + 1, first_draft + n

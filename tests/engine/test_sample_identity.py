@@ -1,10 +1,10 @@
-"""Exactness level 2 on generated requests: whatever is asked, drafts change no token, text, stop reason or log-prob.
+"""Exactness level 2 on generated requests: drafts change no token, text, stop reason or log-prob of any request.
 
-The baseline engine lives in a process of its own; each engine under test answers every batch three times: cold, with
-the very answers in its history (long drafts accepted), and in another order. Every pass gives every request a draft
-limit at random from 0, 1, 2, 8, 32, 64.
+The baseline engine lives in a process of its own. Each engine under test answers every batch three times: with an empty
+history, with the same answers in its history (long drafts are accepted), and in another order. Every pass gives every
+request a random draft limit: 0, 1, 2, 8, 32 or 64 tokens.
 
-Seen to fail when broken on purpose: the list is in docs/exactness.md.
+Bugs made on purpose with which this test was seen to fail are listed in docs/exactness.md.
 """
 
 import multiprocessing
@@ -25,12 +25,12 @@ from vllm.exceptions import VLLMValidationError
 from das.budget import BudgetPolicy
 from das.drafter import Drafts
 
-EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "12"))  # batches an engine; more for a longer hunt
+EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "12"))  # generated batches per engine; more for a longer search
 _baseline: Any = None
 
 
 def baseline_answers(policy: str, batch: list[Case]) -> list[Any]:
-    """In the baseline's process: no drafts."""
+    """The answers without drafts. Runs in the baseline's process."""
     global _baseline
     if _baseline is None:
         _baseline = Engines().build(policy, max_model_len=MAX_MODEL_LEN, max_num_seqs=24)
@@ -43,12 +43,12 @@ def baseline() -> Iterator[Pool]:
         yield pool
 
 
-# Requests that need ten times the KV cache of the smallest engine.
+# Together these requests need ten times the KV cache of the smallest engine.
 LONG = [Case(i % 4, {"seed": i, "max_tokens": 90, "ignore_eos": True, "logprobs": 1}) for i in range(10)]
 
 
 class RandomLimits(BudgetPolicy):
-    """A budget that changes its mind every pass."""
+    """A budget that draws a new limit for every request in every pass."""
 
     max_draft_tokens = max(LIMITS)
 
@@ -64,15 +64,19 @@ class RandomLimits(BudgetPolicy):
 
 
 ENGINES: dict[str, dict[str, Any]] = {
-    "slots1": {"max_num_seqs": 1, "budget": {"name": "fixed", "tokens": 8}},
-    "slots3_prompts_cut": {"max_num_seqs": 3, "max_num_batched_tokens": 32, "budget": {"name": "fixed", "tokens": 64}},
-    "slots16_preempted": {
+    "max_num_seqs1": {"max_num_seqs": 1, "budget": {"name": "fixed", "tokens": 8}},
+    "max_num_seqs3_chunked_prompts": {
+        "max_num_seqs": 3,
+        "max_num_batched_tokens": 32,
+        "budget": {"name": "fixed", "tokens": 64},
+    },
+    "max_num_seqs16_preempted": {
         "max_num_seqs": 16,
         "budget": {"name": "fixed", "tokens": 32},
-        # One long request fits: 6 blocks, and vLLM's null block.
+        # One long request fits: it needs 6 blocks, and vLLM keeps one block as its null block.
         "extra": {"block_size": 32, "num_gpu_blocks_override": 8},
     },
-    "slots64_no_prefix_cache": {
+    "max_num_seqs64_no_prefix_cache": {
         "max_num_seqs": 64,
         "enable_prefix_caching": False,
         "budget": {"name": "fixed", "tokens": 64},
@@ -81,9 +85,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_whatever_is_asked_drafts_change_nothing(
-    engines: Engines, baseline: Pool, tiny_policy: str, engine: str
-) -> None:
+def test_drafts_change_nothing_in_any_request(engines: Engines, baseline: Pool, tiny_policy: str, engine: str) -> None:
     llm = engines.build(
         tiny_policy,
         method="das",
@@ -95,26 +97,26 @@ def test_whatever_is_asked_drafts_change_nothing(
     draft_round = core.model_executor.driver_worker.worker.model_runner.drafter.draft_round
     draft_round.budget = RandomLimits([limit for limit in LIMITS if limit <= draft_round.max_draft_tokens])
     preempted = count_calls(core.scheduler, "_preempt_request")
-    clock, accepted, moved = 0, 0, 0
+    history_tick, num_accepted, num_reordered = 0, 0, 0
 
     def drafted_equals_undrafted(batch: list[Case], order: random.Random) -> None:
-        nonlocal clock, accepted, moved
+        nonlocal history_tick, num_accepted, num_reordered
         expected = baseline.apply(baseline_answers, (tiny_policy, batch))
         shuffled = permuted(batch, order)
-        moved += shuffled != list(range(len(batch)))
-        clock += 3  # what an example left in the history is forgotten: examples must not depend on each other
-        for this in (None, None, shuffled):
-            said, gained = answers(llm, batch, this, clock)
-            assert said == expected
-            accepted += gained
+        num_reordered += shuffled != list(range(len(batch)))
+        history_tick += 3  # the window forgets the example before: examples must not depend on each other
+        for permutation in (None, None, shuffled):
+            responses, num_accepted_here = answers(llm, batch, permutation, history_tick)
+            assert responses == expected
+            num_accepted += num_accepted_here
 
     drafted_equals_undrafted(LONG, random.Random(0))
 
     @settings(
-        max_examples=EXAMPLES // 3 if engine == "slots1" else EXAMPLES,  # one after the other takes long
+        max_examples=EXAMPLES // 3 if engine == "max_num_seqs1" else EXAMPLES,  # one request at a time takes long
         deadline=None,
         derandomize=True,
-        phases=[Phase.generate],  # add Phase.shrink to hunt a failure down: minutes
+        phases=[Phase.generate],  # add Phase.shrink to find a failure's smallest example; it takes minutes
         suppress_health_check=list(HealthCheck),
     )
     @given(batch=BATCHES, order=st.randoms(use_true_random=False))
@@ -124,21 +126,21 @@ def test_whatever_is_asked_drafts_change_nothing(
     generated()
     with pytest.raises(VLLMValidationError, match="ask for logprobs=N"):
         llm.generate([{"prompt_token_ids": [5]}], SamplingParams(logprob_token_ids=[1], logprobs=None), use_tqdm=False)
-    assert moved, "no batch came in another order"
-    assert accepted > 300, "hardly anything was accepted: the test would prove nothing"
+    assert num_reordered, "no batch came in another order"
+    assert num_accepted > 300, "hardly anything was accepted: the test would prove nothing"
     if "preempted" in engine:
         assert len(preempted) > 20, "the KV cache was large enough: nothing was preempted"
 
 
 def permuted(batch: list[Case], order: random.Random) -> list[int]:
-    """The requests with a seed change places; one without is keyed by its place and keeps it."""
+    """A permutation of the requests that have a seed. A request without one is keyed by its place, and keeps it."""
     seeded = [i for i, case in enumerate(batch) if case.arguments["seed"] is not None]
     places = dict(zip(seeded, order.sample(seeded, len(seeded)), strict=True))
     return [places.get(i, i) for i in range(len(batch))]
 
 
 def count_calls(owner: Any, name: str) -> list[None]:
-    """A list that grows by one with every call of owner.name."""
+    """A list that grows by one entry with every call of owner.name."""
     calls: list[None] = []
     original = getattr(owner, name)
 

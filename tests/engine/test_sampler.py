@@ -1,4 +1,4 @@
-"""The sampler against vLLM's own on corners that generated batches rarely reach, and the runner it must be in."""
+"""The sampler against vLLM's own, in cases that generated batches rarely reach; and the model runner that it needs."""
 
 import math
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from das.engine.sampler import KeyedSampler
 
 
 def test_a_grammar_that_leaves_only_a_stop_token_wins_over_min_tokens() -> None:
-    # Seen to fail (token 0) without the rows that are put back.
+    # Seen to fail (token 0) when `_min_tokens` does not restore rows whose grammar allows no other token.
     params = SamplingParams(
         temperature=0.0, min_tokens=5, stop_token_ids=[7], structured_outputs=StructuredOutputsParams(regex="a")
     )
@@ -30,11 +30,11 @@ def test_a_grammar_that_leaves_only_a_stop_token_wins_over_min_tokens() -> None:
 
 
 def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:
-    # Seen to fail (-inf beside the neighbour) with top_p of 1 given to vLLM's mask.
+    # Seen to fail (-inf beside the neighbour) when a top_p of 1 is passed to vLLM's mask unchanged.
     logits = torch.tensor([[0.0, 0.0, -30.0, -40.0]])
-    own = SamplingParams(seed=1, temperature=0.2, logprobs=3)
-    alone: Any = plain_runner([own], 4)
-    beside: Any = plain_runner([own, SamplingParams(seed=2, temperature=0.2, top_p=0.9, logprobs=3)], 4)
+    params = SamplingParams(seed=1, temperature=0.2, logprobs=3)
+    alone: Any = plain_runner([params], 4)
+    beside: Any = plain_runner([params, SamplingParams(seed=2, temperature=0.2, top_p=0.9, logprobs=3)], 4)
     sampler = KeyedSampler(0, "processed_logprobs")
     single = sampler.sample(alone, logits.clone(), None).logprobs_tensors
     double = KeyedSampler(0, "processed_logprobs").sample(beside, logits.repeat(2, 1), None).logprobs_tensors
@@ -44,12 +44,12 @@ def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:
     assert single.logprobs[0].min() > -math.inf
 
 
-def test_keyed_engines_never_take_the_runner_that_the_hooks_do_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    # On GPUs vLLM 0.32 would take its second model runner for engines without drafts.
+def test_keyed_engines_never_use_the_model_runner_that_is_not_patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    # On GPUs vLLM 0.32 would use its second model runner for engines without drafts.
     patches.apply()
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
-    ask = VllmConfig.use_v2_model_runner.fget
-    other = SimpleNamespace(hisparse_config=None)
-    assert ask is not None
-    assert ask(SimpleNamespace(additional_config={"das": {}}, attention_config=other)) is False
-    assert ask(SimpleNamespace(additional_config={}, attention_config=other)) is True
+    uses_v2_runner = VllmConfig.use_v2_model_runner.fget
+    attention = SimpleNamespace(hisparse_config=None)
+    assert uses_v2_runner is not None
+    assert uses_v2_runner(SimpleNamespace(additional_config={"das": {}}, attention_config=attention)) is False
+    assert uses_v2_runner(SimpleNamespace(additional_config={}, attention_config=attention)) is True

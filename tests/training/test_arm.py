@@ -145,13 +145,13 @@ def test_identity_check_sees_a_difference(compared: tuple[Path, str], tmp_path: 
     rows[1]["loss"] += 1e-12
     (folder / "arms" / "das" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "arms" / "ngram" / "final.json").write_text(json.dumps({"final_weights": "0", "optimizer": "0"}))
-    result = arms.compare(folder, ["none", "das", "ngram"])
+    result = arms.compare_arms(folder, ["none", "das", "ngram"])
     assert not result["identical"]["das"]["losses"]
     assert result["identical"]["das"]["first_difference"] == 2
     assert result["identical"]["das"]["completions"]
     assert not result["identical"]["ngram"]["final_weights"]
     assert not result["identical"]["ngram"]["optimizer"]
-    assert "NO: losses differ, first at step 2" in arms.verdict(result)
+    assert "NO: losses differ, first at step 2" in arms.identity_verdict(result)
 
 
 def _train_with_lost_weights(config: DictConfig, policy: str, folder: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from analysis import advice as page
+from analysis import advice_page as page
 from das.budget.latency_forms import Form
 from das.replay.cluster import Step
 from das.replay.engine import PlainEngine

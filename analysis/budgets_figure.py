@@ -1,4 +1,4 @@
-"""Figure of task=bench_budgets."""
+"""The figure of task=bench_budgets."""
 
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,11 @@ import matplotlib.pyplot as plt
 from analysis.figures import STYLE
 
 
-def bench_figure(result: dict[str, Any], path: Path) -> None:
-    """Rollout time over no speculation, a bar a policy and a panel a workload; lines: quartiles over rollouts."""
+def budgets_figure(result: dict[str, Any], path: Path) -> None:
+    """Draw the rollout time divided by that without speculation: a panel a workload, a bar a budget policy.
+
+    Black lines are the quartiles over rollouts. result: workload -> policy -> {ratio, quartiles}.
+    """
     with plt.rc_context(STYLE):
         figure, panels = plt.subplots(
             1, len(result), figsize=(3.4 * len(result), 3.6), layout="constrained", squeeze=False, sharey=False
@@ -19,10 +22,10 @@ def bench_figure(result: dict[str, Any], path: Path) -> None:
             ratios = [measured[label]["ratio"] for label in order]
             colours = ["#c44e52" if label.startswith("marginal") else "#8c8c8c" for label in order]
             panel.barh(order, ratios, color=colours)
-            for place, label in enumerate(order):
-                panel.plot(measured[label]["quartiles"], [place, place], color="black", linewidth=1)
-                panel.text(0.02, place, f"{measured[label]['ratio']:.3f}", va="center", fontsize=7, color="white")
+            for position, label in enumerate(order):
+                panel.plot(measured[label]["quartiles"], [position, position], color="black", linewidth=1)
+                panel.text(0.02, position, f"{measured[label]['ratio']:.3f}", va="center", fontsize=7, color="white")
             panel.axvline(1.0, color="black", linewidth=0.6)
-            panel.set(title=name.replace("_", " "), xlabel="rollout time / none")
+            panel.set(title=name.replace("_", " "), xlabel="rollout time / that of none")
         figure.savefig(path)
         plt.close(figure)

@@ -1,4 +1,7 @@
-"""What sections share: rows of a comparison's arms, totals over steps, and a style for figures."""
+"""What sections share: the rows of a comparison's arms, totals over steps, and a style for figures.
+
+A pass is a target pass; the DAS paper calls it a verification round.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +17,7 @@ Rows = list[dict[str, Any]]
 
 
 def rows(run: Path, arm: str) -> Rows:
-    """metrics.jsonl of an arm of a comparison."""
+    """metrics.jsonl of one arm of a comparison, one row a step."""
     return read.metrics(run / "arms" / arm)
 
 
@@ -23,41 +26,44 @@ def arm_names(run: Path) -> list[str]:
     return list(read.result(run)["arms"])
 
 
-def total(of: Rows, key: str) -> float:
-    return float(sum(row[key] for row in of))
+def total(steps: Rows, key: str) -> float:
+    """A metric's sum over steps."""
+    return float(sum(row[key] for row in steps))
 
 
-def accepted_per_round(of: Rows) -> float:
-    """Accepted draft tokens a verification round: the paper's measure, tokens per pass - 1."""
-    return total(of, "accepted") / total(of, "passes")
+def accepted_per_pass(steps: Rows) -> float:
+    """Accepted draft tokens per target pass, which is tokens per pass - 1. The paper reports this measure."""
+    return total(steps, "accepted") / total(steps, "passes")
 
 
-def last_half(of: Rows) -> Rows:
-    """The second half of the steps, where there is history."""
-    return of[len(of) // 2 :]
+def last_half(steps: Rows) -> Rows:
+    """The second half of the steps, in which the drafter has a history."""
+    return steps[len(steps) // 2 :]
 
 
 def percent(value: float) -> str:
+    """A share as a percentage with one decimal."""
     return f"{100 * value:.1f} %"
 
 
-def identity(run: Path) -> str:
+def identity_text(run: Path) -> str:
     """What the comparison found about equal bits, in words."""
-    wrong = [
+    differing = [
         f"{name}: {what}"
         for name, checks in read.result(run)["identical"].items()
         for what, equal in checks.items()
         if what != "first_difference" and not equal
     ]
-    return "differ: " + ", ".join(wrong) if wrong else "equal in every bit, to the optimizer's state"
+    return "differ: " + ", ".join(differing) if differing else "equal in every bit, also the optimizer's state"
 
 
 def is_identical(run: Path) -> bool:
-    return identity(run).startswith("equal")
+    """Whether every arm's results are equal to the baseline's, bit for bit."""
+    return identity_text(run).startswith("equal")
 
 
 def policy_note(run: Path) -> str:
-    """Setting of a run of the small policy, in a line."""
+    """A sentence about the setting of a comparison: policy, data, steps and sizes."""
     config, result = read.config(run), read.result(run)
     steps = result["arms"][result["baseline"]]["rollout_s"]["n"]
     trainer = config["trainer"]
@@ -65,13 +71,13 @@ def policy_note(run: Path) -> str:
     problems = responses * config.get("engine", {}).get("processes", 1) // trainer["num_generations"]
     return (
         f"Policy {config['policy']['name']}, data {config['data']['name']}; {steps} steps of {problems} problems x "
-        f"{trainer['num_generations']}, at most {trainer['max_completion_length']} tokens."
+        f"{trainer['num_generations']} responses of at most {trainer['max_completion_length']} tokens."
     )
 
 
 @contextmanager
 def figure(path: Path, panels: int = 1) -> Iterator[Any]:
-    """A figure in the one style; yields its axes (a list when there are several) and saves it."""
+    """A figure in the common style, saved to `path` at the end. Yields its axes, a list where there are several."""
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(1, panels, figsize=(5.6 * panels, 3.6), layout="constrained")
         yield axes
@@ -79,7 +85,7 @@ def figure(path: Path, panels: int = 1) -> Iterator[Any]:
         plt.close(drawing)
 
 
-def colours(names: Sequence[str]) -> dict[str, Any]:
-    """A colour a name: black for the first, then Okabe-Ito's in order."""
+def colours_of(names: Sequence[str]) -> dict[str, Any]:
+    """A colour for each name: black for the first, then those of Okabe and Ito in order."""
     palette = ("#000000", "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C8C8C")
     return {name: palette[i % len(palette)] for i, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""The page of task=advise: one self-contained HTML file."""
+"""The page that task=advise writes: one self-contained HTML file."""
 
 import base64
 import html
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-STYLE = (
+CSS = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;"
     "overflow-wrap:break-word}.wide{overflow-x:auto}table{border-collapse:collapse;width:100%}"
     "td,th{padding:.3rem .6rem;border-bottom:1px solid #ddd;text-align:right}.wide td,.wide th{white-space:nowrap}"
@@ -15,7 +15,7 @@ STYLE = (
     "border-left:4px solid #2b6cb0}img{max-width:100%;height:auto}li{color:#555}h1{line-height:1.2}"
     "@media(max-width:40rem){td,th{padding:.3rem .35rem;font-size:.85rem}}"
 )
-HEAD = ("drafts", "rollout, s", "change", "range", "step, s", "change", "tokens a pass")
+HEADER = ("drafts", "rollout (s)", "change", "range of change", "step (s)", "change", "tokens per pass")
 
 
 def write(
@@ -28,45 +28,55 @@ def write(
     scale: float,
     derived: bool,
 ) -> None:
-    """Write the page. scale: requests that each simulated one stands for; derived: nobody measured the passes."""
+    """Write the page.
+
+    advice: the one line of advice. about: what was simulated, a line each. arms: name -> a row of result.json's `arms`.
+    curve: (live requests, expected speedup, speedup if drafts are dearer). timelines: name -> time_s and live.
+    scale: how many requests each simulated request stands for. derived: the times of passes are derived, not measured.
+    """
     rows = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{row['rollout_s']:.1f}</td><td>{row['rollout_change']:+.1%}</td>"
         f"<td>{span(row).lstrip(', ')}</td><td>{row['step_s']:.1f}</td>"
         f"<td>{row['step_change']:+.1%}</td><td>{row['tokens_per_pass']:.2f}</td></tr>"
         for name, row in arms.items()
     )
+    dearest = ""
+    if derived:
+        dearest = (
+            " At the dear end each drafted token also costs 49 us more, the most that a published fit allows "
+            "(EfficientRollout, A100)."
+        )
     notes = [
-        "Range: drafted tokens cost 30 % less or more than the latency model says"
-        + derived
-        * ", and at the dear end each costs 49 us more: the most that a published fit allows (EfficientRollout, A100)"
-        + ". It is no measure of which problems were sampled, nor of acceptance that differs from what was assumed.",
-        "suffix-like is this project's drafter at suffix decoding's settings. w4, eagle and mtp are models at an "
-        "assumed acceptance (task.w4_rate, task.eagle_tau, task.mtp_rates), switched on once they pay.",
-        "A whole step is the rollout and a rest that speculation leaves as it is.",
+        f"The range is the change if drafted tokens cost 30 % less or 30 % more than the latency model says.{dearest} "
+        "The range covers neither the choice of sampled problems nor an acceptance other than the assumed one.",
+        "suffix-like is this project's drafter at suffix decoding's settings. w4, eagle and mtp are drafters that are "
+        "models. Their acceptance is assumed (task.w4_rate, task.eagle_tau, task.mtp_rates), and they draft only while "
+        "it pays.",
+        "A step is the rollout and the rest of the training step, which speculation does not change.",
     ]
     body = [
         f"<h1>Will speculation pay for these rollouts?</h1><p class='advice'>{html.escape(advice)}</p>",
         f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in about)}</ul>",
-        f"<div class='wide'><table><tr>{''.join(f'<th>{name}</th>' for name in HEAD)}</tr>{rows}</table></div>",
+        f"<div class='wide'><table><tr>{''.join(f'<th>{name}</th>' for name in HEADER)}</tr>{rows}</table></div>",
         *(f"<p>{note}</p>" for note in notes),
-        *(f"<p>{_image(figure)}</p>" for figure in (_bars(arms), _live(timelines, scale), _speedup(curve))),
+        *(f"<p>{_image(figure)}</p>" for figure in (_bars(arms), _live_requests(timelines, scale), _speedup(curve))),
     ]
     path.write_text(
         "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-        f"<title>Will speculation pay?</title><style>{STYLE}</style>{''.join(body)}</html>",
+        f"<title>Will speculation pay?</title><style>{CSS}</style>{''.join(body)}</html>",
         encoding="utf-8",
     )
 
 
 def span(row: Mapping[str, float]) -> str:
-    """The range of an arm's change, where its price was varied."""
+    """The range of an arm's change as ", LOW to HIGH"; "" where the price of its drafts was not varied."""
     if row["low_s"] == row["high_s"]:
         return ""
     return f", {row['low_change']:+.1%} to {row['high_change']:+.1%}"
 
 
 def _figure() -> tuple[Any, Any]:
-    import matplotlib
+    import matplotlib  # here, because it takes a second to import and only the page needs it
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
@@ -80,7 +90,7 @@ def _image(figure: Any) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     plt.close(figure)
-    title = html.escape(figure.axes[0].get_title())
+    title = html.escape(figure.axes[0].get_title(), quote=True)
     return f"<img alt='{title}' src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"
 
 
@@ -91,16 +101,19 @@ def _bars(arms: Mapping[str, Mapping[str, float]]) -> Any:
         if row["low_s"] != row["high_s"]:
             axes.plot([row["low_s"], row["high_s"]], [name, name], "|-", color="black")
     axes.invert_yaxis()
-    axes.set(xlabel="rollout time (s)", title="Expected rollout time, and its range")
+    axes.set(xlabel="rollout time (s)", title="Expected rollout time and its range")
     return figure
 
 
-def _live(timelines: Mapping[str, Mapping[str, Any]], scale: float) -> Any:
+def _live_requests(timelines: Mapping[str, Mapping[str, Any]], scale: float) -> Any:
     figure, axes = _figure()
     for name, line in timelines.items():
         axes.step(line["time_s"], line["live"] * scale, where="post", label=name)
     axes.set(
-        xlabel="time in rollout (s)", ylabel="live requests an engine", title="Live requests, last step", ylim=(0, None)
+        xlabel="time in rollout (s)",
+        ylabel="live requests per engine",
+        title="Live requests in the last simulated step",
+        ylim=(0, None),
     )
     axes.legend()
     return figure
@@ -110,15 +123,15 @@ def _speedup(curve: Sequence[tuple[int, float, float]]) -> Any:
     figure, axes = _figure()
     live = [point[0] for point in curve]
     axes.plot(live, [point[1] for point in curve], "o-", label="expected")
-    axes.plot(live, [point[2] for point in curve], "o--", label="drafts dearer")
+    axes.plot(live, [point[2] for point in curve], "o--", label="if drafts are dearer")
     axes.axhline(1, color="0.6", linewidth=1)
     axes.set_xscale("log", base=2)
     axes.set_xticks(live[::2], [str(n) for n in live[::2]])
     axes.minorticks_off()
     axes.set(
-        xlabel="live requests an engine",
+        xlabel="live requests per engine",
         ylabel="speedup of decoding",
-        title="What a pass gains at the best draft limit, by live requests",
+        title="Speedup of decoding at the best draft limit",
     )
     axes.legend()
     return figure

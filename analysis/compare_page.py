@@ -1,4 +1,4 @@
-"""Runs on one self-contained HTML page: what a W&B report of the same panels would show, without an account."""
+"""Runs on one self-contained HTML page. It shows what a W&B report of the same panels would, without an account."""
 
 import html
 import io
@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis import panels
 
-STYLE = (
+CSS = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "table{border-collapse:collapse}td,th{padding:.3rem .8rem;border-bottom:1px solid #ddd;text-align:right}"
     "td:first-child,th:first-child{text-align:left}pre{background:#f4f4f4;padding:1rem;overflow-x:auto}"
@@ -22,15 +22,18 @@ def write(
     lines: Sequence[str],
     runs: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> None:
-    """Write the page. table: header first. lines: what differs. runs: label -> rows of metrics.jsonl."""
-    head, *rows = table
+    """Write the page.
+
+    table: its first line is the header. lines: the report of what differs. runs: name -> rows of metrics.jsonl.
+    """
+    header, *rows = table
     picture = io.StringIO()
     panels.draw(runs, panels.PANELS, picture, "svg")
     svg = picture.getvalue()
     path.write_text(
         "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-        f"<title>Curves</title><style>{STYLE}</style><h1>Curves: {html.escape(', '.join(runs))}</h1><table><tr>"
-        + "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+        f"<title>Curves</title><style>{CSS}</style><h1>Curves: {html.escape(', '.join(runs))}</h1><table><tr>"
+        + "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
         + "</tr>"
         + "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         + f"</table><h2>What differs</h2><pre>{html.escape(chr(10).join(lines))}</pre>"
