@@ -1,6 +1,6 @@
 """Constants that the history drafter's two implementations, native and reference, share. They are not options.
 
-The values were chosen by replay of parts of recorded traces (docs/log.md, 2026-11-21).
+The values were chosen by replay of parts of recorded traces (docs/notes/2026-11-21-drafter-second-pass.md).
 
 A fallback lookup is one in other problems' texts, or one behind a drafted token where no occurrence agrees with the
 draft any more. It visits fewer occurrences than the lookup of a draft's first token.

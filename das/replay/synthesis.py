@@ -23,10 +23,10 @@ import numpy as np
 from das.replay.workload import Workload, workload
 
 # Standard deviation of the logarithm of a run's length. Of 0.5, 1, 1.5 and 2, for all traces alike, 1 and 1.5 come
-# within 2.5 % of what the `marginal` budget gets out of recorded text when fixed drafts get the same (docs/log.md).
+# within 2.5 % of what the `marginal` budget gets out of recorded text when fixed drafts get the same (docs/notes).
 SPREAD = 1.0
 # Long responses repeat others less: a response's mean run falls with this power of its length over its problem's mean.
-# Of 0, 0.3 and 0.6, 0.3 brings the time of three traces within 5 %, with fixed drafts (docs/log.md).
+# Of 0, 0.3 and 0.6, 0.3 brings the time of three traces within 5 %, with fixed drafts (docs/notes).
 SLOPE = 0.3
 
 
