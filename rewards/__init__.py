@@ -1,1 +1,1 @@
-"""Rewards: functions from response texts and references to numbers."""
+"""Rewards: functions that map response texts and references to numbers."""

@@ -1,8 +1,9 @@
-"""Reward for code: 1.0 where the response's last code block passes all tests of its problem in the sandbox, else 0.0.
+"""Reward for code: 1.0 if the response's last code block passes all tests of its problem in the sandbox, else 0.0.
 
-A problem's tests are a JSON string (one column of a data set, whatever the form): {"entry", "tests", "prefix"} for
-functions, where `tests` defines check(candidate), `entry` is the expression for the candidate and `prefix` goes before
-the solution; {"tests": [[input, output], ...]} for programs.
+The tests of a problem are a JSON string, so that they fit into one column of a data set. There are two forms.
+For functions it is {"entry", "tests", "prefix"}: `tests` is source that defines check(candidate), `entry` is the
+expression that gives the candidate, and `prefix` is put before the solution.
+For programs it is {"tests": [[input, output], ...]}.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNOREC
 
 
 def code_of(completion: str) -> str:
-    """The last complete fenced block; empty where there is none: an unfinished text has no answer."""
+    """The last complete fenced block. Empty if there is none: an unfinished response has no answer."""
     blocks = _BLOCK.findall(completion)
     return str(blocks[-1]) if blocks else ""
 
 
 def leetcode_tests(text: str) -> str:
-    """Tests of a DeepCoder row: the text ends in check(EXPRESSION). Raises ValueError for anything else."""
+    """Tests of a DeepCoder row, whose text ends in check(EXPRESSION). Raises ValueError for any other text."""
     try:
         *body, last = ast.parse(text).body
         match last:
@@ -32,12 +33,12 @@ def leetcode_tests(text: str) -> str:
                 tests = ast.unparse(ast.Module(body, []))
                 return json.dumps({"entry": ast.unparse(entry), "tests": tests, "prefix": ""})
     except (SyntaxError, ValueError) as error:
-        raise ValueError(f"tests that are no Python: {error}") from error
+        raise ValueError(f"tests that are not Python: {error}") from error
     raise ValueError(f"tests that do not end in check(...): {text[-80:]!r}")
 
 
 def humaneval_tests(row: dict[str, str]) -> str:
-    """Tests of a HumanEval row; they may use the functions that its prompt defines, and so may solutions."""
+    """Tests of a HumanEval row. The tests and the solution may use the functions that the row's prompt defines."""
     prompt = row["prompt"]
     return json.dumps(
         {"entry": row["entry_point"], "tests": f"{prompt}\n{row['test']}", "prefix": f"{prompt}    pass\n"}
@@ -45,14 +46,13 @@ def humaneval_tests(row: dict[str, str]) -> str:
 
 
 def program_tests(cases: list[tuple[str, str]]) -> str:
-    """Tests of a program: pairs of standard input and expected standard output, compared word by word."""
+    """Tests of a program. cases: (standard input, expected standard output), which is compared word by word."""
     return json.dumps({"tests": cases})
 
 
 def job(source: str, tests: str) -> dict[str, Any]:
-    """What the sandbox runs. Raises ValueError for tests of another form."""
-    found = json.loads(tests)
-    match found:
+    """The job that the sandbox runs. Raises ValueError for tests of another form."""
+    match json.loads(tests):
         case {"entry": str(entry), "tests": str(checks), "prefix": str(prefix)}:
             return {"source": prefix + source, "entry": entry, "tests": checks}
         case {"tests": [[_, _], *_] as cases}:
@@ -61,7 +61,7 @@ def job(source: str, tests: str) -> dict[str, Any]:
 
 
 class CodeReward:
-    """Judges completions; keeps the verdicts of the last call for whoever asks why."""
+    """Judges completions. `verdicts` holds the verdicts of the last call, with their reasons."""
 
     def __init__(self, sandbox: Sandbox):
         self.sandbox = sandbox

@@ -1,9 +1,11 @@
-"""Fork server: a jailed process that has imported what solutions need and forks a fresh, confined child for each.
+"""Fork server: a jailed process that has imported what solutions need. It forks a fresh, confined child for each one.
 
-It never sees tests, answers or solutions: those reach the child through pipes that the judge (rewards/judge.py) made.
-So no child can find anything of another in its memory, and none can find an expected value. Protocol on the control
-socket: `R` with three descriptors (requests in, replies out, standard output) starts a child, `T` asks for its CPU
-seconds so far, `K` kills it; after every child its wait status and CPU seconds are sent back.
+The fork server never sees tests, answers or solutions: they reach the child through pipes that the judge
+(rewards/judge.py) made. So a child's memory holds nothing of another solution, and no expected value.
+
+The judge sends orders over the control socket. `R`, with three descriptors (requests in, replies out, standard output),
+starts a child. `T` asks for the child's CPU seconds so far. `K` kills the child. When a child has ended, the fork
+server sends back its wait status and its CPU seconds.
 """
 
 from __future__ import annotations
@@ -28,17 +30,20 @@ from rewards.isolation import Limits
 from rewards.solution import answer_calls, read_frame, run_program
 
 REPORT = struct.Struct("<id")  # wait status, CPU seconds
-RUNNING = -1  # in place of a wait status
-BROKEN = 111  # exit status of a child that could not be confined; the log says why
+RUNNING = -1  # stands in a report for the wait status of a child that has not ended
+BROKEN = 111  # exit status of a child that could not be confined; its traceback is in the log
 
 
 def main() -> None:
-    """Arguments: control socket, full or weak, the jail's folder, limits as JSON. Ends with its judge."""
+    """Serve one judge, and end when it ends.
+
+    Arguments: the descriptor of the control socket, full or weak, the jail's folder, limits as JSON.
+    """
     control = socket.socket(fileno=int(sys.argv[1]))
     jailed, root, limits = sys.argv[2] == "full", sys.argv[3], Limits(**json.loads(sys.argv[4]))
     sys.argv = [""]
     die_with_parent()
-    Path("/proc/self/oom_score_adj").write_text("1000")  # short of memory, the kernel ends a solution, not the trainer
+    Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, the kernel kills this, not the trainer
     null = os.open(os.devnull, os.O_RDWR)
     try:
         forker = _Jailed(control, root, null, limits) if jailed else _Forker(null, limits)
@@ -46,23 +51,23 @@ def main() -> None:
         control.sendall(f"E{error.strerror}\n".encode())
         return
     gc.collect()
-    gc.freeze()  # children do not touch, and so do not copy, what is here already
+    gc.freeze()  # children then do not touch what is in memory already, and so do not copy it
     control.sendall(b"S\n")
     while True:
         byte, fds, _, _ = socket.recv_fds(control, 1, 3)
         if not byte:
             return
-        if byte == b"R":  # a T or K here came too late for its child
+        if byte == b"R":  # the others are a T or K that came after its child had ended: they are ignored
             pid = forker.fork(fds)
             for fd in fds:
                 os.close(fd)
-            with suppress(BrokenPipeError):  # the judge is gone, and the next read says so
+            with suppress(BrokenPipeError):  # the judge has ended, which the next read notices
                 control.sendall(REPORT.pack(*_wait(control, pid)))
 
 
 def _wait(control: socket.socket, pid: int) -> tuple[int, float]:
-    """Wait for a child's end, or the order to kill it; return its wait status and CPU seconds."""
-    clock = ~pid << 3 | 2  # of its CPU time, as the kernel numbers them
+    """Wait until a child ends, obeying the judge meanwhile. Returns the child's wait status and CPU seconds."""
+    clock = ~pid << 3 | 2  # number of the clock that measures its CPU time, by the kernel's rule
     ended = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
@@ -72,8 +77,8 @@ def _wait(control: socket.socket, pid: int) -> tuple[int, float]:
         if ordered == b"T":
             control.sendall(REPORT.pack(RUNNING, time.clock_gettime(clock)))
             continue
-        os.kill(pid, signal.SIGKILL)  # in a jail process 1 of its namespace: nothing of it is left
-        if not ordered:  # the judge is gone
+        os.kill(pid, signal.SIGKILL)  # in a jail it is process 1 of its namespace, so all its processes end
+        if not ordered:  # the judge has ended
             os._exit(0)
     os.close(ended)
     _, status, usage = os.wait4(pid, 0)
@@ -81,7 +86,7 @@ def _wait(control: socket.socket, pid: int) -> tuple[int, float]:
 
 
 class _Forker:
-    """Forks confined children without namespaces: the weaker mode."""
+    """Forks confined children without namespaces (isolation=weak)."""
 
     jailed = False
 
@@ -90,21 +95,21 @@ class _Forker:
         self.nobody = os.getuid() == 0
 
     def fork(self, fds: list[int]) -> int:
-        """Start a child on (requests, replies, output) and return its process id."""
+        """Start a child. fds: requests in, replies out, standard output. Returns its process id."""
         pid = os.fork()
         if pid == 0:
             self._child(fds)
         return pid
 
     def _child(self, fds: list[int]) -> NoReturn:
-        """Read the job, close everything else, give up all rights, run the solution."""
+        """Read the job, close all other descriptors, give up all rights, run the solution."""
         status = BROKEN
         try:
             requests, replies, output = fds
-            kept = [self.null, output, 2, requests, replies, self.null]
-            for target, fd in enumerate([os.dup2(fd, 200 + i) for i, fd in enumerate(kept)]):
+            wanted_fds = [self.null, output, 2, requests, replies, self.null]
+            for target, fd in enumerate([os.dup2(fd, 200 + i) for i, fd in enumerate(wanted_fds)]):
                 os.dup2(fd, target)
-            os.closerange(len(kept), 256)
+            os.closerange(len(wanted_fds), 256)
             job = values.decode(read_frame(3) or b"")
             if job["stdin"] is None:
                 os.dup2(5, 1)
@@ -112,7 +117,7 @@ class _Forker:
                 _give_stdin(job["stdin"])
                 os.closerange(3, 5)
             isolation.confine(self.limits, self.jailed, self.nobody)
-            os.dup2(5, 2)  # until here errors are ours, and go to the log
+            os.dup2(5, 2)  # errors until here are our own and go to the log; the solution's do not
             os.close(5)
             status = 1
             if job["stdin"] is None:
@@ -120,8 +125,8 @@ class _Forker:
             else:
                 run_program(job["source"])
             status = 0
-        except SystemExit as leaving:
-            status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        except SystemExit as request:
+            status = request.code if isinstance(request.code, int) else int(request.code is not None)
         except BaseException:
             if status == BROKEN:
                 traceback.print_exc()
@@ -130,7 +135,7 @@ class _Forker:
 
 
 class _Jailed(_Forker):
-    """Lives in a jail, as process 1 of a PID namespace; every child is process 1 of a new one."""
+    """Lives in a jail, as process 1 of a PID namespace. Every child is process 1 of a new PID namespace."""
 
     jailed = True
 
@@ -139,7 +144,7 @@ class _Jailed(_Forker):
         isolation.unshare(isolation.NEWUSER)
         control.sendall(b"U\n")
         if control.recv(1) != b"M":
-            raise OSError(0, "the judge could not map ids")
+            raise OSError(0, "the judge could not map user ids")
         self.nobody = len(Path("/proc/self/uid_map").read_text().splitlines()) == 2
         isolation.unshare(isolation.NEWNS | isolation.NEWNET | isolation.NEWIPC | isolation.NEWUTS | isolation.NEWPID)
         inner = os.fork()
@@ -151,7 +156,7 @@ class _Jailed(_Forker):
         isolation.enter_jail(root)
 
     def fork(self, fds: list[int]) -> int:
-        """See _Forker."""
+        """Start a child in a PID namespace of its own: see _Forker."""
         isolation.unshare(isolation.NEWPID)
         pid = super().fork(fds)
         isolation.rejoin_pid_namespace(self.namespace)
@@ -159,9 +164,10 @@ class _Jailed(_Forker):
 
 
 def _give_stdin(text: str) -> None:
-    given = os.memfd_create("stdin")
-    with os.fdopen(os.dup(given), "wb") as file:
+    """Make `text` this process's standard input."""
+    fd = os.memfd_create("stdin")
+    with os.fdopen(os.dup(fd), "wb") as file:
         file.write(text.encode())
-    os.lseek(given, 0, os.SEEK_SET)
-    os.dup2(given, 0)
-    os.close(given)
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.dup2(fd, 0)
+    os.close(fd)

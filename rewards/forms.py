@@ -1,6 +1,6 @@
-"""Tests of published problem sets in the form that rewards/code.py takes.
+"""Convert the tests of published problem sets into the JSON string that rewards/code.py takes.
 
-Every function returns that JSON string, or raises ValueError for tests that cannot be judged.
+Every function here returns that string, or raises ValueError for tests that cannot be used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from rewards.code import humaneval_tests, leetcode_tests, program_tests
 
-# Calls with their accepted results. Sequences count by what is in them: JSON knows no tuples.
+# Calls with their accepted results. Results are compared as JSON, so a tuple equals the list of its items.
 _CALLS = """
 import json
 
@@ -29,104 +29,110 @@ def check(candidate):
 """
 
 
-def tests_of(form: str, tests: Any, row: Mapping[str, Any], most: int | None) -> str:
-    """Tests of one problem. form: one of FORMS. row: all columns. most: how many at most, null for all."""
-    return FORMS[form](tests, row, most)
+def tests_of(form: str, tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
+    """Tests of one problem. form: one of FORMS. row: all columns of the problem. max_tests: None for all tests."""
+    return FORMS[form](tests, row, max_tests)
 
 
-def _humaneval(tests: Any, row: Mapping[str, Any], most: int | None) -> str:
-    """`tests` defines check(candidate); the row's `prompt` what both sides may use."""
-    texts = {"test": tests, "prompt": row.get("prompt"), "entry_point": row.get("entry_point")}
-    needed = {name: value for name, value in texts.items() if isinstance(value, str)}
-    if needed.keys() < texts.keys():
+def _humaneval(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
+    """`tests` defines check(candidate). The row's `prompt` defines what tests and solution may use."""
+    columns = {"test": tests, "prompt": row.get("prompt"), "entry_point": row.get("entry_point")}
+    texts = {name: value for name, value in columns.items() if isinstance(value, str)}
+    if texts.keys() < columns.keys():
         raise ValueError("HumanEval tests need text in the columns prompt, entry_point and test")
-    return humaneval_tests(needed)
+    return humaneval_tests(texts)
 
 
-def _mbpp(tests: Any, row: Mapping[str, Any], most: int | None) -> str:
-    """A list of assert statements; the function's name is what they call and the row's `code` defines."""
+def _mbpp(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
+    """`tests` is a list of assert statements.
+
+    The candidate is the function that they call and that the row's `code` defines.
+    """
     if not isinstance(tests, Sequence) or isinstance(tests, str) or not all(isinstance(line, str) for line in tests):
-        raise ValueError("MBPP tests are no list of assert statements")
-    before = row.get("test_imports") or row.get("test_setup_code") or []
-    setup = [before] if isinstance(before, str) else list(before)
+        raise ValueError("MBPP tests are not a list of assert statements")
+    setup_code = row.get("test_imports") or row.get("test_setup_code") or []
+    setup_lines = [setup_code] if isinstance(setup_code, str) else list(setup_code)
     try:
         defined = {node.name for node in ast.parse(str(row.get("code"))).body if isinstance(node, ast.FunctionDef)}
         body = ast.parse("\n".join(tests))
     except SyntaxError as error:
-        raise ValueError(f"tests or code that are no Python: {error}") from error
+        raise ValueError(f"tests or code that are not Python: {error}") from error
     called = [node.func.id for node in ast.walk(body) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     entries = sorted(defined & set(called))
     if len(entries) != 1:
         raise ValueError(f"tests that call {' and '.join(entries) or 'no function'} of the reference solution")
     check = ["def check(candidate):", *(f"    {line}" for line in ast.unparse(body).split("\n"))]
-    return json.dumps({"entry": entries[0], "tests": "\n".join([*setup, *check]), "prefix": ""})
+    return json.dumps({"entry": entries[0], "tests": "\n".join([*setup_lines, *check]), "prefix": ""})
 
 
-def _deepcoder(tests: Any, row: Mapping[str, Any], most: int | None) -> str:
-    """DeepCoder's parts: {functional: source}, {inputs, outputs, fn_name?}, or a list of {input, output, ...}."""
-    found = json.loads(tests) if isinstance(tests, str) else tests
-    match found:
+def _deepcoder(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
+    """`tests` is {functional: source}, {inputs, outputs, fn_name?} or a list of {input, output, ...}."""
+    tests = json.loads(tests) if isinstance(tests, str) else tests
+    match tests:
         case {"functional": str(source)}:
             return leetcode_tests(source)
         case {"inputs": [*inputs], "outputs": [*outputs]}:
             cases = list(zip(inputs, outputs, strict=False))
-            name = found.get("fn_name")
-        case [_, *_] if all(isinstance(case, dict) and {"input", "output"} <= case.keys() for case in found):
-            cases = [(case["input"], case["output"]) for case in found]
-            name = _function(found[0], row)
+            name = tests.get("fn_name")
+        case [_, *_] if all(isinstance(case, dict) and {"input", "output"} <= case.keys() for case in tests):
+            cases = [(case["input"], case["output"]) for case in tests]
+            name = _function_name(tests[0], row)
         case _:
-            raise ValueError(f"tests of an unknown form: {str(found)[:80]}")
-    # The longest inputs are the hardest and the ones that slow solutions fail: as DeepCoder's own reward chooses.
-    cases = sorted(cases, key=lambda case: -len(str(case[0])))[:most]
+            raise ValueError(f"tests of an unknown form: {str(tests)[:80]}")
+    # The longest inputs are kept: they are the hardest, and slow solutions fail them. DeepCoder's own reward does the
+    # same.
+    cases = sorted(cases, key=lambda case: -len(str(case[0])))[:max_tests]
     if not cases:
         raise ValueError("no tests")
     if not name:
-        return program_tests([(_joined(given), _joined(_lines(wanted))) for given, wanted in cases])
-    calls = json.dumps([_call(given, wanted) for given, wanted in cases])
-    # Solutions come as a method of LeetCode's class or as a plain function.
+        return program_tests([(_joined(stdin), _joined(_lines(expected))) for stdin, expected in cases])
+    calls = json.dumps([_call(arguments, expected) for arguments, expected in cases])
+    # A solution is either a method of LeetCode's class or a plain function.
     entry = f"Solution().{name} if 'Solution' in globals() else {name}"
     return json.dumps({"entry": entry, "tests": _CALLS.format(cases=calls), "prefix": ""})
 
 
-def _function(case: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
-    """Name of the function to call; None for programs."""
+def _function_name(case: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
+    """Name of the function to call; None for a program."""
     if case.get("type") == "function_call":
         return str(case.get("fn_name") or "") or None
     if case.get("testtype") != "functional":
         return None
     for metadata in (case.get("metadata"), row.get("metadata")):
-        named = json.loads(metadata) if isinstance(metadata, str) and metadata else metadata
-        if named and named.get("func_name"):
-            return str(named["func_name"])
-    return None  # some rows say functional and have only standard input and output
+        fields = json.loads(metadata) if isinstance(metadata, str) and metadata else metadata
+        if fields and fields.get("func_name"):
+            return str(fields["func_name"])
+    return None  # some rows are marked functional but have only standard input and output
 
 
-def _lines(wanted: Any) -> Any:
-    """Lines of standard output, out of a list around the list of them."""
-    return wanted[0] if isinstance(wanted, list) and len(wanted) == 1 and isinstance(wanted[0], list) else wanted
+def _lines(expected: Any) -> Any:
+    """Expected standard output. Some rows have the list of its lines inside another list, which is removed."""
+    nested = isinstance(expected, list) and len(expected) == 1 and isinstance(expected[0], list)
+    return expected[0] if nested else expected
 
 
-def _joined(part: Any) -> str:
-    """Standard input or output, given as text or line by line."""
-    return "\n".join(map(str, part)) if isinstance(part, list) else str(part)
+def _joined(text: Any) -> str:
+    """Standard input or output as one text. Rows have it as one text or as a list of lines."""
+    return "\n".join(map(str, text)) if isinstance(text, list) else str(text)
 
 
-def _call(given: Any, wanted: Any) -> tuple[list[Any], list[Any]]:
-    """Arguments of a call and the results that count as right.
+def _call(arguments: Any, expected: Any) -> tuple[list[Any], list[Any]]:
+    """Arguments of a call, and the results that count as right.
 
-    LiveCodeBench writes both as JSON, an argument a line. TACO has plain values, the result within a list or not.
+    LiveCodeBench writes both as JSON, with one argument on each line. TACO has plain values; some of its results are
+    inside a list.
     """
-    if not isinstance(given, str):
-        return given, _accepted(wanted)
-    arguments = [json.loads(line) for line in given.split("\n") if line.strip()]
+    if not isinstance(arguments, str):
+        return arguments, _accepted(expected)
+    arguments = [json.loads(line) for line in arguments.split("\n") if line.strip()]
     try:
-        return arguments, [json.loads(wanted)]
-    except (TypeError, ValueError):  # a plain value after all
-        return arguments, _accepted(wanted)
+        return arguments, [json.loads(expected)]
+    except (TypeError, ValueError):  # the result is a plain value, although the arguments are JSON
+        return arguments, _accepted(expected)
 
 
-def _accepted(wanted: Any) -> list[Any]:
-    return [wanted, wanted[0]] if isinstance(wanted, list) and wanted else [wanted]
+def _accepted(expected: Any) -> list[Any]:
+    return [expected, expected[0]] if isinstance(expected, list) and expected else [expected]
 
 
 FORMS: dict[str, Callable[[Any, Mapping[str, Any], int | None], str]] = {

@@ -1,7 +1,7 @@
-"""What Linux puts around a solution: namespaces, resource limits, a list of allowed system calls.
+"""Confine a solution with what Linux offers: namespaces, resource limits, a list of allowed system calls.
 
-Used by the fork server (rewards/forkserver.py): `enter_jail` once for itself, `confine` in every child it forks. Both
-call the kernel through ctypes; every call that fails raises OSError.
+The fork server (rewards/forkserver.py) calls `enter_jail` once for itself, and `confine` in every child that it forks.
+Both call the kernel through ctypes. Every call that fails raises OSError.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from das.process import die_with_parent
 
-LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
@@ -25,60 +25,61 @@ NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
-_SYS_PIVOT_ROOT, _SYS_MOUNT_SETATTR, _SYS_CAPSET = 155, 442, 126  # x86_64, as everything below
+_SYS_PIVOT_ROOT, _SYS_MOUNT_SETATTR, _SYS_CAPSET = 155, 442, 126  # numbers of x86_64, like all numbers below
 NOBODY = 65534
 
-
-WALL_TIME = "wall time"  # why a solution failed that was ended by the clock
-# A solution that had less of a core than this over its whole time is taken to sleep; with more it computes, on a busy
-# machine.
-LEAST_SHARE = 1 / 20
+WALL_TIME = "wall time"  # the verdict's reason for a solution that was ended by the clock
+# A solution that used less than this share of a core since it started counts as asleep. One that used more is
+# computing, on a machine that is busy with other work.
+MIN_CPU_SHARE = 1 / 20
 
 
 @dataclass(frozen=True)
 class Limits:
     """What one solution may use."""
 
-    cpu_s: int = 4  # seconds of CPU time, all tests together
-    wall_s: float = 10.0  # seconds by the clock, then a solution that sleeps is ended
-    memory_mb: int = 1024  # MiB of address space, the interpreter's own 150 included
-    file_mb: int = 16  # MiB in its temporary directory, all files together
+    cpu_s: int = 4  # seconds of CPU time for all tests together
+    wall_s: float = 10.0  # seconds by the clock, after which a solution that sleeps is ended
+    memory_mb: int = 1024  # MiB of address space; the interpreter itself takes 150 of them
+    file_mb: int = 16  # MiB for all files of its temporary directory together
     output_kb: int = 4096  # KiB of standard output, or of one returned value
     open_files: int = 64
 
     @property
-    def longest_s(self) -> float:
-        """Seconds by the clock that no solution exceeds, however little it computes."""
-        return max(self.wall_s, self.cpu_s / LEAST_SHARE)
+    def max_wall_s(self) -> float:
+        """Seconds by the clock that no solution exceeds, however slowly it computes."""
+        return max(self.wall_s, self.cpu_s / MIN_CPU_SHARE)
 
 
 def _call(name: str, *arguments: object) -> None:
-    """Call a libc function that returns 0, or raise OSError."""
-    if getattr(LIBC, name)(*arguments) != 0:
+    """Call a libc function. Raises OSError unless it returns 0."""
+    if getattr(_LIBC, name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 def _system_call(name: str, number: int, *arguments: object) -> None:
-    if LIBC.syscall(number, *arguments) != 0:
+    """Make the system call of this number. Raises OSError unless it returns 0."""
+    if _LIBC.syscall(number, *arguments) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{name}: {os.strerror(error)}")
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces named by `flags` for new ones. Raises OSError."""
+    """Leave the namespaces that `flags` names and enter new ones. Raises OSError."""
     _call("unshare", flags)
 
 
 def rejoin_pid_namespace(fd: int) -> None:
-    """Let children be born into the namespace behind `fd` again. Raises OSError."""
+    """Let future children start in the PID namespace behind `fd` again. Raises OSError."""
     _call("setns", fd, NEWPID)
 
 
 def map_ids(pid: int) -> None:
-    """Give the new user namespace of process `pid` its ids; called by its parent. Raises OSError.
+    """Map user and group ids into the new user namespace of the child process `pid`. Raises OSError.
 
-    Root inside is this user outside. A real root adds nobody, which the solutions then run as.
+    Root inside the namespace is this user outside. If this user is the real root, the user nobody is mapped too, and
+    solutions then run as nobody.
     """
     proc = Path(f"/proc/{pid}")
     nobody = f"{NOBODY} {NOBODY} 1\n" if os.getuid() == 0 else ""
@@ -93,9 +94,10 @@ def _mount(source: str, target: str, kind: str | None, flags: int, options: str 
 
 
 def enter_jail(root: str) -> None:
-    """Make a file system of read-only libraries and an empty /tmp the only one there is; `root` is an empty folder.
+    """Replace the file system by one that holds only read-only libraries and an empty /tmp. Raises OSError.
 
-    Needs new user and mount namespaces. No /proc, /dev, /etc, /home, nor the project. Raises OSError.
+    root: an empty folder, on which the new file system is built. The process must already be in a new user namespace
+    and a new mount namespace. Afterwards it has no /proc, /dev, /etc or /home, and no access to the project.
     """
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     _mount("jail", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=1m")
@@ -105,20 +107,20 @@ def enter_jail(root: str) -> None:
             target = root + library
             os.makedirs(target, exist_ok=True)
             _mount(library, target, None, _MS_BIND | _MS_REC)
-    os.makedirs(f"{root}/tmp", exist_ok=True)  # it is there if the libraries lie in /tmp; solutions do not see those
+    os.makedirs(f"{root}/tmp", exist_ok=True)  # exists already if the libraries are in /tmp; solutions do not see those
     os.chdir(root)
     _system_call("pivot_root", _SYS_PIVOT_ROOT, b".", b".")
     _call("umount2", b".", _MNT_DETACH)
     os.chdir("/")
-    read_only = struct.pack("QQQQ", 1 | 2 | 4, 0, 0, 0)  # attributes to set: RDONLY, NOSUID, NODEV
+    read_only = struct.pack("QQQQ", 1 | 2 | 4, 0, 0, 0)  # sets RDONLY, NOSUID and NODEV
     _system_call("mount_setattr", _SYS_MOUNT_SETATTR, -1, b"/", 0x8000, read_only, len(read_only))  # AT_RECURSIVE
 
 
 def confine(limits: Limits, jailed: bool, nobody: bool) -> None:
-    """Last step of a forked child before it runs foreign code; there is no way back. Raises OSError.
+    """Give up all rights for good. A forked child calls this last, before it runs foreign code. Raises OSError.
 
-    jailed: it was born into a new PID namespace of the jail, and gets a temporary directory of its own. Otherwise it
-    can open no file at all. nobody: change to that user.
+    jailed: whether the child is in the jail, in a PID namespace of its own. It then gets a temporary directory of its
+    own; without the jail it cannot open any file. nobody: whether to change to the user nobody.
     """
     if jailed:
         unshare(NEWNS)
@@ -128,7 +130,7 @@ def confine(limits: Limits, jailed: bool, nobody: bool) -> None:
     else:
         os.setsid()
         os.chdir("/")
-    for what, amount in (
+    for limit, amount in (
         (resource.RLIMIT_CPU, limits.cpu_s),
         (resource.RLIMIT_AS, limits.memory_mb << 20),
         (resource.RLIMIT_FSIZE, limits.file_mb << 20),
@@ -137,7 +139,7 @@ def confine(limits: Limits, jailed: bool, nobody: bool) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_STACK, 64 << 20),
     ):
-        resource.setrlimit(what, (amount, amount))
+        resource.setrlimit(limit, (amount, amount))
     if nobody:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -149,8 +151,9 @@ def confine(limits: Limits, jailed: bool, nobody: bool) -> None:
     _filter_system_calls(files=jailed)
 
 
-# What Python needs to compute, and in a jail to use files: names and x86_64 numbers. All else fails with EPERM: no
-# processes or threads, sockets, signals to others, mounts, shared memory, exec, ioctl.
+# The system calls that Python needs to compute, and those that it needs to use files in a jail, with their x86_64
+# numbers. Every other call fails with EPERM: a solution has no processes or threads, sockets, signals to other
+# processes, mounts, shared memory, exec or ioctl.
 _COMPUTE = {
     "read": 0, "write": 1, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "poll": 7, "lseek": 8, "mmap": 9,
     "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15,
@@ -169,14 +172,17 @@ _FILES = {
     "rename": 82, "mkdir": 83, "rmdir": 84, "unlink": 87, "chmod": 90, "mkdirat": 258, "unlinkat": 263,
     "renameat": 264, "utimensat": 280, "renameat2": 316,
 }  # fmt: skip
-_FCNTL, _FCNTL_COMMANDS = 72, (0, 1, 2, 3, 4, 1030)  # duplicate, get and set flags: not F_SETOWN, which sends signals
+_FCNTL, _FCNTL_COMMANDS = 72, (0, 1, 2, 3, 4, 1030)  # duplicate, get and set flags; not F_SETOWN, which sends signals
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # 1: EPERM
 _X86_64 = 0xC000003E
 
 
 def _program(files: bool) -> list[tuple[int, int, int, int]]:
-    """Berkeley packet filter over struct seccomp_data: number at 0, architecture at 4, arguments from 16."""
+    """The filter as Berkeley packet filter instructions: (operation, jump if true, jump if false, operand).
+
+    They read struct seccomp_data: the call's number is at offset 0, the architecture at 4, the arguments from 16 on.
+    """
     allow, refuse = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)
     program = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, _X86_64), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     for number in (*_COMPUTE.values(), *(_FILES.values() if files else ())):
@@ -188,6 +194,7 @@ def _program(files: bool) -> list[tuple[int, int, int, int]]:
 
 
 def _filter_system_calls(files: bool) -> None:
+    """Install the filter in this process. files: whether to allow the calls that use files. Raises OSError."""
     if platform.machine() != "x86_64":
         raise OSError(0, f"the list of allowed system calls is for x86_64, not {platform.machine()}")
     code = b"".join(struct.pack("HBBI", *step) for step in _program(files))

@@ -1,9 +1,10 @@
-"""Judge: a trusted process that runs tests against a solution which lives in the sandbox.
+"""Judge: a trusted process that runs tests against a solution, which runs in the sandbox.
 
-It alone knows the expected values. `candidate`, as the tests call it, sends the arguments to a confined child and
-returns what comes back as plain data (rewards/values.py), so the comparison happens here, on real values: a solution
-can answer what it likes, but there is no verdict for it to write, no check to patch and no answer to find. Jobs come as
-JSON lines on standard input, verdicts leave the same way.
+The judge alone knows the expected values. The tests call `candidate`, which sends the arguments to a confined child and
+returns the child's answer as plain data (rewards/values.py). So values are compared here, in the judge: a solution can
+answer anything, but it has no verdict to write, no check to patch and no expected value to find.
+
+The judge reads jobs as JSON lines from standard input and writes verdicts as JSON lines to standard output.
 """
 
 from __future__ import annotations
@@ -25,33 +26,37 @@ from typing import Any
 from das.process import die_with_parent
 from rewards import isolation, values
 from rewards.forkserver import REPORT, RUNNING
-from rewards.isolation import LEAST_SHARE, WALL_TIME, Limits
+from rewards.isolation import MIN_CPU_SHARE, WALL_TIME, Limits
 from rewards.workers import command
 
-# The fork server's whole environment, and so a solution's. Fixed hashing: sets are ordered alike in every run.
+# The complete environment of the fork server, and so of every solution. The hash seed is fixed so that sets have the
+# same order in every run.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
-_GIVEN = {
+_NAMES_FOR_TESTS = {
     "list_node": values.list_node,
     "tree_node": values.tree_node,
     "is_same_list": values.is_same_list,
     "is_same_tree": values.is_same_tree,
 }
-_LOOK_S = 0.5  # between two looks at what a solution does that is beyond its wall time
+_CHECK_S = 0.5  # seconds between two checks of the CPU time of a solution that has exceeded its wall time
 
 
 class Failed(BaseException):
-    """The solution cannot go on; tests that tolerate exceptions must not swallow this. Its text is the reason."""
+    """The solution cannot continue; the text is the reason.
+
+    It is no Exception, so that tests which tolerate exceptions do not swallow it.
+    """
 
 
 class CandidateError(Exception):
-    """The solution raised; its text is what it raised."""
+    """The solution raised an exception; the text describes that."""
 
 
 class ForkServer:
-    """The one fork server of this judge."""
+    """The fork server of this judge."""
 
     def __init__(self, isolation_mode: str, limits: Limits):
-        """Raises OSError with the kernel's reason where the machine does not allow this isolation."""
+        """Raises OSError, with the kernel's reason, where the machine does not allow this isolation."""
         self.control, theirs = socket.socketpair()
         with tempfile.TemporaryDirectory(prefix="jail-") as root:
             arguments = [str(theirs.fileno()), isolation_mode, root, json.dumps(asdict(limits))]
@@ -64,22 +69,26 @@ class ForkServer:
             )
             theirs.close()
             lines = self.control.makefile()
-            said = lines.readline()
-            if said == "U\n":
+            line = lines.readline()
+            if line == "U\n":
                 isolation.map_ids(self.process.pid)
                 self.control.sendall(b"M")
-                said = lines.readline()
-        if said != "S\n":
-            raise OSError(0, said[1:].strip() or "the fork server ended")
+                line = lines.readline()
+        if line != "S\n":
+            raise OSError(0, line[1:].strip() or "the fork server ended")
 
 
 class Child:
-    """One confined process, from fork to end. No wait is longer than its solution may take."""
+    """One confined process, from fork to end. No method waits longer than the solution may take."""
 
     def __init__(self, server: ForkServer, began: float, spent_s: float, limits: Limits):
-        """began: of the solution, as time.monotonic. spent_s: CPU seconds of its children before this one."""
+        """Start the child.
+
+        began: when the solution began, by time.monotonic(). spent_s: CPU seconds that earlier children of the same
+        solution used.
+        """
         self.began, self.spent_s, self.limits = began, spent_s, limits
-        self.look = began + limits.wall_s
+        self.next_check = began + limits.wall_s
         self.control = server.control
         self.exit: tuple[int, float] | None = None
         requests, self.requests = os.pipe()
@@ -91,32 +100,32 @@ class Child:
         os.set_blocking(self.requests, False)
 
     def _wait(self, fd: int, event: int) -> None:
-        """Wait until `fd` is ready. Raises Failed for a solution that sleeps beyond its wall time.
+        """Wait until `fd` is ready. Raises Failed for a solution that is beyond its wall time and sleeps.
 
-        One that computes is ended by its CPU time: on a busy machine that takes longer by the clock, and the verdict
-        must not depend on it.
+        A solution that computes is ended by its CPU time instead. On a busy machine that takes longer by the clock, and
+        the verdict must not depend on how busy the machine is.
         """
         poll = select.poll()
         poll.register(fd, event)
-        while not poll.poll(max(0.0, self.look - time.monotonic()) * 1000):
+        while not poll.poll(max(0.0, self.next_check - time.monotonic()) * 1000):
             self.control.sendall(b"T")
             status, cpu_s = self._report()
             if status != RUNNING:
                 return
             now = time.monotonic()
-            if self.spent_s + cpu_s < LEAST_SHARE * (now - self.began):
+            if self.spent_s + cpu_s < MIN_CPU_SHARE * (now - self.began):
                 raise Failed(WALL_TIME)
-            self.look = now + _LOOK_S
+            self.next_check = now + _CHECK_S
 
     def _report(self) -> tuple[int, float]:
-        """The fork server's next report: wait status, or RUNNING, and CPU seconds."""
+        """The fork server's next report: the child's wait status, or RUNNING, and its CPU seconds."""
         status, cpu_s = REPORT.unpack(self.control.recv(REPORT.size, socket.MSG_WAITALL))
         if status != RUNNING:
             self.exit = status, cpu_s
         return status, cpu_s
 
     def send(self, data: bytes) -> None:
-        """Send a message; a child that has ended is noticed when its reply is awaited."""
+        """Send a message. If the child has ended, this is noticed later, when its reply is awaited."""
         view = memoryview(struct.pack("<I", len(data)) + data)
         while view:
             self._wait(self.requests, select.POLLOUT)
@@ -126,7 +135,7 @@ class Child:
                 return
 
     def read(self, fd: int, size: int, exactly: bool) -> bytes:
-        """Read `size` bytes; with `exactly` an earlier end raises Failed."""
+        """Read up to `size` bytes, until the end of the stream. exactly: raise Failed if the stream ends earlier."""
         parts = bytearray()
         while len(parts) < size:
             self._wait(fd, select.POLLIN)
@@ -139,7 +148,7 @@ class Child:
         return bytes(parts)
 
     def receive(self) -> Any:
-        """The value of the next reply. Raises CandidateError for an exception, Failed for anything irregular."""
+        """The value of the next reply. Raises CandidateError for an exception, Failed for a malformed reply."""
         (size,) = struct.unpack("<I", self.read(self.replies, 4, exactly=True))
         if size > self.limits.output_kb << 10:
             raise Failed("returned too much")
@@ -153,7 +162,7 @@ class Child:
         return value
 
     def end(self) -> str:
-        """Wait for the child's end and say how it ended ("" for well). Raises Failed as every wait."""
+        """Wait until the child ends and say how it ended; "" if it ended well. Raises Failed like every wait."""
         if self.exit is None:
             self._wait(self.control.fileno(), select.POLLIN)
         if self.exit is None:
@@ -166,7 +175,7 @@ class Child:
         return f"ended by signal {-code}" if code < 0 else f"exit status {code}" if code else ""
 
     def close(self) -> float:
-        """Kill what still runs; nothing of the child is left after this. Returns its CPU seconds."""
+        """Kill the child if it still runs, and release its descriptors. Returns its CPU seconds."""
         if self.exit is None:
             self.control.sendall(b"K")
         while self.exit is None:
@@ -178,7 +187,7 @@ class Child:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one solution. tests: calls answered, or programs passed. Passing is said, never inferred."""
+    """The judgement on one solution. tests: number of calls answered, or of programs passed."""
 
     passed: bool
     why: str
@@ -186,8 +195,8 @@ class Outcome:
 
 
 def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
-    """Run `check(candidate)` of the tests."""
-    names: dict[str, Any] = dict(_GIVEN)
+    """Judge a function: run `check(candidate)` of its tests."""
+    names: dict[str, Any] = dict(_NAMES_FOR_TESTS)
     exec(compile(job["tests"], "tests", "exec"), names)
     request = {"source": job["source"], "entry": job["entry"], "stdin": None}
     child = Child(server, time.monotonic(), 0.0, limits)
@@ -201,7 +210,7 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outco
         return value
 
     if job["entry"].isidentifier():
-        names[job["entry"]] = candidate  # HumanEval's tests may call it by its name too
+        names[job["entry"]] = candidate  # HumanEval's tests may also call the function by its name
     try:
         child.send(values.encode(request))
         child.receive()
@@ -212,7 +221,7 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outco
         return Outcome(False, f"raised {error}", calls)
     except AssertionError:
         return Outcome(False, "wrong answer", calls)
-    except Exception as error:  # the tests stumble over what was returned
+    except Exception as error:  # the tests failed on a value of an unexpected kind
         return Outcome(False, f"wrong kind of answer: {type(error).__name__}", calls)
     finally:
         child.close()
@@ -220,12 +229,12 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outco
 
 
 def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
-    """Run the program once for each [input, expected output], all within the time of one solution."""
+    """Judge a program: run it once for each [input, expected output], all runs within the time of one solution."""
     began, spent_s = time.monotonic(), 0.0
-    for passed, (given, expected) in enumerate(job["tests"]):
+    for passed, (stdin, expected) in enumerate(job["tests"]):
         child = Child(server, began, spent_s, limits)
         try:
-            child.send(values.encode({"source": job["source"], "stdin": given}))
+            child.send(values.encode({"source": job["source"], "stdin": stdin}))
             output = child.read(child.output, (limits.output_kb << 10) + 1, exactly=False)
             if len(output) > limits.output_kb << 10:
                 return Outcome(False, "wrote too much", passed)
@@ -245,10 +254,10 @@ def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome
 
 
 def main() -> None:
-    """Arguments: full or weak, limits as JSON. Says {"ready": true} or {"ready": false, "why": ...}, then judges."""
-    die_with_parent()  # the end of its input is noticed between two jobs only
+    """Body of a worker (rewards/workers.py). Arguments: full or weak, limits as JSON."""
+    die_with_parent()  # the end of standard input would be noticed only between two jobs
     jobs, verdicts = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what tests print must not be taken for a verdict
+    os.dup2(2, 1)  # what tests print must not be read as a verdict
     limits = Limits(**json.loads(sys.argv[2]))
     try:
         server = ForkServer(sys.argv[1], limits)
@@ -256,11 +265,11 @@ def main() -> None:
         print(json.dumps({"ready": False, "why": error.strerror}), file=verdicts)
         return
     print(json.dumps({"ready": True}), file=verdicts)
-    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in jobs:
-        # For the tests and what they compare as much as for the solution: an answer can be built to compare slowly.
-        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + limits.cpu_s + 1, most))
+        # The judge's own CPU time is limited too, because an answer can be built to be slow to compare.
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + limits.cpu_s + 1, hard_limit))
         job = json.loads(line)
         began = time.perf_counter()
         outcome = (functional if "entry" in job else programs)(server, job, limits)

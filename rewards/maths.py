@@ -1,8 +1,8 @@
-"""Reward for maths: 1.0 where math-verify finds the boxed answer equal to the gold answer, else 0.0.
+"""Reward for maths: 1.0 if math-verify finds the boxed answer equal to the gold answer, else 0.0.
 
-math-verify stops itself by a signal, which a long computation inside C code does not notice, and nothing stops it from
-filling the memory. `MathsReward` therefore asks worker processes, which have a memory limit and can be killed;
-`accuracy_reward` is the same in this process, for texts of a policy that knows nothing of the kind.
+math-verify limits its own time by a signal. A long computation inside C code does not notice that signal, and nothing
+keeps math-verify from filling the memory. So `MathsReward` asks worker processes, which have a memory limit and can be
+killed. `accuracy_reward` computes the same reward in this process, for a policy that never writes such answers.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 from das.process import die_with_parent
 from rewards.workers import Workers, command
 
-# Seconds for each of math-verify's own three calls (gold, response, comparison), enforced through SIGALRM; parsing a
-# sane answer takes about a millisecond.
+# Seconds for each of the three calls of math-verify (parse the gold answer, parse the response, compare them), which
+# enforces them through SIGALRM. Parsing an ordinary answer takes about a millisecond.
 _TIMEOUT_S = 2
-_MEMORY_BYTES = 2 << 30  # address space of a worker; idle it has 0.06 GiB
+_MEMORY_BYTES = 2 << 30  # address space of a worker; an idle worker uses 0.06 GiB
 
 
 @lru_cache(maxsize=1)
 def _extraction() -> list[Any]:
     from math_verify import LatexExtractionConfig
 
-    # Only a boxed answer counts: without it the last bare number of an unfinished text would be taken as its answer.
+    # Only a boxed answer counts. Otherwise the last bare number of an unfinished text would be read as its answer.
     return [LatexExtractionConfig(boxed_match_priority=0)]
 
 
 @lru_cache(maxsize=65536)
 def _gold(answer: str) -> tuple[Any, ...]:
-    """Parse a gold answer once; every sibling of a problem shares it."""
+    """Parse a gold answer, once for all responses of a problem. Raises ValueError if math-verify cannot."""
     from math_verify import parse
 
     parsed = parse(f"\\boxed{{{answer}}}", extraction_config=_extraction(), parsing_timeout=_TIMEOUT_S)
@@ -44,7 +44,7 @@ def _gold(answer: str) -> tuple[Any, ...]:
 
 
 def readable(answer: str) -> bool:
-    """Whether a gold answer can be judged by at all. From the main thread, as accuracy_reward."""
+    """Whether math-verify can parse a gold answer. Call it from the main thread, like accuracy_reward."""
     try:
         return bool(_gold(answer))
     except ValueError:
@@ -52,7 +52,10 @@ def readable(answer: str) -> bool:
 
 
 def _has_box(completion: str) -> bool:
-    """Skipping texts without a box changes no result and saves the parser's search through long truncated responses."""
+    """Whether the text has a box at all.
+
+    Skipping texts without a box changes no reward, and saves the parser's search through long unfinished responses.
+    """
     return "\\boxed" in completion
 
 
@@ -61,13 +64,14 @@ _AND = re.compile(r"[\s$]*(,|(,\s*)?(and|or|\\text\{\s*(and|or)\s*\}))[\s$]*")
 
 
 def _boxed(completion: str) -> str:
-    """The last complete box, with those before it that only a comma, "and" or "or" parts from it.
+    """The last complete box, together with the boxes before it that are joined to it by only a comma, "and" or "or".
 
-    math-verify by itself takes all boxes of a text for one set, and any formula where there is no complete box: then an
-    intermediate result in a box makes a right answer wrong, and a formula of an unfinished text makes it right.
+    math-verify by itself reads all boxes of a text as one set, and any formula if there is no complete box. Then an
+    intermediate result in a box would make a right answer wrong, and a formula in an unfinished text could make it
+    right.
     """
-    opened: list[tuple[int, bool]] = []
-    boxes: list[tuple[int, int]] = []  # begin and end of those in no other
+    opened: list[tuple[int, bool]] = []  # position of each open brace, and whether it opens a box
+    boxes: list[tuple[int, int]] = []  # begin and end of each box that is inside no other box
     for token in _TOKENS.finditer(completion):
         if token[0] == "}" and opened:
             begin, is_box = opened.pop()
@@ -90,39 +94,39 @@ def _is_right(completion: str, answer: str) -> bool:
 
     if not _has_box(completion):
         return False
-    found = parse(_boxed(completion), _extraction(), extraction_mode="first_match", parsing_timeout=_TIMEOUT_S)
-    return bool(verify(list(_gold(answer)), found, timeout_seconds=_TIMEOUT_S))
+    parsed = parse(_boxed(completion), _extraction(), extraction_mode="first_match", parsing_timeout=_TIMEOUT_S)
+    return bool(verify(list(_gold(answer)), parsed, timeout_seconds=_TIMEOUT_S))
 
 
 def accuracy_reward(completions: list[str], answers: list[str]) -> list[float]:
-    """Return 1.0 or 0.0 for each completion against the gold answer at the same index.
+    """Return 1.0 or 0.0 for each completion, against the gold answer at the same index.
 
-    A completion that cannot be parsed scores 0.0; a gold answer that cannot be parsed is an error in the data.
-    Call it from the main thread: math-verify's time limits use signals.
+    A completion that cannot be parsed scores 0.0. Raises ValueError for a gold answer that cannot be parsed, which is
+    an error in the data. Call this from the main thread: the time limits of math-verify use signals.
     """
     return [float(_is_right(completion, answer)) for completion, answer in zip(completions, answers, strict=True)]
 
 
 class MathsReward:
-    """accuracy_reward in worker processes. hung: how many responses cost their worker its life so far."""
+    """accuracy_reward in worker processes. hung: number of responses so far that hung or killed their worker."""
 
     def __init__(self, parallel: int, timeout_s: float):
-        """timeout_s: for one response, after which its worker is killed and it scores 0.0. Raises WorkerError."""
+        """timeout_s: seconds for one response. Then its worker is killed and it scores 0.0. Raises WorkerError."""
         self._workers = Workers(command("maths"), parallel, timeout_s)
         self.hung = 0
 
     def __call__(self, completions: Sequence[str], answers: Sequence[str]) -> list[float]:
-        """As accuracy_reward, and 0.0 for a response that hangs or kills its worker."""
+        """As accuracy_reward. A response that hangs or kills its worker scores 0.0."""
         pairs = list(zip(completions, answers, strict=True))
-        asked = [index for index, (completion, _) in enumerate(pairs) if _has_box(completion)]
+        with_box = [index for index, (completion, _) in enumerate(pairs) if _has_box(completion)]
         rewards = [0.0] * len(pairs)
-        for index, found in zip(asked, self._workers.ask([pairs[index] for index in asked]), strict=True):
-            if found is None:
+        for index, reply in zip(with_box, self._workers.ask([pairs[index] for index in with_box]), strict=True):
+            if reply is None:
                 self.hung += 1
-            elif "error" in found:
-                raise ValueError(found["error"])
+            elif "error" in reply:
+                raise ValueError(reply["error"])
             else:
-                rewards[index] = found["reward"]
+                rewards[index] = reply["reward"]
         return rewards
 
     def take_counts(self) -> dict[str, int]:
@@ -130,23 +134,23 @@ class MathsReward:
         return self._workers.counts.take()
 
     def close(self) -> None:
-        """End the workers."""
+        """Kill the workers."""
         self._workers.close()
 
 
 def main() -> None:
-    """Body of a worker: see rewards/workers.py."""
-    die_with_parent()  # the end of its input is noticed between two answers only
+    """Body of a worker (rewards/workers.py)."""
+    die_with_parent()  # the end of standard input would be noticed only between two answers
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what sympy prints must not be taken for an answer
-    accuracy_reward(["\\boxed{1}"], ["1"])  # imports what it needs
+    os.dup2(2, 1)  # what sympy prints must not be read as an answer
+    accuracy_reward(["\\boxed{1}"], ["1"])  # imports everything that answers need
     print(json.dumps({"ready": True}), file=answers)
     for line in questions:
         completion, answer = json.loads(line)
         try:
             reply: dict[str, Any] = {"reward": accuracy_reward([completion], [answer])[0]}
-        except ValueError as error:  # the gold answer's
+        except ValueError as error:  # the gold answer cannot be parsed
             reply = {"error": str(error)}
         except (MemoryError, RecursionError):
             reply = {"reward": 0.0}

@@ -1,4 +1,4 @@
-"""Many solutions judged in parallel: judges (rewards/judge.py), each with its own jailed fork server."""
+"""Judge many solutions in parallel. Each judge (rewards/judge.py) has a jailed fork server of its own."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from typing import Any
 from rewards.isolation import WALL_TIME, Limits
 from rewards.workers import TIMEOUTS, WorkerError, Workers, command
 
-_GRACE_S = 2.0  # beyond the longest a solution may take, before its judge is taken for stuck
+# Seconds that a judge may take beyond the longest time of a solution. After that it counts as stuck.
+_GRACE_S = 2.0
 
-_KNOWN = {
-    "source": "def f(x): return [len(bytearray(x << 24))]",  # 16 MiB, which anyone may want
+# A right solution, which must pass before anything else is judged.
+_RIGHT = {
+    "source": "def f(x): return [len(bytearray(x << 24))]",  # uses 16 MiB, as any solution may
     "entry": "f",
     "tests": "def check(candidate):\n    assert candidate(1) == [1 << 24]",
 }
 
 
 class SandboxError(RuntimeError):
-    """The sandbox cannot be had on this machine; the message says what to change."""
+    """The sandbox does not work on this machine; the message says what to change."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one solution. tests: calls answered, or programs passed. seconds: in the sandbox."""
+    """The judgement on one solution.
+
+    tests: number of calls answered, or of programs passed. seconds: time in the sandbox, by the clock.
+    """
 
     passed: bool
     why: str
@@ -35,10 +40,10 @@ class Verdict:
 
 
 class Sandbox:
-    """Judges solutions, `parallel` at a time. Close it, or leave the process."""
+    """Judges solutions, `parallel` at a time. The judges end with `close`, or with this process."""
 
     def __init__(self, parallel: int, limits: Limits, isolation: str = "full"):
-        """isolation: full (namespaces), or weak, which says so on standard error. Raises SandboxError."""
+        """isolation: full (namespaces), or weak, which prints a warning to standard error. Raises SandboxError."""
         if isolation not in ("full", "weak"):
             raise SandboxError(f"reward.isolation={isolation}: choose full or weak")
         if isolation == "weak":
@@ -46,24 +51,25 @@ class Sandbox:
                 "warning: reward.isolation=weak: no namespaces around solutions, only limits and a system call filter"
             )
             print(text, file=sys.stderr)
-        line = command("judge", isolation, json.dumps(asdict(limits)))
+        command_line = command("judge", isolation, json.dumps(asdict(limits)))
         try:
-            self._workers = Workers(line, parallel, limits.longest_s + _GRACE_S)
+            self._workers = Workers(command_line, parallel, limits.max_wall_s + _GRACE_S)
         except WorkerError as error:
             raise SandboxError(
-                f"reward.isolation={isolation} cannot be set up here: {error}; full needs user namespaces (or root) "
-                "and Linux 5.12, weak does without, both need x86_64 (docs/rewards.md)"
+                f"reward.isolation={isolation} does not work here: {error}; full needs user namespaces (or root) and "
+                "Linux 5.12, weak needs neither, both need x86_64 (docs/rewards.md)"
             ) from error
 
-        (verdict,) = self.run([_KNOWN])
-        if not verdict.passed:  # limits too small to start in would silently score everything 0
+        (verdict,) = self.run([_RIGHT])
+        if not verdict.passed:  # limits too small to start under would silently give every solution 0
             self.close()
             raise SandboxError(f"a right solution does not pass under reward.limits={asdict(limits)}: {verdict.why}")
 
     def run(self, jobs: Sequence[dict[str, Any]]) -> list[Verdict]:
-        """Verdicts in the order of the jobs, which rewards/code.py makes."""
-        stuck = Verdict(False, "its judge hung or died", 0, 0.0)
-        verdicts = [stuck if found is None else Verdict(**found) for found in self._workers.ask(jobs)]
+        """Verdicts in the order of the jobs. Jobs are made by `job` of rewards/code.py."""
+        unanswered = Verdict(False, "its judge hung or died", 0, 0.0)
+        answers = self._workers.ask(jobs)
+        verdicts = [unanswered if answer is None else Verdict(**answer) for answer in answers]
         self._workers.counts.add(TIMEOUTS, sum(verdict.why == WALL_TIME for verdict in verdicts))
         return verdicts
 
@@ -72,5 +78,5 @@ class Sandbox:
         return self._workers.counts.take()
 
     def close(self) -> None:
-        """End all judges and what runs under them."""
+        """Kill all judges, and with them their fork servers and solutions."""
         self._workers.close()

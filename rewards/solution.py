@@ -1,4 +1,4 @@
-"""Runs inside the sandbox: a solution's code, as a function that answers calls or as a program with standard input."""
+"""Run a solution inside the sandbox: as a function that answers calls, or as a program that reads standard input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 
 from rewards import values
 
-# What LeetCode's solutions use without importing it. Loaded once, by the fork server; every child has its own copy.
+# Names that LeetCode's solutions use without importing them. The fork server loads them once; every child has its own
+# copy.
 _STARS = (
     "operator", "math", "itertools", "functools", "collections", "heapq", "bisect", "string", "random", "typing",
     "sortedcontainers",
@@ -22,11 +23,11 @@ _MODULES = (
     "heapq", "io", "itertools", "json", "math", "numpy", "operator", "queue", "random", "re", "statistics", "string",
     "sys", "textwrap", "time", "typing",
 )  # fmt: skip
-_DEEPEST = 100_000  # calls; LeetCode's own judge lifts Python's limit as well
+_MAX_RECURSION = 100_000  # nested calls; LeetCode's own judge raises Python's limit as well
 
 
 def prelude() -> dict[str, Any]:
-    """Names a function finds defined. Never one of Python's built-ins: math.pow must not replace pow."""
+    """Names that are defined for a function. Python's built-ins are never replaced: math.pow must not hide pow."""
     names: dict[str, Any] = {}
     for name in _STARS:
         module = importlib.import_module(name)
@@ -38,13 +39,13 @@ def prelude() -> dict[str, Any]:
 
 
 PRELUDE = prelude()
-PRELUDE["numpy"].random.seed(0)  # loads it here rather than in every child
+PRELUDE["numpy"].random.seed(0)  # loads the module here, so that children need not
 
 
 def read_frame(fd: int) -> bytes | None:
-    """One message, its length before it; None at the end."""
-    head = _read(fd, 4)
-    return None if head is None else _read(fd, struct.unpack("<I", head)[0])
+    """Read one message, which follows its length. None at the end of the stream."""
+    header = _read(fd, 4)
+    return None if header is None else _read(fd, struct.unpack("<I", header)[0])
 
 
 def _read(fd: int, size: int) -> bytes | None:
@@ -58,20 +59,23 @@ def _read(fd: int, size: int) -> bytes | None:
 
 
 def write_frame(fd: int, data: bytes) -> None:
-    """Write one message, its length before it."""
+    """Write one message after its length."""
     view = memoryview(struct.pack("<I", len(data)) + data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def _start() -> None:
-    random.seed(0)  # Python draws a new seed in every forked process
-    sys.setrecursionlimit(_DEEPEST)
+    random.seed(0)  # Python would draw a new seed in every forked process
+    sys.setrecursionlimit(_MAX_RECURSION)
     sys.argv = ["solution"]
 
 
 def answer_calls(source: str, entry: str, requests: int, replies: int) -> None:
-    """Define the solution, then answer each call of `entry` with ["value", v] or ["error", text]; ends at the last."""
+    """Define the solution, then answer each call of `entry` with ["value", value] or ["error", text].
+
+    requests, replies: file descriptors. Returns at the end of the requests.
+    """
     _start()
     namespace = {**PRELUDE, "__name__": "solution"}
     try:
@@ -79,26 +83,26 @@ def answer_calls(source: str, entry: str, requests: int, replies: int) -> None:
         function = eval(entry, namespace)
         reply = ["value", None]
     except BaseException as error:
-        reply = ["error", _name(error)]
+        reply = ["error", _describe(error)]
     write_frame(replies, values.encode(reply))
     while (frame := read_frame(requests)) is not None:
         arguments, keywords = values.decode(frame)
         try:
             data = values.encode(["value", function(*arguments, **keywords)])
         except BaseException as error:
-            data = values.encode(["error", _name(error)])
+            data = values.encode(["error", _describe(error)])
         write_frame(replies, data)
 
 
-def _name(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {str(error)[:200]}"
-    except BaseException:  # its __str__ is the solution's
+    except BaseException:  # the solution wrote its __str__
         return type(error).__name__
 
 
 def run_program(source: str) -> None:
-    """Run the solution as a main program; an exception or a non-zero exit ends this process with a status not 0."""
+    """Run the solution as a main program. Raises what the solution raises, SystemExit included."""
     _start()
     try:
         exec(compile(source, "solution", "exec"), {"__name__": "__main__"})

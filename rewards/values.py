@@ -1,7 +1,7 @@
-"""Values between the tests and a solution: plain data as JSON, so that nothing a solution defines crosses over.
+"""Values that pass between the tests and a solution: plain data as JSON, and nothing that a solution defines.
 
-A solution answers from its own process. What comes back is rebuilt from built-in types alone: no object of the solution
-(with an `__eq__` of its own) ever meets the tests, and nothing is unpickled.
+A solution answers from its own process. Its answer is rebuilt from built-in types alone. So the tests never meet an
+object of the solution (one with an `__eq__` of its own, for example), and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import numbers
 from collections import deque
 from typing import Any
 
-# A list or tree with more nodes is refused: it may be a cycle.
-_MOST_NODES = 100_000
+# A linked list or tree with more nodes is refused, because it may be a cycle.
+_MAX_NODES = 100_000
 
 
 class ListNode:
-    """Linked list as LeetCode defines it."""
+    """Node of a linked list, as LeetCode defines it."""
 
     def __init__(self, val: Any = 0, next: ListNode | None = None):
         self.val = val
@@ -24,7 +24,7 @@ class ListNode:
 
 
 class TreeNode:
-    """Binary tree as LeetCode defines it."""
+    """Node of a binary tree, as LeetCode defines it."""
 
     def __init__(self, val: Any = 0, left: TreeNode | None = None, right: TreeNode | None = None):
         self.val = val
@@ -33,7 +33,7 @@ class TreeNode:
 
 
 def list_node(values: list[Any]) -> ListNode | None:
-    """Return the linked list of `values`; None for none."""
+    """Return the linked list of `values`; None if there are no values."""
     first = None
     for value in reversed(values):
         first = ListNode(value, first)
@@ -41,17 +41,20 @@ def list_node(values: list[Any]) -> ListNode | None:
 
 
 def tree_node(values: list[Any]) -> TreeNode | None:
-    """Return the tree whose nodes are `values` level by level, None where a node is absent."""
+    """Return the tree whose nodes are `values`, level by level. A None stands for an absent node.
+
+    Raises ValueError for values behind the last level.
+    """
     if not values or values[0] is None:
         return None
     root = TreeNode(values[0])
-    parents, rest = deque([root]), deque(values[1:])
-    while rest:
+    parents, remaining = deque([root]), deque(values[1:])
+    while remaining:
         if not parents:
             raise ValueError(f"not a tree in level order: {str(values)[:80]}")
         parent = parents.popleft()
         for side in ("left", "right"):
-            value = rest.popleft() if rest else None
+            value = remaining.popleft() if remaining else None
             if value is not None:
                 node = TreeNode(value)
                 setattr(parent, side, node)
@@ -60,18 +63,18 @@ def tree_node(values: list[Any]) -> TreeNode | None:
 
 
 def list_values(first: ListNode | None) -> list[Any]:
-    """Inverse of list_node. Raises ValueError for a list that does not end."""
+    """Inverse of list_node. Raises ValueError for a list that seems not to end."""
     values: list[Any] = []
     while first is not None:
         values.append(first.val)
         first = first.next
-        if len(values) > _MOST_NODES:
-            raise ValueError(f"linked list of more than {_MOST_NODES} nodes, or a cycle")
+        if len(values) > _MAX_NODES:
+            raise ValueError(f"linked list of more than {_MAX_NODES} nodes, or a cycle")
     return values
 
 
 def tree_values(root: TreeNode | None) -> list[Any]:
-    """Inverse of tree_node, without Nones at the end. Raises ValueError for a tree that does not end."""
+    """Inverse of tree_node, without Nones at the end. Raises ValueError for a tree that seems not to end."""
     values: list[Any] = []
     nodes = deque([root])
     while nodes:
@@ -79,20 +82,20 @@ def tree_values(root: TreeNode | None) -> list[Any]:
         values.append(None if node is None else node.val)
         if node is not None:
             nodes += (node.left, node.right)
-        if len(values) > _MOST_NODES:
-            raise ValueError(f"tree of more than {_MOST_NODES} nodes, or a cycle")
+        if len(values) > _MAX_NODES:
+            raise ValueError(f"tree of more than {_MAX_NODES} nodes, or a cycle")
     while values and values[-1] is None:
         values.pop()
     return values
 
 
 def is_same_list(one: Any, other: Any) -> bool:
-    """Equal linked lists; anything else than a list (or None) is equal to none."""
+    """Whether two linked lists are equal. A value that is neither a linked list nor None equals nothing."""
     return _is(one, ListNode) and _is(other, ListNode) and bool(list_values(one) == list_values(other))
 
 
 def is_same_tree(one: Any, other: Any) -> bool:
-    """Equal trees; anything else than a tree (or None) is equal to none."""
+    """Whether two trees are equal. A value that is neither a tree nor None equals nothing."""
     return _is(one, TreeNode) and _is(other, TreeNode) and bool(tree_values(one) == tree_values(other))
 
 
@@ -101,7 +104,7 @@ def _is(value: Any, kind: type) -> bool:
 
 
 def _pack(value: Any) -> Any:
-    """Subclasses become their base: a defaultdict answers as a dict, as it would compare."""
+    """The value in JSON's types. Subclasses become their base: a defaultdict becomes a dict, which it equals."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, numbers.Integral):
@@ -141,6 +144,7 @@ _BUILD: dict[str, Any] = {
 
 
 def _unpack(packed: Any) -> Any:
+    """Inverse of _pack."""
     if isinstance(packed, list):
         return [_unpack(item) for item in packed]
     if isinstance(packed, dict):
@@ -149,12 +153,15 @@ def _unpack(packed: Any) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """JSON of a value. Raises TypeError for what is no plain data, ValueError or RecursionError for what has no end."""
+    """JSON of a value.
+
+    Raises TypeError for a value that is not plain data, ValueError or RecursionError for a structure without end.
+    """
     return json.dumps(_pack(value)).encode()
 
 
 def decode(data: bytes) -> Any:
-    """Inverse of encode. Raises ValueError for anything that encode cannot have written."""
+    """Inverse of encode. Raises ValueError for data that encode cannot have written."""
     try:
         return _unpack(json.loads(data))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,1 +1,1 @@
-"""The small policy made on the spot, and the arithmetic task it is trained on."""
+"""The small policy, which is trained on this machine when a run first needs it, and the tasks it is trained on."""

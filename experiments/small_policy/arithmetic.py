@@ -1,10 +1,10 @@
-"""Chains of small arithmetic steps: problems, and worked solutions with the habits that training can unlearn.
+"""Chains of small arithmetic steps: problems, and worked solutions with habits that training can remove.
 
-A problem is a start value and 2 to 8 labelled steps; every intermediate value lies in 0..19, small enough for a
-3 M-parameter model to learn within a minute. A worked solution opens with a manner (quick or careful), writes one line
-per step, may go through the lines again any number of times, and ends in ``\\boxed{answer}``. Errors are slips (a
-result one off), frequent in the quick manner and rare in the careful one. Passes over the same lines make the responses
-long-tailed and repetitive, as chains of thought are.
+A problem is a start value and 2 to 8 labelled steps. Every intermediate value lies in 0..19, so that a model of
+3 M parameters learns the steps within a minute. A worked solution opens with a manner (quick or careful), writes one
+line per step, may repeat all lines as a check any number of times, and ends in ``\\boxed{answer}``. An error is a slip:
+a result that is off by one. Slips are frequent in the quick manner and rare in the careful one. The repeated lines make
+the responses long-tailed and repetitive, like chains of thought.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ _VERBS = {"add": "+", "subtract": "-", "times": "*"}
 _WORDS = {symbol: verb for verb, symbol in _VERBS.items()}
 _QUESTION_STEP = re.compile(r"[a-h]\) (add|subtract|times) (\d+)")
 _QUESTION_START = re.compile(r"Start with (\d+)")
-# Which of 8 hash slots belong to which set: the sets are disjoint by question whatever their seeds and sizes.
+# The slots, of 8 slots for hashes of questions, that belong to each split. So no two splits share a question, whatever
+# their seeds and sizes.
 _SLOTS: Mapping[Split, range] = {"warm_start": range(0, 5), "training": range(5, 7), "evaluation": range(7, 8)}
 
-# Number of steps -> relative frequency: long chains are rarer.
+# Number of steps -> relative frequency. Long chains are rarer.
 DEFAULT_MIX: Mapping[int, float] = MappingProxyType({2: 0.20, 3: 0.36, 4: 0.20, 5: 0.10, 6: 0.07, 7: 0.04, 8: 0.03})
 
 
 @dataclass(frozen=True)
-class Problem:
+class ArithmeticProblem:
     """One question, with the gold answer as text. The id is a hash of the question, so it is the same in every run."""
 
     problem_id: str
@@ -46,10 +47,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Habits:
-    """Probabilities of the decisions taken while writing a solution.
+    """Probabilities of the decisions in writing a solution.
 
-    ``slip_*`` are per step line of the first pass; ``check_again`` is asked after every pass; ``notice`` is per slip
-    and check. ``max_passes`` keeps nearly all solutions inside the usual limit of 512 tokens.
+    careful: the solution is in the careful manner. slip_careful, slip_quick: a line of the first pass has a slip.
+    check_again: another pass follows, decided after every pass. notice: a check notices a slip, decided for each slip.
+    max_passes keeps nearly all solutions within the usual limit of 512 tokens.
     """
 
     careful: float = 0.25
@@ -65,13 +67,13 @@ DEFAULT_HABITS = Habits()
 
 @dataclass
 class _Chain:
-    """Start value and steps of a question, with the arithmetic on them."""
+    """Start value and steps of a question."""
 
     start: int
     steps: list[Step] = field(default_factory=list)
 
     def values(self) -> list[int]:
-        """Return the result after every step."""
+        """Return the right result after every step."""
         results: list[int] = []
         for step in self.steps:
             results.append(_apply(results[-1] if results else self.start, step))
@@ -99,32 +101,32 @@ def draw_step(value: int, rng: random.Random) -> Step:
 
 
 def equation(before: int, step: Step) -> tuple[str, str]:
-    """Return a step's equation in two parts: up to the equals sign, and the right result."""
+    """Return a step's equation in two parts: the text up to and with the equals sign, and the right result."""
     return f"{before}{step[0]}{step[1]}=", str(_apply(before, step))
 
 
 def _order(index: int, step: Step) -> str:
-    """Return a step as the question states it and as a solution's line repeats it."""
+    """Return a step in the words of the question, which a solution's line repeats."""
     return f"{LABELS[index]}) {_WORDS[step[0]]} {step[1]}"
 
 
 def _line(index: int, before: int, step: Step, result: int, careful: bool) -> str:
     """Return one line of a solution.
 
-    The order comes first, so the model copies before it computes. The sign between them repeats the manner
-    close to the result that depends on it.
+    The line begins with the step in the words of the question, so that the model copies before it computes. The sign
+    after it repeats the manner, close to the result that depends on the manner.
     """
     sign = ": " if careful else " ~ "
     return f"{_order(index, step)}{sign}{equation(before, step)[0]}{result}\n"
 
 
 def _draw_chain(length: int, rng: random.Random) -> _Chain:
-    """Draw a chain whose intermediate values all stay in 0..19."""
+    """Draw a chain whose intermediate values all lie in 0..19."""
     chain = _Chain(rng.randint(2, LARGEST_VALUE))
     value = chain.start
     while len(chain.steps) < length:
         step = draw_step(value, rng)
-        # Chains keep clear of 0: from there most steps lead out of range, and times says nothing.
+        # Chains avoid 0 and 1: from there many steps lead out of the range, and multiplying 0 changes nothing.
         if _apply(value, step) >= 2:
             value = _apply(value, step)
             chain.steps.append(step)
@@ -146,14 +148,15 @@ def _parse(question: str) -> _Chain:
 
 def make_problems(
     count: int, seed: int, mix: Mapping[int, float] = DEFAULT_MIX, split: Split = "warm_start"
-) -> list[Problem]:
-    """Return ``count`` distinct problems of one split; the same arguments always give the same list.
+) -> list[ArithmeticProblem]:
+    """Return ``count`` distinct problems of one split. The same arguments always give the same list.
 
-    Splits never share a question: a question's hash decides the split it belongs to.
+    Splits never share a question, because a question's hash decides its split. Raises ValueError if the mix has too few
+    questions.
     """
     rng = random.Random(f"problems/{seed}")
     lengths, weights = list(mix), list(mix.values())
-    problems: dict[str, Problem] = {}
+    problems: dict[str, ArithmeticProblem] = {}
     for _ in range(1000 + 100 * count):
         if len(problems) == count:
             break
@@ -161,25 +164,25 @@ def make_problems(
         question = _to_question(chain)
         digest = hashlib.sha256(question.encode()).hexdigest()
         if int(digest[:8], 16) % 8 in _SLOTS[split]:
-            problems[question] = Problem(f"arithmetic-{digest[8:20]}", question, str(chain.values()[-1]))
+            problems[question] = ArithmeticProblem(f"arithmetic-{digest[8:20]}", question, str(chain.values()[-1]))
     if len(problems) < count:
         raise ValueError(f"the mix {dict(mix)} offers too few distinct questions for {count} problems")
     return list(problems.values())
 
 
-def make_training_problems(count: int, seed: int, mix: Mapping[int, float] = DEFAULT_MIX) -> list[Problem]:
-    """Return the problems reinforcement learning trains on: never seen by the warm start."""
+def make_training_problems(count: int, seed: int, mix: Mapping[int, float] = DEFAULT_MIX) -> list[ArithmeticProblem]:
+    """Return problems for reinforcement learning. The warm start never sees them."""
     return make_problems(count, seed, mix, split="training")
 
 
 def _slip(value: int, later_steps: list[Step], rng: random.Random) -> int:
-    """Return a result one off, or the right one where no such slip keeps the rest of the chain in 0..19."""
+    """Return a result that is off by one, or the right one if every slip would lead later results out of 0..19."""
     wrong = [w for w in (value - 1, value + 1) if _in_range([w, *_Chain(w, later_steps).values()])]
     return rng.choice(wrong) if wrong else value
 
 
 def _first_pass(chain: _Chain, careful: bool, habits: Habits, rng: random.Random) -> tuple[list[int], list[str]]:
-    """Return the results found, slips included, and the lines."""
+    """Return the results of a first pass, with its slips, and its lines."""
     slip_rate = habits.slip_careful if careful else habits.slip_quick
     results: list[int] = []
     lines: list[str] = []
@@ -195,26 +198,29 @@ def _first_pass(chain: _Chain, careful: bool, habits: Habits, rng: random.Random
 
 
 def _check(
-    chain: _Chain, stands: list[int], careful: bool, habits: Habits, rng: random.Random
+    chain: _Chain, previous: list[int], careful: bool, habits: Habits, rng: random.Random
 ) -> tuple[list[int], list[str]]:
-    """Go through a pass again: repeat what stands there, but right a slip if it is noticed and go on from that."""
+    """Return the results and the lines of a pass that checks the previous results.
+
+    The pass repeats the previous results. Where it notices a slip, it writes the right result and continues from that.
+    """
     results: list[int] = []
     lines: list[str] = []
-    before = stood_before = chain.start
+    before = previous_before = chain.start
     for index, step in enumerate(chain.steps):
-        right = _apply(before, step)
-        untouched = before == stood_before
-        result = stands[index] if untouched and rng.random() >= habits.notice else right
+        correct = _apply(before, step)
+        unchanged = before == previous_before
+        result = previous[index] if unchanged and rng.random() >= habits.notice else correct
         lines.append(_line(index, before, step, result, careful))
-        if untouched and result != stands[index]:
-            lines.append(f"Wait, {stands[index]} was wrong.\n")
+        if unchanged and result != previous[index]:
+            lines.append(f"Wait, {previous[index]} was wrong.\n")
         results.append(result)
-        before, stood_before = result, stands[index]
+        before, previous_before = result, previous[index]
     return results, lines
 
 
-def worked_solution(problem: Problem, rng: random.Random, habits: Habits = DEFAULT_HABITS) -> str:
-    """Write one solution of ``problem``; its boxed answer is wrong where a slip stayed unnoticed."""
+def worked_solution(problem: ArithmeticProblem, rng: random.Random, habits: Habits = DEFAULT_HABITS) -> str:
+    """Write one solution of ``problem``. Its boxed answer is wrong if a slip was not noticed."""
     chain = _parse(problem.question)
     careful = rng.random() < habits.careful
     text = ["I will be careful.\n" if careful else "I will be quick.\n"]

@@ -1,7 +1,8 @@
 """Warm-start data of the small policy: three phases of texts, and their batches as tensors.
 
-A minute of CPU is about 300 thousand tokens, so each phase teaches one thing where it is densest: ``drill`` the single
-steps, ``plain`` following a chain without errors, ``habits`` the texts the policy is to write.
+A minute of CPU time allows for about 300 thousand tokens. So each phase teaches one thing, with texts that hold as much
+of it as possible: ``drill`` teaches single steps, ``plain`` teaches to follow a chain without errors, and ``habits``
+teaches to write the final texts, with slips and checks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DRILL_LINES = 9
 
 
 class Example(NamedTuple):
-    """Token ids of one text, and its labels: the id where it is to be learned, ``IGNORED`` elsewhere."""
+    """Token ids of one text, and its labels: the id of a token that is learned, ``IGNORED`` for any other token."""
 
     ids: list[int]
     labels: list[int]
@@ -40,7 +41,10 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Steps of each phase, the size of a step, and what the texts look like."""
+    """Optimizer steps of each phase, padded tokens of a step, and the kinds of texts.
+
+    drill_tokens is for the phase ``drill``, chain_tokens for the other two.
+    """
 
     drill_steps: int = 120
     plain_steps: int = 110
@@ -58,7 +62,10 @@ class CorpusConfig:
 
     @property
     def plain_habits(self) -> Habits:
-        """Careful, without slips and checks: the quick manner first appears together with its slips."""
+        """Habits of the phase ``plain``: careful, without slips and checks.
+
+        The quick manner first appears in the phase ``habits``, together with its slips.
+        """
         return replace(self.habits, careful=1.0, slip_careful=0.0, check_again=0.0)
 
 
@@ -72,7 +79,7 @@ def write_solutions(
 
 
 def encode_solutions(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> list[Example]:
-    """Encode conversations; only the solution and its end token are learned."""
+    """Encode conversations. Only the solution and its end token are learned."""
     chats = [[{"role": "user", "content": question}] for question, _ in pairs]
     prompts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats]
     solutions = tokenizer([solution + END for _, solution in pairs]).input_ids
@@ -83,7 +90,7 @@ def encode_solutions(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenize
 
 
 def _drills(count: int, seed: int, tokenizer: PreTrainedTokenizerFast) -> list[Example]:
-    """Return texts of unconnected equations, of which only the results are learned."""
+    """Return texts of unconnected equations. Only the results are learned."""
     rng = random.Random(f"drills/{seed}")
     parts: list[str] = []
     for _ in range(count * _DRILL_LINES):
@@ -104,7 +111,7 @@ def _drills(count: int, seed: int, tokenizer: PreTrainedTokenizerFast) -> list[E
 def make_batches(examples: list[Example], tokens_per_step: int, rng: random.Random) -> list[list[Example]]:
     """Group examples of similar length into batches of at most ``tokens_per_step`` padded tokens, in random order."""
     batches: list[list[Example]] = [[]]
-    for example in sorted(examples, key=lambda one: (len(one.ids), rng.random())):
+    for example in sorted(examples, key=lambda example: (len(example.ids), rng.random())):
         if batches[-1] and len(example.ids) * (len(batches[-1]) + 1) > tokens_per_step:
             batches.append([])
         batches[-1].append(example)
@@ -115,7 +122,7 @@ def make_batches(examples: list[Example], tokens_per_step: int, rng: random.Rand
 def collate(batch: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return input ids and labels, both [batch, time], padded on the right.
 
-    Causal attention keeps right padding out of every real position, so no attention mask is needed.
+    With causal attention no real position sees the padding on its right, so no attention mask is needed.
     """
     width = max(len(example.ids) for example in batch)
     ids = [example.ids + [pad] * (width - len(example.ids)) for example in batch]
@@ -126,12 +133,12 @@ def collate(batch: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]
 def stream_batches(
     config: CorpusConfig, seed: int, tokenizer: PreTrainedTokenizerFast
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield (ids, labels), both [batch, time], one pair per optimizer step, phase after phase."""
-    # No text has fewer tokens than these numbers, so the examples last for all steps of the phase.
+    """Yield one (ids, labels) per optimizer step, both [batch, time], phase after phase."""
+    # No text has fewer tokens than these divisors, so there are enough examples for all steps of a phase.
     drills = _drills(config.drill_steps * config.drill_tokens // (6 * _DRILL_LINES), seed, tokenizer)
-    texts = config.chain_tokens // 64
-    plain = write_solutions(config.plain_steps * texts, seed, config.plain_mix, config.plain_habits)
-    habits = write_solutions(config.habits_steps * texts, seed + 1, config.mix, config.habits)
+    texts_per_step = config.chain_tokens // 64
+    plain = write_solutions(config.plain_steps * texts_per_step, seed, config.plain_mix, config.plain_habits)
+    habits = write_solutions(config.habits_steps * texts_per_step, seed + 1, config.mix, config.habits)
     phases = (
         (drills, config.drill_steps, config.drill_tokens),
         (encode_solutions(plain, tokenizer), config.plain_steps, config.chain_tokens),

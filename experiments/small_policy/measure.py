@@ -1,4 +1,4 @@
-"""Measure a policy by sampling it: how often it is right, how long its responses are, how sure each token is."""
+"""Measure a policy by sampling it: its accuracy, the lengths of its responses and the entropy of its tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedTokenizerFast
 
-from experiments.small_policy.arithmetic import Problem
+from experiments.small_policy.arithmetic import ArithmeticProblem
 from rewards.maths import accuracy_reward
 
 _ROWS_AT_ONCE = 256
@@ -17,7 +17,7 @@ _ROWS_AT_ONCE = 256
 
 @dataclass
 class _Response:
-    """One sampled response: its token ids, the end token included, and the summed entropy in nats of their steps."""
+    """One sampled response: its token ids with the end token, and the sum of the entropies (nats) of their steps."""
 
     row: int
     ids: list[int]
@@ -34,7 +34,7 @@ def _sample(
     max_tokens: int,
     generator: torch.Generator,
 ) -> list[_Response]:
-    """Sample one response per prompt, all in one batch whose finished rows are dropped along the way."""
+    """Sample one response per prompt. All prompts form one batch, whose finished rows are dropped from time to time."""
     encoded = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")
     mask = encoded.attention_mask
     inputs, positions = encoded.input_ids, (mask.cumsum(-1) - 1).clamp(min=0)
@@ -59,49 +59,50 @@ def _sample(
                 response.ids.append(token)
                 response.entropy_sum += entropy
                 response.ended = token == tokenizer.eos_token_id
-        kept = [index for index, response in enumerate(live) if not response.ended]
-        if not kept:
+        unfinished = [index for index, response in enumerate(live) if not response.ended]
+        if not unfinished:
             break
         mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
         positions = positions[:, -1:] + 1
         inputs = tokens
-        # Dropping rows copies the cache, so only once a fifth of them has ended.
-        if len(kept) <= 0.8 * len(live):
-            index = torch.tensor(kept)
+        # Dropping rows copies the cache, so rows are dropped only when a fifth of them has ended.
+        if len(unfinished) <= 0.8 * len(live):
+            index = torch.tensor(unfinished)
             cache.batch_select_indices(index)
-            live = [live[i] for i in kept]
+            live = [live[i] for i in unfinished]
             inputs, mask, positions = inputs[index], mask[index], positions[index]
     return responses
 
 
 def measure_policy(
     path: Path,
-    problems: list[Problem],
+    problems: list[ArithmeticProblem],
     samples: int = 4,
     temperature: float = 1.0,
     max_tokens: int = 512,
     seed: int = 0,
 ) -> dict[str, object]:
-    """Sample every problem ``samples`` times and return rates, lengths in tokens (end token included) and the texts.
+    """Sample every problem ``samples`` times. Returns rates, lengths in tokens (with the end token) and the texts.
 
-    ``lengths`` and ``texts`` are in the order problem, sample. ``entropy_nats`` is the mean over all sampled tokens.
+    ``rewards``, ``lengths`` and ``texts`` are ordered by problem, then by sample. ``entropy_nats`` is the mean over all
+    sampled tokens.
     """
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(seed)
-    repeated = [problem for problem in problems for _ in range(samples)]
+    problem_of_sample = [problem for problem in problems for _ in range(samples)]
     prompts = [
         tokenizer.apply_chat_template(
             [{"role": "user", "content": problem.question}], add_generation_prompt=True, tokenize=False
         )
-        for problem in repeated
+        for problem in problem_of_sample
     ]
     responses: list[_Response] = []
     for first in range(0, len(prompts), _ROWS_AT_ONCE):
         batch = prompts[first : first + _ROWS_AT_ONCE]
         responses += _sample(model, tokenizer, batch, temperature, max_tokens, generator)
     texts = [tokenizer.decode(response.ids, skip_special_tokens=True) for response in responses]
-    rewards = accuracy_reward(texts, [problem.answer for problem in repeated])
+    rewards = accuracy_reward(texts, [problem.answer for problem in problem_of_sample])
     lengths = [len(response.ids) for response in responses]
     return {
         "responses": len(responses),
@@ -116,7 +117,7 @@ def measure_policy(
 
 
 def length_summary(lengths: list[int]) -> dict[str, float]:
-    """Return mean, p50, p90, p99 and max in tokens, and the tail ratio p99 / p50."""
+    """Return mean, median, p90, p99 and maximum in tokens, and the tail ratio p99 / p50."""
     p50, p90, p99 = (float(value) for value in np.percentile(lengths, [50, 90, 99]))
     return {
         "length_mean": float(np.mean(lengths)),

@@ -1,4 +1,4 @@
-"""Build the small policy: a 3.2 M-parameter Qwen3 warm-started on worked arithmetic, on the spot, in about a minute."""
+"""Build the small policy: a Qwen3 of 3.2 M parameters, trained on worked arithmetic for about a minute."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOKENIZER_TEXTS = 1000
 
 @dataclass(frozen=True)
 class SmallPolicyConfig:
-    """Size, optimizer and data of the small policy. Every field is part of the cache key."""
+    """Size, optimizer and data of the small policy. The cache key covers every field."""
 
     hidden_size: int = 256
     layers: int = 4
@@ -33,19 +33,19 @@ class SmallPolicyConfig:
     intermediate_size: int = 768
     seed: int = 0
 
-    # Muon trains the matrices, AdamW the embedding and the norms. AdamW alone needs several times the tokens before
-    # the model copies from its context at all.
+    # Muon trains the matrices; AdamW trains the embedding and the norms. AdamW alone needs several times as many tokens
+    # before the model copies from its context at all.
     matrix_learning_rate: float = 0.02
     other_learning_rate: float = 3e-3
     warmup_steps: int = 20
-    # Factor on the trained logits (it goes into the last norm). A minute of training leaves some probability on
-    # everything; sharpening removes that noise, and with it most errors that are nobody's habit.
+    # Factor on the trained logits, applied to the weights of the last norm. After a minute of training every token
+    # still has some probability. The factor removes that noise, and with it most errors that are not habits.
     logit_scale: float = 1.6
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
 
 
 def policy_key(config: SmallPolicyConfig) -> str:
-    """Name of the cache entry: a hash of the configuration and of the code that makes the policy."""
+    """Name of the policy's folder in the cache: a hash of the configuration and of the code that builds the policy."""
     sources = sorted(Path(__file__).parent.glob("*.py"))
     code = b"".join(path.read_bytes() for path in sources if path.name != "measure.py")
     text = json.dumps(asdict(config), sort_keys=True) + torch.__version__
@@ -88,9 +88,9 @@ def _make_optimizers(model: Qwen3ForCausalLM, config: SmallPolicyConfig) -> list
 
 
 def _rate_factor(step: int, config: SmallPolicyConfig) -> float:
-    """Factor on the learning rates: linear warm-up, then a straight line down to 5 %."""
-    left = 1 - step / config.corpus.steps
-    return min(1.0, (step + 1) / config.warmup_steps) * max(0.05, left)
+    """Factor on the learning rates: linear warm-up, then linear decay to 5 %."""
+    remaining = 1 - step / config.corpus.steps
+    return min(1.0, (step + 1) / config.warmup_steps) * max(0.05, remaining)
 
 
 def _train(
@@ -122,7 +122,7 @@ def _train(
 
 
 def _save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
-    # Plain sampling: a top-k default would change the policy wherever an engine reads this file.
+    # Plain sampling. A default with top-k would change the policy in every engine that reads this file.
     model.generation_config = GenerationConfig(
         do_sample=True,
         temperature=1.0,
@@ -136,10 +136,10 @@ def _save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, directory
 
 
 def build_small_policy(config: SmallPolicyConfig, cache_dir: Path, progress: Callable[[str], None]) -> Path:
-    """Return the directory of the policy in Hugging Face format, training it only if the cache lacks it.
+    """Return the directory of the policy, in Hugging Face format. The policy is trained if it is not in the cache.
 
-    The same configuration, code, machine and thread count give the same bytes. A directory appears under its name only
-    when complete, so an interrupted build leaves nothing that could be taken for a policy.
+    The same configuration, code, machine and number of threads give the same bytes. A directory gets its final name
+    only when it is complete, so an interrupted build leaves nothing that looks like a policy.
     """
     final = cache_dir / policy_key(config)
     if final.is_dir():
@@ -156,7 +156,7 @@ def build_small_policy(config: SmallPolicyConfig, cache_dir: Path, progress: Cal
         try:
             os.rename(scratch, final)
         except OSError:
-            # Another process finished the same policy first; its bytes are as good.
+            # Another process finished the same policy first; both have the same bytes.
             if not final.is_dir():
                 raise
     finally:

@@ -1,4 +1,4 @@
-"""The small policy's own tokenizer: byte-level BPE over the task's texts, every digit a token of its own."""
+"""The tokenizer of the small policy: byte-level BPE trained on the task's texts. Every digit is a token."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 
-# A word with its leading space, a single digit, or a run of anything else: merges cannot cross these borders, so a
-# number is always spelled digit by digit and its tokens do not depend on its neighbours.
+# A piece is a word with its leading space, a single digit, or a run of other characters. Merges cannot cross the
+# borders of pieces, so every number is spelled digit by digit and its tokens do not depend on the text around it.
 _PIECES = r"\d| ?\p{L}+|[^\d\p{L}]+?(?=$|\d| ?\p{L})"
 
 CHAT_TEMPLATE = (
@@ -24,9 +24,10 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 384) -> PreTrainedTokenizerFast:
-    """Fit merges on ``texts`` and return a chat-ready tokenizer that round-trips any text.
+    """Learn merges from ``texts`` and return a tokenizer with a chat template. Decoding inverts encoding for any text.
 
-    The 256 byte symbols come first, so nothing is ever unknown; training ends early if the texts offer fewer merges.
+    The vocabulary contains all 256 byte symbols, so no text is unknown. It stays smaller than ``vocab_size`` if the
+    texts offer fewer merges.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(

@@ -1,6 +1,6 @@
 """Solutions that attack the sandbox, as functions f; the right answer to f(x) would be x * x."""
 
-# Most define f so that it would answer rightly after the attack, where that is possible.
+# Where possible, f gives the right answer after the attack.
 ATTACKS = {
     "fork bomb": """
 import os
@@ -244,7 +244,7 @@ def f(x):
 """,
 }
 
-# Each returns x * x, and so passes, only if the attack works.
+# Each returns x * x, and so passes, only if its attack succeeds.
 FORBIDDEN = {
     "read the project": """
 def f(x):
@@ -402,7 +402,7 @@ def f(x): return x * x if ctypes.CDLL(None).msgget(7, 0o1666) >= 0 else 0
 """,
 }
 
-# Namespaces alone keep these away.
+# Only namespaces prevent these.
 FORBIDDEN_IN_FULL = {
     "see processes": """
 import os
@@ -420,7 +420,7 @@ def f(x):
 """,
 }
 
-# Programs with their cases; none prints what is expected by right means.
+# Programs and their cases. None of them prints the expected output honestly.
 PROGRAM_ATTACKS = {
     "answers behind the input": ("import os\nprint(os.pread(0, 1000, 0).decode()[-2:])", [("6\n", "36")]),
     "notes from one test to the next": (

@@ -1,4 +1,4 @@
-"""The code reward: what counts as an answer, and the reference solutions of two problem sets."""
+"""The code reward: what counts as an answer, and the verdicts on the reference solutions of two problem sets."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ needs_problems = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA.relativ
 
 @pytest.fixture(scope="module")
 def reward() -> Iterator[CodeReward]:
-    """Two judges, with namespaces where the machine has them."""
+    """Two judges, with namespaces if the machine allows them."""
     try:
         sandbox = Sandbox(2, Limits())
     except SandboxError:
@@ -31,13 +31,13 @@ def fenced(source: str) -> str:
     return f"Here it is:\n```python\n{source}\n```\nDone."
 
 
-def test_the_last_whole_block_is_the_answer() -> None:
+def test_the_last_complete_block_is_the_answer() -> None:
     assert code_of("```python\na\n```\ntext\n```\nb\n```") == "b\n"
     assert code_of("```python\na") == ""
     assert code_of("def f(): pass") == ""
 
 
-def test_both_forms(reward: CodeReward) -> None:
+def test_functions_and_programs(reward: CodeReward) -> None:
     squares = leetcode_tests("def check(candidate):\n    assert candidate(n=3) == 9\n\ncheck(Solution().square)")
     right = fenced("class Solution:\n    def square(self, n: int) -> int:\n        return n * n")
     program = program_tests([("3\n", "9\n"), ("4", "16")])
@@ -82,14 +82,14 @@ class Solution:
 
 
 @pytest.mark.parametrize("tests", ["", "x = 1", "check(", "check(a, b)"])
-def test_tests_of_no_known_form(tests: str) -> None:
+def test_tests_of_an_unknown_form(tests: str) -> None:
     with pytest.raises(ValueError, match="tests that"):
         leetcode_tests(tests)
 
 
 @needs_problems
 def test_reference_solutions_pass_and_others_do_not(reward: CodeReward) -> None:
-    """Every 40th of DeepCoder, every 16th of HumanEval; all of both: task=bench_rewards."""
+    """Every 40th problem of DeepCoder and every 16th of HumanEval. task=bench_rewards judges all of them."""
     with (
         gzip.open(DATA / "deepcoder_leetcode.json.gz") as deepcoder,
         gzip.open(DATA / "HumanEval.jsonl.gz") as humaneval,

@@ -1,4 +1,4 @@
-"""The maths reward: equality by value, garbage tolerated, fast enough to be called on every response."""
+"""The maths reward: it compares values, tolerates garbage and is fast enough for every response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DATA = ROOT.parent / "shared" / "data" / "problems"
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[MathsReward]:
-    """Two workers with a time limit no sane answer comes near."""
+    """Two workers with a time limit that no ordinary answer comes near."""
     reward = MathsReward(2, 8.0)
     yield reward
     reward.close()
@@ -89,8 +89,8 @@ def test_workers_agree_with_this_process(workers: MathsReward) -> None:
     assert workers(["\\boxed{1}"], ["1"]) == [1.0]
 
 
-def test_a_response_that_hangs_costs_its_worker_and_nothing_else() -> None:
-    slow = "\\boxed{9^{9^{9^{9}}}}"  # math-verify's own limit ends it after 2 s
+def test_a_response_that_hangs_affects_only_its_own_worker() -> None:
+    slow = "\\boxed{9^{9^{9^{9}}}}"  # math-verify's own limit would end it after 2 s
     reward = MathsReward(1, 1.0)
     reward.take_counts()
     began = time.monotonic()
@@ -103,7 +103,7 @@ def test_a_response_that_hangs_costs_its_worker_and_nothing_else() -> None:
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA.relative_to(ROOT.parent)} beside the checkout")
 def test_gold_equals_gold_and_nothing_else(workers: MathsReward) -> None:
-    """A sample of MATH500; all of it and of DSR-sub: task=bench_rewards."""
+    """A sample of MATH500. task=bench_rewards judges all of MATH500 and DSR-sub."""
     rows = pyarrow.parquet.read_table(DATA / "math500.parquet").to_pylist()
     golds = [row["reward_model"]["ground_truth"] for row in rows][:100]
     boxed = [f"\\boxed{{{gold}}}" for gold in golds]

@@ -1,4 +1,4 @@
-"""The sandbox under attack: nothing a solution does passes a test, leaves a trace, or holds the trainer up for long."""
+"""The sandbox under attack: no solution passes a test by foul means, leaves a trace, or delays the trainer for long."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from rewards.sandbox import Sandbox, SandboxError, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = Limits(cpu_s=1, wall_s=1.5, memory_mb=256, file_mb=4, output_kb=256)
-HELD_UP_S = LIMITS.longest_s + 2.5  # the grace for a stuck judge, and a loaded machine
+MAX_DELAY_S = LIMITS.max_wall_s + 2.5  # adds the grace for a stuck judge and time for a busy machine
 CHECK = """
 def check(candidate):
     assert candidate(6) == 36
@@ -31,25 +31,25 @@ ENV_SECRET = "SANDBOX_TEST_SECRET"
 
 @pytest.fixture(scope="module", params=["full", "weak"])
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """One judge of each kind; the strong kind is not to be had everywhere."""
+    """One judge with each kind of isolation. Not every machine allows full isolation."""
     os.environ[ENV_SECRET] = "36 49"
     try:
-        made = Sandbox(1, LIMITS, request.param)
+        judge = Sandbox(1, LIMITS, request.param)
     except SandboxError as error:
         pytest.skip(f"this machine lacks what isolation={request.param} needs: {error}")
-    yield made
-    made.close()
+    yield judge
+    judge.close()
 
 
 @pytest.fixture(scope="module")
 def full() -> Iterator[Sandbox]:
     """Two judges with namespaces."""
     try:
-        made = Sandbox(2, LIMITS)
+        judges = Sandbox(2, LIMITS)
     except SandboxError as error:
         pytest.skip(f"this machine lacks what isolation=full needs: {error}")
-    yield made
-    made.close()
+    yield judges
+    judges.close()
 
 
 def function(sandbox: Sandbox, source: str, check: str = CHECK) -> Verdict:
@@ -61,13 +61,13 @@ def program(sandbox: Sandbox, source: str, cases: list[tuple[str, str]]) -> Verd
 
 
 def attacked(verdict: Verdict) -> bool:
-    """It failed, and not because the attack is badly written."""
+    """Whether the attack failed, and not because of a mistake in its own code."""
     mistakes = ("NameError", "SyntaxError")
     return not verdict.passed and not any(error in verdict.why for error in mistakes)
 
 
 def processes() -> set[str]:
-    """Ids of all processes of this machine."""
+    """Ids of all processes on this machine."""
     return {name for name in os.listdir("/proc") if name.isdigit()}
 
 
@@ -92,8 +92,8 @@ def test_attack_fails_in_time(sandbox: Sandbox, attack: str) -> None:
     began = time.monotonic()
     verdict = function(sandbox, attack)
     assert attacked(verdict), verdict
-    assert time.monotonic() - began < HELD_UP_S
-    assert function(sandbox, "def f(x): return x * x").passed  # and the next solution is judged as ever
+    assert time.monotonic() - began < MAX_DELAY_S
+    assert function(sandbox, "def f(x): return x * x").passed  # the next solution is judged as usual
 
 
 def filled(source: str, folder: Path) -> str:
@@ -106,7 +106,7 @@ def filled(source: str, folder: Path) -> str:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that anyone may write to, unlike pytest's own."""
+    """A folder that any user may write to, unlike pytest's own."""
     with tempfile.TemporaryDirectory(prefix="sandbox-test-") as name:
         Path(name).chmod(0o777)
         kept = Path(name) / "kept"
@@ -134,7 +134,7 @@ def test_programs_under_attack(sandbox: Sandbox) -> None:
     flood = "import os\nwhile True: os.write(1, b'x' * (1 << 20))"
     assert program(sandbox, flood, cases).why == "wrote too much"
     assert program(sandbox, "import os\nos._exit(0)", cases).why == "wrong answer"
-    assert time.monotonic() - began < HELD_UP_S
+    assert time.monotonic() - began < MAX_DELAY_S
     assert program(sandbox, "while True: pass", cases).why == "CPU time"
     late = "import os, time\nprint(36, flush=True)\nos.close(1)\ntime.sleep(99)"
     assert program(sandbox, late, cases).why == "wall time"
@@ -149,27 +149,27 @@ def test_program_attack_fails(sandbox: Sandbox, source: str, cases: list[tuple[s
 
 
 @pytest.mark.parametrize("isolation", ["full", "weak"])
-def test_the_clock_ends_what_sleeps_and_cpu_time_what_computes(isolation: str) -> None:
-    """Beyond its wall time, as on a busy machine, a solution that computes still gets its CPU time."""
+def test_wall_time_ends_a_sleeper_and_cpu_time_ends_a_computation(isolation: str) -> None:
+    """A solution that computes still gets its CPU time after its wall time, as it must on a busy machine."""
     try:
         hurried = Sandbox(1, Limits(cpu_s=1, wall_s=0.4), isolation)
     except SandboxError as error:
         pytest.skip(f"this machine lacks what isolation={isolation} needs: {error}")
     busy = "import time\nwhile time.process_time() - began < {}: pass\n"
     source = "import time\nbegan = time.process_time()\ndef f(x):\n    {}    return x * x"
-    computes = source.format("while time.process_time() - began < x / 12: pass\n")  # 0.58 s in all
+    computes = source.format("while time.process_time() - began < x / 12: pass\n")  # 0.58 s for both calls
     assert function(hurried, computes).why == "passed"
     hurried.take_counts()
     assert function(hurried, "import time\ndef f(x): time.sleep(99)").why == "wall time"
     assert hurried.take_counts()["judge_timeouts"] == 1
     part = f"import time\nbegan = time.process_time()\n{busy.format(0.3)}print(36)"
     assert program(hurried, part, [("", "36")] * 2).why == "passed"
-    assert program(hurried, part, [("", "36")] * 5).why == "CPU time"  # the limit is for all tests together
+    assert program(hurried, part, [("", "36")] * 5).why == "CPU time"  # the limit holds for all tests together
     hurried.close()
 
 
-def test_an_answer_that_takes_long_to_read_costs_its_judge_alone() -> None:
-    """Numbers of one hash in a set: quadratic time in C, where no exception reaches the judge."""
+def test_an_answer_that_is_slow_to_read_ends_only_its_judge() -> None:
+    """A set of numbers with equal hashes takes quadratic time in C code, which no exception can interrupt."""
     roomy = Sandbox(1, Limits(cpu_s=1, output_kb=4096), "weak")
     collide = "def f(x): return {i * ((1 << 61) - 1) for i in range(2)}"
     forged = """
@@ -218,17 +218,17 @@ def f(x):
     left += [any('def f(x)' in o and 'open(' in o for o in gc.get_objects() if type(o) is str)]
     return -1 if any(left) else random.random()
 """
-    one = Sandbox(1, LIMITS)  # the same fork server for all
+    one = Sandbox(1, LIMITS)  # all solutions share its fork server
     values = "def check(candidate): assert candidate(1) == 0.8444218515250481"  # random.seed(0), random.random()
     verdicts = [function(one, look, values)]
     assert function(one, leave).passed
     verdicts.append(function(one, look, values))
     one.close()
-    assert [verdict.passed for verdict in verdicts] == [True, True]  # fresh state, and the same random numbers
+    assert [verdict.passed for verdict in verdicts] == [True, True]  # both saw fresh state and the same random numbers
 
 
 def test_a_judge_that_hangs_or_dies_is_replaced(full: Sandbox) -> None:
-    """Tests that never end are the data's fault; the trainer must survive them too."""
+    """Tests that never end are an error in the data. The trainer must survive them too."""
     began = time.monotonic()
     endless = "def check(candidate):\n    while True: pass"
     suicidal = "import os\ndef check(candidate): os._exit(0)"
@@ -236,12 +236,12 @@ def test_a_judge_that_hangs_or_dies_is_replaced(full: Sandbox) -> None:
         [{"source": "def f(x): return x * x", "entry": "f", "tests": tests} for tests in (endless, suicidal, CHECK)]
     )
     assert [verdict.passed for verdict in verdicts] == [False, False, True]
-    assert time.monotonic() - began < 2 * HELD_UP_S
+    assert time.monotonic() - began < 2 * MAX_DELAY_S
 
 
 def test_a_solution_dies_with_its_judge(sandbox: Sandbox) -> None:
     (judge,) = (worker.process.pid for worker in sandbox._workers._all)
-    mine = {pid for pid in processes() if _descends_from(pid, judge)}
+    descendants = {pid for pid in processes() if _descends_from(pid, judge)}
     busy = "import time\ndef f(x):\n    while True: time.sleep(1)"
     dying = """
 import os, threading
@@ -251,20 +251,20 @@ def check(candidate):
 """
     with ThreadPoolExecutor(1) as aside:
         verdict = aside.submit(function, sandbox, busy, dying)
-        before = len(mine)
-        while len(mine) == before and not verdict.done():  # the child comes
-            mine |= {pid for pid in processes() if _descends_from(pid, judge)}
+        before = len(descendants)
+        while len(descendants) == before and not verdict.done():  # until the child has started
+            descendants |= {pid for pid in processes() if _descends_from(pid, judge)}
         assert verdict.result().why == "its judge hung or died"
-    assert len(mine) > before
+    assert len(descendants) > before
     deadline = time.monotonic() + 10
-    while mine & processes() and time.monotonic() < deadline:
+    while descendants & processes() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not mine & processes()
+    assert not descendants & processes()
 
 
 @pytest.mark.parametrize("isolation", ["full", "weak"])
 def test_no_process_outlives_the_trainer(isolation: str) -> None:
-    """SIGKILL for the trainer in the middle of an endless solution: judges, fork servers and children go with it."""
+    """A trainer killed during an endless solution takes its judges, fork servers and children with it."""
     script = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from rewards.sandbox import Sandbox
@@ -279,14 +279,14 @@ sandbox.run([{{"source": "import time\\ndef f(x): time.sleep(1000)", "entry": "f
     if trainer.stdout.readline() != "up\n":
         pytest.skip(f"this machine lacks what isolation={isolation} needs")
     time.sleep(0.5)
-    mine = {pid for pid in processes() - before if _descends_from(pid, trainer.pid)}
-    assert len(mine) >= 6  # two judges, two fork servers, two children
+    descendants = {pid for pid in processes() - before if _descends_from(pid, trainer.pid)}
+    assert len(descendants) >= 6  # two judges, two fork servers, two children
     trainer.send_signal(signal.SIGKILL)
     trainer.wait()
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and mine & processes():
+    while time.monotonic() < deadline and descendants & processes():
         time.sleep(0.1)
-    assert not mine & processes()
+    assert not descendants & processes()
 
 
 def _descends_from(pid: str, ancestor: int) -> bool:
@@ -311,6 +311,6 @@ def test_no_isolation_by_mistake() -> None:
         Sandbox(1, LIMITS, "none")
 
 
-def test_weak_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+def test_weak_isolation_prints_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
     Sandbox(1, LIMITS, "weak").close()
     assert "isolation=weak: no namespaces" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""The small policy that writes programs: the arithmetic one, trained on for half a minute."""
+"""Build the small policy that writes programs: the arithmetic policy, trained for another half a minute."""
 
 from __future__ import annotations
 
@@ -19,20 +19,24 @@ from experiments.small_policy.corpus import collate, encode_solutions, make_batc
 from experiments.small_policy.programs.task import make_program_problems, worked_program
 
 _STEPS = 160  # optimizer steps
-_TOKENS = 1024  # padded tokens a step
-_RATE = 1e-3  # AdamW's first learning rate; a straight line to 5 % of it
-_TEXTS = _STEPS * _TOKENS // 64  # a text and its question have more tokens than that, so they last
-# As the arithmetic policy's, but fewer passes: lines of code are longer.
+_TOKENS = 1024  # padded tokens of a step
+_RATE = 1e-3  # AdamW's learning rate at the start; it decays linearly to 5 % of this
+_TEXTS = _STEPS * _TOKENS // 64  # enough for all steps, as every question with its solution has more than 64 tokens
+# The habits of the arithmetic policy, with fewer passes because lines of code are longer.
 _HABITS = replace(DEFAULT_HABITS, check_again=0.4, max_passes=5)
 
 
 def _key(base: Path) -> str:
+    """Hash of the base policy's name and of the code of this folder."""
     code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     return hashlib.sha256(code + base.name.encode() + torch.__version__.encode()).hexdigest()[:16]
 
 
 def build_programs_policy(base: Path, cache_dir: Path, progress: Callable[[str], None]) -> Path:
-    """Return the policy's directory in Hugging Face format, trained from the policy in `base` if the cache lacks it."""
+    """Return the policy's directory, in Hugging Face format.
+
+    The policy is trained from the policy in `base`, if it is not in the cache.
+    """
     final = cache_dir / f"programs-{_key(base)}"
     if final.is_dir():
         return final

@@ -1,9 +1,9 @@
-"""Tiny programs: problems with tests, and worked solutions with the habits that training can unlearn.
+"""Tiny programs: problems with tests, and worked solutions with habits that training can remove.
 
-A problem orders 2 to 8 steps (add, subtract, times) on x. A worked solution opens with a manner and writes a fenced
-function f, which it may write again any number of times: the last one counts. Slips are operands one off, frequent in
-the quick manner and rare in the careful one. Words and habits are those of experiments/small_policy/arithmetic.py, so
-that a policy warmed up there has little to learn.
+A problem asks for 2 to 8 steps (add, subtract, times) on x. A worked solution opens with a manner and writes a fenced
+function f. It may write f again any number of times; the last one counts. A slip is an operand that is off by one.
+Slips are frequent in the quick manner and rare in the careful one. Words and habits are those of
+experiments/small_policy/arithmetic.py, so a policy that was trained on arithmetic has little to learn.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from experiments.small_policy.arithmetic import DEFAULT_HABITS, LABELS, LARGEST_
 Split = Literal["warm_start", "training"]
 _SIGNS = {"add": "+", "subtract": "-", "times": "*"}
 _ORDER = re.compile(r"[a-h]\) (add|subtract|times) (\d+)")
-_TESTED = (0, 1, 2, 5, 11)  # values of x
+_TESTED = (0, 1, 2, 5, 11)  # the values of x in the tests
 
 
 @dataclass(frozen=True)
 class ProgramProblem:
-    """One question, with the tests of its answer in the form of rewards/code.py. The id is a hash of the question."""
+    """One question, with its tests in the form of rewards/code.py. The id is a hash of the question."""
 
     problem_id: str
     question: str
@@ -46,7 +46,7 @@ def _check(steps: list[tuple[str, int]]) -> str:
 def make_program_problems(
     count: int, seed: int, mix: Mapping[int, float], split: Split = "warm_start"
 ) -> list[ProgramProblem]:
-    """Return ``count`` distinct problems of one split; the same arguments always give the same list.
+    """Return ``count`` distinct problems of one split. The same arguments always give the same list.
 
     mix: number of steps -> relative frequency. Splits never share a question. Raises ValueError if there are too few.
     """
@@ -72,24 +72,24 @@ def make_program_problems(
 
 
 def _slip(verb: str, operand: int, rng: random.Random) -> int:
-    """An operand one off that is still one of the task."""
-    least, most = (2, LARGEST_FACTOR) if verb == "times" else (1, LARGEST_TERM)
-    return rng.choice([value for value in (operand - 1, operand + 1) if least <= value <= most])
+    """Return an operand that is off by one and still in the task's range."""
+    smallest, largest = (2, LARGEST_FACTOR) if verb == "times" else (1, LARGEST_TERM)
+    return rng.choice([value for value in (operand - 1, operand + 1) if smallest <= value <= largest])
 
 
 def worked_program(question: str, rng: random.Random, habits: Habits = DEFAULT_HABITS) -> str:
-    """Write one solution; its program is wrong where a slip stayed unnoticed."""
+    """Write one solution of `question`. Its program is wrong if a slip was not noticed."""
     steps = [(verb, int(operand)) for verb, operand in _ORDER.findall(question)]
     careful = rng.random() < habits.careful
     sign = ":" if careful else " ~"
     rate = habits.slip_careful if careful else habits.slip_quick
-    stands = [_slip(verb, operand, rng) if rng.random() < rate else operand for verb, operand in steps]
+    written = [_slip(verb, operand, rng) if rng.random() < rate else operand for verb, operand in steps]
 
     def program() -> str:
-        """Each line after the order it carries out, so the model copies before it writes."""
+        """The program in a fence. A comment repeats each step before its line, so the model copies before it writes."""
         lines = [
-            f" # {label}) {verb} {right}{sign}\n x=x{_SIGNS[verb]}{operand}\n"
-            for label, (verb, right), operand in zip(LABELS, steps, stands, strict=False)
+            f" # {label}) {verb} {ordered}{sign}\n x=x{_SIGNS[verb]}{operand}\n"
+            for label, (verb, ordered), operand in zip(LABELS, steps, written, strict=False)
         ]
         return f"```python\ndef f(x):\n{''.join(lines)} return x\n```\n"
 
@@ -97,8 +97,9 @@ def worked_program(question: str, rng: random.Random, habits: Habits = DEFAULT_H
     for _ in range(habits.max_passes - 1):
         if rng.random() >= habits.check_again:
             break
-        stands = [
-            right if rng.random() < habits.notice else there for (_, right), there in zip(steps, stands, strict=True)
+        written = [
+            ordered if rng.random() < habits.notice else operand
+            for (_, ordered), operand in zip(steps, written, strict=True)
         ]
         text += ["Let me check.\n", program()]
     return "".join(text)

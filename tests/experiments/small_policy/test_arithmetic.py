@@ -1,4 +1,4 @@
-"""Problems and worked solutions: deterministic, disjoint between splits, true to their arithmetic."""
+"""Problems and worked solutions are deterministic, disjoint between splits, and consistent in their arithmetic."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from experiments.small_policy.arithmetic import (
     LARGEST_VALUE,
+    ArithmeticProblem,
     Habits,
-    Problem,
     make_problems,
     make_training_problems,
     worked_solution,
@@ -23,9 +23,9 @@ FLAWLESS = Habits(slip_careful=0.0, slip_quick=0.0)
 
 
 def boxed(solution: str) -> str:
-    found = re.search(r"\\boxed\{(\d+)\}\.$", solution)
-    assert found is not None
-    return found.group(1)
+    match = re.search(r"\\boxed\{(\d+)\}\.$", solution)
+    assert match is not None
+    return match.group(1)
 
 
 def holds(line: tuple[str, str, str, str]) -> bool:
@@ -78,7 +78,7 @@ def test_slips_stay_in_range_and_decide_correctness(seed: int) -> None:
         assert boxed(solution) == problem.answer
 
 
-def test_noticed_slips_are_righted() -> None:
+def test_noticed_slips_are_corrected() -> None:
     habits = Habits(careful=0.0, slip_quick=0.5, check_again=1.0, notice=1.0, max_passes=2)
     for problem in make_problems(50, seed=1):
         solution = worked_solution(problem, random.Random(0), habits)
@@ -94,4 +94,4 @@ def test_passes_are_limited() -> None:
 
 def test_foreign_question_is_refused() -> None:
     with pytest.raises(ValueError, match="not a question"):
-        worked_solution(Problem("x", "What is 1+1?", "2"), random.Random(0))
+        worked_solution(ArithmeticProblem("x", "What is 1+1?", "2"), random.Random(0))

@@ -1,4 +1,7 @@
-"""Tiny programs: deterministic, disjoint, judged by their tests; the arithmetic policy keeps its cache key."""
+"""Tiny programs are deterministic, disjoint between splits and judged by their tests.
+
+They do not change the cache key of the arithmetic policy.
+"""
 
 import random
 from collections.abc import Iterator
@@ -20,7 +23,7 @@ SLIPPING = Habits(careful=0.0, slip_quick=1.0, check_again=0.0)
 
 @pytest.fixture(scope="module")
 def reward() -> Iterator[CodeReward]:
-    """Two judges, with namespaces where the machine has them."""
+    """Two judges, with namespaces if the machine allows them."""
     try:
         sandbox = Sandbox(2, Limits())
     except SandboxError:
@@ -50,7 +53,7 @@ def test_worked_programs_are_right_unless_they_slip(reward: CodeReward) -> None:
 
 
 def test_the_arithmetic_policy_keeps_its_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its cache key covers the files beside small.py: nothing of this task may be among them."""
+    """Its cache key covers the files beside small.py, so no file of this task may be among them."""
     key = small.policy_key(small.SmallPolicyConfig())
     beside = {path.name for path in Path(small.__file__).parent.glob("*.py")}
     assert not {path.name for path in Path(programs.__file__).parent.glob("*.py")} & (beside - {"__init__.py"})

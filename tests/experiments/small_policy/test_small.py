@@ -1,4 +1,4 @@
-"""Building the small policy: reproducible bytes, one build per configuration, nothing left by an interruption."""
+"""Building the small policy gives reproducible bytes, once per configuration, and leaves nothing if interrupted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TINY = SmallPolicyConfig(
 
 
 def silent(message: str) -> None:
-    """Take a progress message and drop it."""
+    """Ignore a progress message."""
 
 
 def digests(directory: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The policy's tokenizer: round trips, digit-wise numbers, chat template, stable bytes."""
+"""The policy's tokenizer: round trips, numbers digit by digit, chat template, reproducible training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_vocabulary_is_small(tokenizer: PreTrainedTokenizerFast) -> None:
     assert len(tokenizer) <= 512
 
 
-def test_own_texts_round_trip(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_texts_of_the_task_round_trip(tokenizer: PreTrainedTokenizerFast) -> None:
     assert tokenizer.batch_decode(tokenizer(TEXTS).input_ids) == TEXTS
 
 
