@@ -1,7 +1,7 @@
-"""task=bench_replay: what it costs to simulate the paper's maths step with the real drafter and budget.
+"""task=bench_replay: how long it takes to simulate the paper's maths step with the real drafter and budget.
 
-result.json: steps: rows of wall_s, processor_s (of the replay), tokens, longest, rollout_s, tokens_per_pass;
-plain_processor_s: the same work without speculation; peak_gib: the most memory the process had, workload included.
+result.json: steps: rows of wall_s and processor_s (of the replay), tokens, longest, rollout_s, tokens_per_pass;
+plain_processor_s: processor time of the same work without speculation; peak_gib: peak memory, workload included.
 """
 
 import resource
@@ -18,7 +18,7 @@ from das.replay.engine import PlainEngine
 from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
-from experiments.papers.replayed import sources
+from experiments.recorded.chains_of_thought import chains_of_thought
 from experiments.recorded.latency_files import chosen_form
 from experiments.recorded.rollouts import grouped
 from experiments.run.checks import at_least_one
@@ -26,24 +26,25 @@ from experiments.run.plain import plain
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
-LONGEST = 16384  # tokens a response (paper)
+MAX_TOKENS = 16384  # of a response (paper)
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Make the workload, replay it step by step, write result.json."""
     task = config.task
-    at_least_one(task, "engines", "slots", "batch", "group", "steps")
-    form, about = chosen_form(task.latency, str(task.gpu), str(task.model))
-    recorded = sources(Path(task.traces), int(task.problems))
+    at_least_one(task, "engines", "max_num_seqs", "batch", "group", "steps")
+    form, source = chosen_form(task.latency, str(task.gpu), str(task.model))
+    recorded = chains_of_thought(Path(task.traces), int(task.problems))
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config)
-    progress.note(f"time of a pass: {about}")
-    whole = Synthesis(recorded, float(task.run_length)).make(int(task.batch), task.group * task.steps, LONGEST, seed=5)
-    works = grouped(whole, int(task.group), 0)
+    progress.note(f"time of a pass: {source}")
+    group, max_num_seqs = int(task.group), int(task.max_num_seqs)
+    synthesis = Synthesis(recorded, float(task.run_length))
+    works = grouped(synthesis.make(int(task.batch), task.group * task.steps, MAX_TOKENS, seed=5), group, 0)
     placed = [place(work.lengths, work.problems, int(task.engines), "round_robin") for work in works]
     times, drafter = Times(form), HistoryDrafter()
     engines = [
-        TextEngine(times, int(task.slots), drafter, make_budget(plain(config.budget)), LONGEST, name=f"{e}-")
+        TextEngine(times, max_num_seqs, drafter, make_budget(plain(config.budget)), MAX_TOKENS, name=f"{e}-")
         for e in range(task.engines)
     ]
     rows = []
@@ -65,7 +66,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
             f"tokens/pass {row['tokens_per_pass']:.2f}"
         )
     processor = time.process_time()
-    simulate_rollout(works[0], [PlainEngine(times, int(task.slots)) for _ in engines], placed[0], 1)
+    simulate_rollout(works[0], [PlainEngine(times, max_num_seqs) for _ in engines], placed[0], 1)
     result: dict[str, Any] = {
         "steps": rows,
         "plain_processor_s": time.process_time() - processor,

@@ -1,5 +1,8 @@
-"""Put on PYTHONPATH by task=kill_test. DAS_FAULT=sync:N kills the run in the middle of a process's Nth weight sync, the
-new weights being in the engine and not yet packed; engine:N has the Nth decode pass raise."""
+"""task=kill_test puts this folder on PYTHONPATH, so that every process of a run imports this module as it starts.
+
+DAS_FAULT=sync:N kills the run during a process's Nth weight sync, when the engine holds the new weights and has not
+packed them yet. DAS_FAULT=engine:N makes the Nth decode pass raise.
+"""
 
 import os
 import signal
@@ -8,27 +11,30 @@ import threading
 import time
 from typing import Any
 
+# Kind of fault -> the function that strikes: its module and its name.
 PLACES = {"sync": ("das.engine.worker", "repack_linear_layers"), "engine": ("das.engine.patches", "_keyed_sample")}
 
 
-def _strike(kind: str, count: int) -> None:
+def _plant(kind: str, count: int) -> None:
+    """Wait until the module is imported, then replace its function by one that strikes when called `count` times."""
     module, name = PLACES[kind]
     while not hasattr(sys.modules.get(module), name):
         time.sleep(0.01)
     original = getattr(sys.modules[module], name)
-    left = [count]
+    calls_left = count
 
-    def struck(*args: Any) -> Any:
-        left[0] -= 1
-        if left[0] == 0 and kind == "sync":
+    def strike(*args: Any) -> Any:
+        nonlocal calls_left
+        calls_left -= 1
+        if calls_left == 0 and kind == "sync":
             os.killpg(0, signal.SIGKILL)
-        if left[0] == 0:
+        if calls_left == 0:
             raise RuntimeError("a fault that a test put here")
         return original(*args)
 
-    setattr(sys.modules[module], name, struck)
+    setattr(sys.modules[module], name, strike)
 
 
 if "DAS_FAULT" in os.environ:
     kind, _, count = os.environ["DAS_FAULT"].partition(":")
-    threading.Thread(target=_strike, args=(kind, int(count)), daemon=True).start()
+    threading.Thread(target=_plant, args=(kind, int(count)), daemon=True).start()

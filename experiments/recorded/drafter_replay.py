@@ -1,4 +1,4 @@
-"""Replaying recorded rollouts through a drafter: traces, drafters behind one interface, lock-step decoding."""
+"""Replays recorded responses through a drafter: traces, drafters behind one interface, decoding in lock step."""
 
 import gzip
 import json
@@ -15,41 +15,46 @@ import numpy as np
 
 from das.drafter import Draft, HistoryDrafter
 from das.trajectory import token_array
+from experiments.recorded.published_traces import COPIED_RUNS
 from experiments.run.errors import UserError, reading
 
-# A trace without token ids is cut like Qwen's tokenizer cuts before merging: words, single digits, punctuation, space.
+# Cuts the text of a trace without token ids, as Qwen's tokenizer does before it merges: words, single digits,
+# punctuation, space.
 WORDS = re.compile(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\w]?[^\W\d_]+|\d| ?[^\s\w]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+|_")
-PROMPT = np.arange(100, dtype=np.int32) + 10**6  # stands for every prompt: traces do not carry their token ids
+PROMPT = np.arange(100, dtype=np.int32) + 10**6  # stands for every prompt: traces do not hold the prompts' token ids
 
 Problems = list[tuple[str, list[np.ndarray]]]  # (problem, its responses in the order they were sampled)
 
 
 def read_trace(path: Path, problems: int) -> Problems:
-    """The first problems of a .jsonl.gz with problem_id, run, and response or response_ids; UserError if it is not."""
+    """The first `problems` problems of a .jsonl.gz whose rows have problem_id, run, and response or response_ids.
+
+    Raises UserError for any other file.
+    """
     words: dict[str, int] = {}
-    kinds = set()
-    found: dict[str, list[tuple[str, np.ndarray]]] = {}
+    is_text = set()
+    responses: dict[str, list[tuple[str, np.ndarray]]] = {}
     with reading(path), gzip.open(path, "rt") as file:
         for line in file:
             row = json.loads(line)
-            if row["run"] in ("cleaned_0019_temp0", "data"):  # copies of other rows in one of the traces
+            if row["run"] in COPIED_RUNS:
                 continue
-            if row["problem_id"] not in found and len(found) == problems:
+            if row["problem_id"] not in responses and len(responses) == problems:
                 continue
             ids = row.get("response_ids")
-            kinds.add(ids is None)
+            is_text.add(ids is None)
             if ids is None:
                 ids = [words.setdefault(word, len(words)) for word in WORDS.findall(row["response"])]
-            found.setdefault(row["problem_id"], []).append((str(row["run"]), token_array(ids)))
-    if not any(len(ids) for rows in found.values() for _, ids in rows):
-        raise UserError(f"{path} is empty: a row a response is needed")
-    if len(kinds) > 1:
+            responses.setdefault(row["problem_id"], []).append((str(row["run"]), token_array(ids)))
+    if not any(len(ids) for rows in responses.values() for _, ids in rows):
+        raise UserError(f"{path} is empty: one row per response is needed")
+    if len(is_text) > 1:
         raise UserError(f"{path} mixes token ids and text: all responses must be cut by one tokeniser")
-    return [(p, [ids for _, ids in sorted(rows, key=lambda row: row[0])]) for p, rows in found.items()]
+    return [(problem, [ids for _, ids in sorted(rows, key=lambda row: row[0])]) for problem, rows in responses.items()]
 
 
-def generated(problems: int, responses: int, length: int, seed: int) -> Problems:
-    """Stand-in for a trace: responses of a problem share phrases, and go their own way now and then."""
+def made_up_problems(problems: int, responses: int, length: int, seed: int) -> Problems:
+    """Stands in for a trace: responses of `length` tokens that share a problem's phrases, in an order of their own."""
     rng = np.random.default_rng(seed)
     made: Problems = []
     for problem in range(problems):
@@ -69,8 +74,8 @@ def generated(problems: int, responses: int, length: int, seed: int) -> Problems
     return made
 
 
-class Replayed(Protocol):
-    """What the replay asks of a drafter."""
+class ReplayedDrafter(Protocol):
+    """What `replay_problem` asks of a drafter."""
 
     def begin(self, request: str, problem: str) -> None: ...
     def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> list[Draft]: ...
@@ -102,25 +107,25 @@ class Das:
 
 
 class Arctic:
-    """arctic-inference's suffix trees: one per problem, shared by siblings."""
+    """arctic-inference's suffix trees: one tree per problem, shared by its siblings. `depth`: longest match, tokens."""
 
     def __init__(self, depth: int) -> None:
         from arctic_inference.suffix_decoding import SuffixDecodingCache
 
-        self.new, self.depth = SuffixDecodingCache, depth
-        self.caches: dict[str, Any] = {}
-        self.of: dict[str, Any] = {}
+        self.new_cache, self.depth = SuffixDecodingCache, depth
+        self.cache_of_problem: dict[str, Any] = {}
+        self.cache_of_request: dict[str, Any] = {}
 
     def begin(self, request: str, problem: str) -> None:
-        if problem not in self.caches:
-            self.caches[problem] = self.new(max_tree_depth=self.depth)
-        self.of[request] = self.caches[problem]
-        self.of[request].start_request(request, PROMPT)
+        if problem not in self.cache_of_problem:
+            self.cache_of_problem[problem] = self.new_cache(max_tree_depth=self.depth)
+        self.cache_of_request[request] = self.cache_of_problem[problem]
+        self.cache_of_request[request].start_request(request, PROMPT)
 
     def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> list[Draft]:
         drafts = []
         for request, context in zip(requests, contexts, strict=True):
-            draft = self.of[request].speculate(
+            draft = self.cache_of_request[request].speculate(
                 request, context[-self.depth :], max_spec_tokens=limit, max_spec_factor=2.0, min_token_prob=0.1
             )
             drafts.append(Draft(draft.token_ids, draft.probs))
@@ -128,26 +133,31 @@ class Arctic:
 
     def observe(self, requests: list[str], tokens: list[np.ndarray]) -> None:
         for request, new in zip(requests, tokens, strict=True):
-            self.of[request].add_active_response(request, new)
+            self.cache_of_request[request].add_active_response(request, new)
 
     def end(self, request: str) -> None:
-        self.of[request].stop_request(request)
+        self.cache_of_request[request].stop_request(request)
 
     def end_epoch(self) -> None:
         pass
 
 
 def has_arctic() -> bool:
+    """Whether arctic-inference is installed (make peers)."""
     return find_spec("arctic_inference") is not None
 
 
 @dataclass
 class Tally:
-    """Counts of a replay. by_epoch: epoch -> [tokens, passes]; bins: [20 probability bins][drafts, sum, accepted]."""
+    """Counts of a replay.
+
+    by_epoch: epoch -> [tokens, passes].
+    bins: [20 bins of estimated probability, 3]: drafted tokens, sum of their estimates, accepted tokens.
+    """
 
     by_epoch: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    drafted: int = 0
-    accepted: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
     queries: int = 0
     query_s: float = 0.0
     update_s: float = 0.0
@@ -155,57 +165,70 @@ class Tally:
 
     def summary(self) -> dict[str, Any]:
         tokens, passes = np.sum(list(self.by_epoch.values()), axis=0).tolist()
-        n, mean, hits = self.bins.T
+        drafted, estimated, accepted = self.bins.T
         return {
             "tokens": tokens,
             "tokens_per_pass": tokens / passes,
             "by_epoch": [t / p for _, (t, p) in sorted(self.by_epoch.items())],
-            "drafted_per_pass": self.drafted / passes,
-            "accept_rate": self.accepted / max(self.drafted, 1),
+            "drafted_per_pass": self.num_drafted / passes,
+            "accept_rate": self.num_accepted / max(self.num_drafted, 1),
             "query_us_per_request": self.query_s / max(self.queries, 1) * 1e6,
             "update_us_per_token": self.update_s / tokens * 1e6,
-            "calibration_error": float(np.abs(mean - hits).sum() / max(n.sum(), 1)),
-            "reliability": [[m / k, h / k, k] for k, m, h in zip(n, mean, hits, strict=True) if k],
+            "calibration_error": float(np.abs(estimated - accepted).sum() / max(drafted.sum(), 1)),
+            "reliability": [[e / d, a / d, d] for d, e, a in zip(drafted, estimated, accepted, strict=True) if d],
         }
 
+    def count(self, epoch: int, draft: Draft, coming: Sequence[int]) -> int:
+        """Count one pass of one request and return how many tokens it emits.
 
-def replay(problem: str, responses: Sequence[np.ndarray], drafter: Replayed, group: int, limit: int, t: Tally) -> None:
-    """A problem's groups decode in lock step, one group after the other, an epoch each; adds to `t`.
+        coming: the recorded tokens that follow, at most one more than was drafted. The drafted tokens that equal them
+        are accepted.
+        """
+        num_drafted, num_accepted = len(draft.tokens), 0
+        while num_accepted < min(num_drafted, len(coming)) and draft.tokens[num_accepted] == coming[num_accepted]:
+            num_accepted += 1
+        for j in range(min(num_accepted + 1, num_drafted, len(coming))):
+            self.bins[min(19, int(draft.probs[j] * 20))] += (1, draft.probs[j], j < num_accepted)
+        num_emitted = min(num_accepted + 1, len(coming))
+        self.by_epoch[epoch][0] += num_emitted
+        self.by_epoch[epoch][1] += 1
+        self.num_drafted += num_drafted
+        self.num_accepted += num_accepted
+        return num_emitted
 
-    A drafted token is accepted if it is the recorded one. The first token of a response has a pass of its own.
+
+def replay_problem(
+    problem: str, responses: Sequence[np.ndarray], drafter: ReplayedDrafter, group: int, limit: int, tally: Tally
+) -> None:
+    """Decode a problem's responses with the drafter and add what happens to `tally`.
+
+    Each epoch decodes the next `group` responses in lock step. A drafted token is accepted if it is the recorded one.
+    The first token of a response has a pass of its own. limit: tokens of the longest draft.
     """
     for epoch in range(len(responses) // group):
         texts = [np.concatenate([PROMPT, r]) for r in responses[epoch * group : (epoch + 1) * group]]
         names = [f"{problem}/{epoch}/{i}" for i in range(group)]
-        at = [len(PROMPT)] * group
+        at = [len(PROMPT)] * group  # how much of each text is decoded
         for name in names:
             drafter.begin(name, problem)
         live = list(range(group))
         drafts = [Draft([], [])] * group
         while live:
-            new = []
+            emitted = []
             for i, draft in zip(live, drafts, strict=True):
-                coming = texts[i][at[i] : at[i] + len(draft.tokens) + 1].tolist()
-                a = 0
-                while a < min(len(draft.tokens), len(coming)) and draft.tokens[a] == coming[a]:
-                    a += 1
-                for j in range(min(a + 1, len(draft.tokens), len(coming))):
-                    t.bins[min(19, int(draft.probs[j] * 20))] += (1, draft.probs[j], j < a)
-                new.append(texts[i][at[i] : at[i] + a + 1])
-                t.by_epoch[epoch][0] += len(new[-1])
-                t.by_epoch[epoch][1] += 1
-                t.drafted += len(draft.tokens)
-                t.accepted += a
-                at[i] += len(new[-1])
+                coming = texts[i][at[i] : at[i] + len(draft.tokens) + 1]
+                num_emitted = tally.count(epoch, draft, coming.tolist())
+                emitted.append(coming[:num_emitted])
+                at[i] += num_emitted
             start = time.perf_counter()
-            drafter.observe([names[i] for i in live], new)
-            t.update_s += time.perf_counter() - start
+            drafter.observe([names[i] for i in live], emitted)
+            tally.update_s += time.perf_counter() - start
             for i in [i for i in live if at[i] == len(texts[i])]:
                 drafter.end(names[i])
                 live.remove(i)
             requests, contexts = [names[i] for i in live], [texts[i][: at[i]] for i in live]
             start = time.perf_counter()
             drafts = drafter.propose(requests, contexts, limit) if live else []
-            t.query_s += time.perf_counter() - start
-            t.queries += len(live)
+            tally.query_s += time.perf_counter() - start
+            tally.queries += len(live)
         drafter.end_epoch()

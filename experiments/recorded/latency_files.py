@@ -1,8 +1,11 @@
-"""latency.json: times of passes, measured by task=calibrate or task=calibrate_torch, or derived (task=latency_tables).
+"""latency.json: times of decode passes, measured by task=calibrate or task=calibrate_torch, or derived by
+task=latency_tables.
 
-columns: live, tokens (live + drafted), context (of all requests, tokens), seconds; passes: rows of them.
-forms: NAME.{coefficients, error}, the forms of das.budget.latency_forms fitted to the passes (for budget.latency).
-source: one line; derived: true where nobody measured.
+columns  live (requests), tokens (live + drafted), context (tokens of all requests together), seconds
+passes   rows of these columns
+forms    NAME.{coefficients, error}: the forms of das.budget.latency_forms fitted to the passes, for budget.latency
+source   one line that says where the times are from
+derived  true if nobody measured them
 """
 
 import json
@@ -18,24 +21,24 @@ from experiments.run.errors import UserError
 from experiments.run.run_folder import write_text
 
 TABLES = Path(__file__).parent / "latency_tables"
-DERIVED = "derived, not measured"  # how the source of a table ends that nobody measured
+DERIVED = "derived, not measured"  # the source of a table that nobody measured ends so
 COLUMNS = ["live", "tokens", "context", "seconds"]
 
 
 def fitted_forms(rows: list[list[float]]) -> dict[str, Any]:
-    """Each form's coefficients, and its mean absolute relative error on passes it was not fitted to."""
+    """Each form's coefficients, and its mean absolute relative error on passes that it was not fitted to."""
     passes = Passes(*np.array(rows, float).T)
-    even = np.random.default_rng(0).permutation(len(passes)) % 2 == 0
+    fitted = np.random.default_rng(0).permutation(len(passes)) % 2 == 0
     forms: dict[str, Any] = {}
     for name, fit in FITS.items():
-        error = relative_error(fit(passes[even], np.ones(even.sum())), passes[~even])
-        whole = fit(passes, np.ones(len(passes)))
-        forms[name] = {"coefficients": json.loads(json.dumps(whole, default=vars)), "error": error}
+        error = relative_error(fit(passes[fitted], np.ones(fitted.sum())), passes[~fitted])
+        form = fit(passes, np.ones(len(passes)))
+        forms[name] = {"coefficients": json.loads(json.dumps(form, default=vars)), "error": error}
     return forms
 
 
 def write_latency(path: Path, rows: list[list[float]], source: str, derived: bool) -> dict[str, Any]:
-    """Write latency.json; returns its forms."""
+    """Write latency.json and return its forms."""
     forms = fitted_forms(rows)
     head = {"source": source, "derived": derived, "columns": COLUMNS, "forms": forms}
     body = ",\n".join(json.dumps(row) for row in rows)
@@ -44,13 +47,16 @@ def write_latency(path: Path, rows: list[list[float]], source: str, derived: boo
 
 
 def read_latency(path: Path) -> tuple[Form, str]:
-    """The grid of a latency.json (medians where passes repeat), and where it is from. UserError for any other file."""
+    """The times of a latency.json as a grid (the median where a pass was repeated), and their source in words.
+
+    Raises UserError for any other file.
+    """
     name = f"task.latency={path}"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        source = f"{found['source']}, {DERIVED if found['derived'] else 'measured'}"
-        rows = np.array(found["passes"], np.float64)
-        if list(found["columns"]) != COLUMNS or rows.ndim != 2 or rows.shape[1] != len(COLUMNS) or not len(rows):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        source = f"{content['source']}, {DERIVED if content['derived'] else 'measured'}"
+        rows = np.array(content["passes"], np.float64)
+        if list(content["columns"]) != COLUMNS or rows.ndim != 2 or rows.shape[1] != len(COLUMNS) or not len(rows):
             raise ValueError(f"columns must be {', '.join(COLUMNS)}")
         if not (np.isfinite(rows).all() and (rows[:, 0] >= 1).all() and (rows[:, 1] >= rows[:, 0]).all()):
             raise ValueError("live must be at least 1 and tokens at least live")
@@ -63,18 +69,21 @@ def read_latency(path: Path) -> tuple[Form, str]:
 
 
 def grid(rows: np.ndarray) -> Grid:
-    """Rows: live, tokens, context, seconds. Context a request may differ from pass to pass of a combination: it counts
-    only if every combination was timed at the same few; ValueError for combinations that are missing."""
+    """The grid of rows [passes, 4] (COLUMNS), interpolated by live requests, drafts and context per request.
+
+    Context is an axis only if every combination of live requests and drafts was timed at the same few contexts.
+    Contexts that grew from pass to pass are ignored. Raises ValueError if a combination is missing.
+    """
     live, drafts, context = rows[:, 0], rows[:, 1] / rows[:, 0] - 1, np.round(rows[:, 2] / rows[:, 0], 6)
     cells: dict[tuple[float, float, float], list[float]] = {}
     for key in zip(live.tolist(), np.round(drafts, 6).tolist(), context.tolist(), rows[:, 3].tolist(), strict=True):
         cells.setdefault(key[:3], []).append(key[3])
     axes = [np.array(sorted({key[axis] for key in cells})) for axis in range(3)]
-    if len(cells) != np.prod([len(axis) for axis in axes]):  # contexts that grew while passes were timed
-        flat: dict[tuple[float, float, float], list[float]] = {}
+    if len(cells) != np.prod([len(axis) for axis in axes]):  # contexts grew while passes were timed
+        without_context: dict[tuple[float, float, float], list[float]] = {}
         for (b, d, _), seconds in cells.items():
-            flat.setdefault((b, d, 0.0), []).extend(seconds)
-        cells, axes = flat, [axes[0], axes[1], np.zeros(1)]
+            without_context.setdefault((b, d, 0.0), []).extend(seconds)
+        cells, axes = without_context, [axes[0], axes[1], np.zeros(1)]
     shape = tuple(len(axis) for axis in axes)
     if len(cells) != np.prod(shape):
         raise ValueError("not every number of live requests was timed with every number of drafts")
@@ -82,18 +91,21 @@ def grid(rows: np.ndarray) -> Grid:
     return Grid(axes[0], axes[1], axes[2], medians)
 
 
-def table_path(gpu: str, model: str) -> Path:
-    return TABLES / f"{gpu}_{model}.json"
+def table_path(gpu: str, model: str, tables: Path = TABLES) -> Path:
+    """File of the derived table of a GPU and a model size."""
+    return tables / f"{gpu}_{model}.json"
 
 
 def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
-    """The measured latency.json if one is given, else the table that is shipped for the GPU and the model size, and
-    where it is from. UserError for a GPU or a size that none is shipped for."""
+    """The times of `latency`, a latency.json, or of the shipped table of the GPU and model size; and their source.
+
+    Raises UserError for a GPU or a model size without a table.
+    """
     if latency is not None:
         return read_latency(Path(latency))
     shipped = sorted(path.stem.split("_") for path in TABLES.glob("*.json"))
-    for place, (what, name) in enumerate((("GPU", gpu), ("model size", model))):
-        known = sorted({stem[place] for stem in shipped})
+    for part, (what, name) in enumerate((("GPU", gpu), ("model size", model))):
+        known = sorted({stem[part] for stem in shipped})
         if name not in known:
             raise UserError(
                 f"unknown {what} {name!r}: choose one of {', '.join(known)}, or give task.latency=PATH (measured)"
@@ -102,11 +114,11 @@ def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
 
 
 def step_table(pairs: Any) -> Table:
-    """[[tokens, milliseconds], ...] of the config. UserError for anything else."""
+    """Time of a pass by its tokens, from task.step_ms: [[tokens, milliseconds], ...]. Raises UserError for others."""
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise UserError("task.step_ms=[[tokens, milliseconds], ...]: pairs of two numbers are needed")
     try:
-        found = [(float(tokens), float(ms)) for tokens, ms in pairs]
-        return Table(tuple(t for t, _ in found), tuple(ms / 1e3 for _, ms in found))
+        points = [(float(tokens), float(ms)) for tokens, ms in pairs]
+        return Table(tuple(tokens for tokens, _ in points), tuple(ms / 1e3 for _, ms in points))
     except (ValueError, TypeError) as error:
         raise UserError(f"task.step_ms=[[tokens, milliseconds], ...]: {error}") from error

@@ -1,4 +1,4 @@
-"""A static suffix array as a drafter: what the paper's Fig 5 compares the index with."""
+"""A static suffix array as a drafter. Fig 5 of the DAS paper compares its suffix tree with one."""
 
 import bisect
 import time
@@ -6,12 +6,15 @@ import time
 import numpy as np
 
 from das.drafter import HistoryDrafter
-from experiments.recorded.drafter_replay import generated
+from experiments.recorded.drafter_replay import made_up_problems
 
 
 def against_array(tokens: int) -> dict[str, float]:
-    """The paper's Fig 5: query and insertion of 100 tokens, here against a suffix array that is sorted anew."""
-    (_, texts), *_ = generated(1, max(2, tokens // 1000), min(1000, tokens // 2), 1)
+    """Fig 5 of the paper: times of a query and of inserting 100 tokens, for the drafter's index and a suffix array.
+
+    tokens: size of the corpus. The array cannot grow, so inserting means sorting it anew.
+    """
+    (_, texts), *_ = made_up_problems(1, max(2, tokens // 1000), min(1000, tokens // 2), 1)
     corpus = np.concatenate(texts)
     drafter = HistoryDrafter(cross_problem_tokens=0, min_prob=0.005)
     drafter.begin("past", "p", [])
@@ -42,9 +45,12 @@ def against_array(tokens: int) -> dict[str, float]:
 
 
 def array_draft(text: np.ndarray, order: np.ndarray, context: np.ndarray, tokens: int) -> np.ndarray:
-    """The most frequent continuation, token by token, of the longest end of the context that the array holds."""
+    """The most frequent continuation, token by token, of the longest suffix of the context that the array holds.
+
+    order: the suffix array of `text`. tokens: the most that are drafted.
+    """
     longest, shortest = 24, 0
-    while shortest < longest:  # the longest match, by bisection: an end of a match is a match
+    while shortest < longest:  # bisection works because every suffix of a match is a match too
         middle = (shortest + longest + 1) // 2
         first, last = matches(text, order, context[len(context) - middle :])
         shortest, longest = (middle, longest) if last > first else (shortest, middle - 1)
@@ -62,23 +68,23 @@ def array_draft(text: np.ndarray, order: np.ndarray, context: np.ndarray, tokens
 
 
 def matches(text: np.ndarray, order: np.ndarray, pattern: np.ndarray) -> tuple[int, int]:
-    """Where in the array the suffixes lie that begin with the pattern: first, one after the last."""
-    wanted, n = pattern.tolist(), len(pattern)
-    first = bisect.bisect_left(order, wanted, key=lambda at: text[at : at + n].tolist())
-    last = bisect.bisect_right(order, wanted, lo=first, key=lambda at: text[at : at + n].tolist())
+    """The range of the suffix array whose suffixes begin with the pattern: its first place, and one after its last."""
+    tokens, length = pattern.tolist(), len(pattern)
+    first = bisect.bisect_left(order, tokens, key=lambda at: text[at : at + length].tolist())
+    last = bisect.bisect_right(order, tokens, lo=first, key=lambda at: text[at : at + length].tolist())
     return first, last
 
 
 def suffix_array(text: np.ndarray) -> np.ndarray:
-    """Suffixes of a text in order, by prefix doubling."""
+    """Where the suffixes of `text` begin, in sorted order. Prefix doubling."""
     rank = np.unique(text, return_inverse=True)[1].astype(np.int64)
     n, k = len(text), 1
     while True:
         after = np.full(n, -1, np.int64)
         after[:-k] = rank[k:]
         order = np.lexsort((after, rank))
-        new = np.zeros(n, np.int64)
-        new[order[1:]] = np.cumsum((np.diff(rank[order]) != 0) | (np.diff(after[order]) != 0))
-        rank, k = new, 2 * k
+        new_rank = np.zeros(n, np.int64)
+        new_rank[order[1:]] = np.cumsum((np.diff(rank[order]) != 0) | (np.diff(after[order]) != 0))
+        rank, k = new_rank, 2 * k
         if rank.max() == n - 1 or k >= n:
             return order

@@ -22,6 +22,7 @@ EXAMPLES: dict[str, Any] = {
     "task.rollouts": "outputs/compare/DATE",
     "task.run": "outputs/compare/DATE",
     "task.engine_run": "outputs/compare/DATE",
+    "task.tables": "folder",
     "task.rest_s": 1.5,
     "task.step_ms": [[1, 9.5]],
 }
@@ -53,7 +54,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "reward.parallel": (1, 1024),
     "reward.timeout_s": (0.01, 86400),
     "task.steps": (1, 10**7),
-    "task.slots": (1, 2**16),
+    "task.max_num_seqs": (1, 2**16),
     "task.engines": (1, 2**16),
     "task.w4_rate": (0, 1),
     "task.mtp_rates": (0, 1),

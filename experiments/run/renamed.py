@@ -3,6 +3,8 @@
 # Old key -> new key, as they are written on the command line.
 RENAMED = {
     "drafter.others": "drafter.cross_problem_tokens",
+    "task.slots": "task.max_num_seqs",
+    "task.most": "task.max_tokens",
 }
 
 

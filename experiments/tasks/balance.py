@@ -1,11 +1,12 @@
 """task=balance: rollouts on several simulated engines. Which placement, by which lengths, and whose history?
 
-Placement needs lengths only, so it is measured at full size, without speculation: round robin, random, longest first by
-true lengths (what could be), by lengths predicted from earlier epochs (what can be), problems whole or siblings apart
-(who draft from each other only where engines share a history). History is compared on texts, with the real drafter and
-budget.
-result.json: placement: rows of slots, placement, epoch, rollout_s, over_bound; history: rows of history, epoch,
-tokens_per_pass, rollout_s.
+Placement needs lengths only, so it is simulated at full size, without speculation: round robin; random; longest first
+by true lengths (the ideal) or by lengths predicted from earlier epochs (what is possible); a problem's siblings on one
+engine or anywhere. Siblings on different engines can draft from each other only if the engines share a history.
+Histories are compared on texts, with the real drafter and budget.
+
+result.json: placement: rows of slots (max_num_seqs), placement, epoch, rollout_s, over_bound; history: rows of history,
+epoch, tokens_per_pass, rollout_s.
 """
 
 from pathlib import Path
@@ -23,7 +24,7 @@ from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
-from experiments.papers.replayed import sources
+from experiments.recorded.chains_of_thought import chains_of_thought
 from experiments.recorded.latency_files import chosen_form
 from experiments.recorded.rollouts import grouped
 from experiments.run.checks import at_least_one
@@ -32,7 +33,7 @@ from experiments.run.plain import plain
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
-HOWS = {  # name -> placement, lengths it looks at, whether siblings stay on one engine
+PLACEMENTS = {  # name -> policy of das.replay.cluster.place, lengths that it sees, whether siblings stay together
     "round robin": ("round_robin", "true", True),
     "random": ("random", "true", True),
     "longest first, true lengths": ("longest_first", "true", True),
@@ -40,24 +41,24 @@ HOWS = {  # name -> placement, lengths it looks at, whether siblings stay on one
     "siblings apart, true lengths": ("longest_first", "true", False),
     "siblings apart, predicted": ("longest_first", "predicted", False),
 }
-LONGEST = 16384  # tokens: lengths are learned up to here (paper)
+MAX_TOKENS = 16384  # of a response (paper)
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Measure both; print a line each; write result.json."""
+    """Compare placements, then histories; print a line for each and write result.json."""
     task = config.task
     at_least_one(task, "engines", "batch", "group", "epochs", "steps")
     at_least_one(task, "history_engines", "history_batch", "history_group")
     for history in task.history:
         if history not in ("shared", "private"):
             raise UserError(f"task.history={history}: choose shared or private")
-    if min(task.slots, default=0) < 1:
-        raise UserError(f"task.slots={list(task.slots)}: an engine needs at least 1 slot")
-    form, about = chosen_form(task.latency, str(task.gpu), str(task.model))
-    recorded = sources(Path(task.traces), int(task.problems))
+    if min(task.max_num_seqs, default=0) < 1:
+        raise UserError(f"task.max_num_seqs={list(task.max_num_seqs)}: an engine decodes at least 1 request at once")
+    form, source = chosen_form(task.latency, str(task.gpu), str(task.model))
+    recorded = chains_of_thought(Path(task.traces), int(task.problems))
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config)
-    progress.note(f"time of a pass: {about}")
+    progress.note(f"time of a pass: {source}")
     times = Times(form)
     result = {
         "placement": placements(task, recorded, times, progress),
@@ -67,69 +68,86 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def lengths_only(task: DictConfig, recorded: Workload, seed: int) -> list[Workload]:
-    """Steps whose problems have the lengths of recorded ones; every epoch brings the same problems, drawn anew."""
+    """Steps of all epochs, without text. Each problem's lengths are drawn from those of one recorded problem.
+
+    Every epoch has the same problems, with lengths drawn anew.
+    """
     members: dict[str, list[int]] = {}
     for problem, length in zip(recorded.problems, recorded.lengths.tolist(), strict=True):
         members.setdefault(problem, []).append(length)
     random = np.random.default_rng(seed)
-    homes = [list(members.values())[i] for i in random.integers(len(members), size=task.batch * task.steps)]
+    lengths_of = [list(members.values())[i] for i in random.integers(len(members), size=task.batch * task.steps)]
     works = []
     for _ in range(task.epochs):
         for step in range(task.steps):
-            mine = range(step * task.batch, (step + 1) * task.batch)
-            drawn = np.concatenate([random.choice(homes[problem], task.group) for problem in mine])
-            names = [str(problem) for problem in mine for _ in range(task.group)]
+            problems = range(step * task.batch, (step + 1) * task.batch)
+            drawn = np.concatenate([random.choice(lengths_of[problem], task.group) for problem in problems])
+            names = [str(problem) for problem in problems for _ in range(task.group)]
             works.append(workload(names, [np.zeros(n, np.int32) for n in drawn]))
     return works
 
 
 def placements(task: DictConfig, recorded: Workload, times: Times, progress: Progress) -> list[dict[str, Any]]:
-    """Mean over an epoch's steps of rollout time, and of it over the bound that no placement beats."""
+    """Rows of each placement and epoch, means over the epoch's steps.
+
+    over_bound: rollout time divided by the bound that no placement can beat. over_mean_busy: divided by the mean time
+    that engines were busy.
+    """
     works = lengths_only(task, recorded, seed=0)
-    one = np.ones(2)
-    plain_pass = times.form.predict(one, one, 0 * one)[0]
     rows = []
-    for slots in task.slots:
-        # What a request adds to a full pass, over what a pass costs alone.
-        full = times.form.predict(slots * one, slots * one, 0 * one)[0]
-        token = float(full - plain_pass) / max(1, slots - 1) / float(plain_pass)
-        for name, (how, by, together) in HOWS.items():
-            known = RemainingLength(LONGEST)
-            steps: list[Step] = []
-            for at, work in enumerate(works):
-                lengths = work.lengths if by == "true" else predicted_lengths(known, work.problems)
-                groups = work.problems if together else [str(i) for i in range(len(work))]
-                placed = place(lengths, groups, int(task.engines), how, slots, token, seed=at)
-                engines = [PlainEngine(times, slots) for _ in range(task.engines)]
-                steps.append(simulate_rollout(work, engines, placed, at + 1))
-                for problem, length in zip(work.problems, work.lengths.tolist(), strict=True):
-                    known.observe(problem, length)
+    for max_num_seqs in task.max_num_seqs:
+        for name in PLACEMENTS:
+            steps = placed_steps(name, works, max_num_seqs, int(task.engines), times)
             for epoch in range(task.epochs):
-                mine = steps[epoch * task.steps : (epoch + 1) * task.steps]
+                of_epoch = steps[epoch * task.steps : (epoch + 1) * task.steps]
                 row = {
-                    "slots": slots,
+                    "slots": max_num_seqs,
                     "placement": name,
                     "epoch": epoch,
-                    "rollout_s": float(np.mean([s.rollout_s for s in mine])),
-                    "over_bound": float(np.mean([s.rollout_s / s.bound for s in mine])),
-                    "over_mean_busy": float(np.mean([s.rollout_s / np.mean(s.busy_s) for s in mine])),
+                    "rollout_s": float(np.mean([s.rollout_s for s in of_epoch])),
+                    "over_bound": float(np.mean([s.rollout_s / s.bound for s in of_epoch])),
+                    "over_mean_busy": float(np.mean([s.rollout_s / np.mean(s.busy_s) for s in of_epoch])),
                 }
                 rows.append(row)
             last = rows[-1]
             progress.note(
-                f"{slots} slots, {name:<28s} {last['rollout_s']:7.1f} s  over bound {last['over_bound']:.3f}  "
-                f"over mean busy {last['over_mean_busy']:.3f}  (last epoch)"
+                f"{max_num_seqs} requests at once, {name:<28s} {last['rollout_s']:7.1f} s  over bound "
+                f"{last['over_bound']:.3f}  over mean busy {last['over_mean_busy']:.3f}  (last epoch)"
             )
     return rows
+
+
+def placed_steps(name: str, works: list[Workload], max_num_seqs: int, engines: int, times: Times) -> list[Step]:
+    """Simulate all steps with one placement. Lengths are learned from one step to the next."""
+    policy, lengths_seen, together = PLACEMENTS[name]
+    # Price of one more request in a full pass, as a share of a pass with one request.
+    one = np.ones(2)
+    plain_pass = times.form.predict(one, one, 0 * one)[0]
+    full_pass = times.form.predict(max_num_seqs * one, max_num_seqs * one, 0 * one)[0]
+    token = float(full_pass - plain_pass) / max(1, max_num_seqs - 1) / float(plain_pass)
+    learned = RemainingLength(MAX_TOKENS)
+    steps: list[Step] = []
+    for number, work in enumerate(works):
+        lengths = work.lengths if lengths_seen == "true" else predicted_lengths(learned, work.problems)
+        groups = work.problems if together else [str(i) for i in range(len(work))]
+        placed = place(lengths, groups, engines, policy, max_num_seqs, token, seed=number)
+        simulated = [PlainEngine(times, max_num_seqs) for _ in range(engines)]
+        steps.append(simulate_rollout(work, simulated, placed, number + 1))
+        for problem, length in zip(work.problems, work.lengths.tolist(), strict=True):
+            learned.observe(problem, length)
+    return steps
 
 
 def histories(
     task: DictConfig, budget: dict[str, Any], recorded: Workload, times: Times, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Problems go to engines anew each epoch (random): does an engine need what the others generated?"""
+    """Rows of each history and epoch. Does an engine need what other engines generated?
+
+    Each epoch places the problems on engines at random.
+    """
     epochs, batch, group = int(task.epochs), int(task.history_batch), int(task.history_group)
-    whole = Synthesis(recorded, float(task.run_length)).make(batch, group * epochs, LONGEST, seed=4)
-    works = grouped(whole, group, 0)
+    synthesis = Synthesis(recorded, float(task.run_length))
+    works = grouped(synthesis.make(batch, group * epochs, MAX_TOKENS, seed=4), group, 0)
     rows = []
     for history in task.history:
         shared = HistoryDrafter()
@@ -139,7 +157,7 @@ def histories(
                 batch * group,
                 shared if history == "shared" else HistoryDrafter(),
                 make_budget(budget),
-                LONGEST,
+                MAX_TOKENS,
                 name=f"{e}-",
             )
             for e in range(task.history_engines)
@@ -155,10 +173,10 @@ def histories(
                     "rollout_s": step.rollout_s,
                 }
             )
-        mine = [row for row in rows if row["history"] == history]
+        of_history = [row for row in rows if row["history"] == history]
         progress.note(
             f"{history:<8s} history: tokens/pass by epoch "
-            + " ".join(f"{row['tokens_per_pass']:.2f}" for row in mine)
-            + f"  rollout {sum(row['rollout_s'] for row in mine):.1f} s in all"
+            + " ".join(f"{row['tokens_per_pass']:.2f}" for row in of_history)
+            + f"  rollout {sum(row['rollout_s'] for row in of_history):.1f} s in all"
         )
     return rows

@@ -1,8 +1,8 @@
-"""task=calibrate: what a decode pass costs in this engine, on this machine, and how well each latency form says so.
+"""task=calibrate: the time of a decode pass in this engine on this machine, and how well latency forms predict it.
 
-Every combination of live requests and draft length is timed with drafts of random tokens, which are verified and hardly
-ever accepted, so that the batch stays as it is. Writes latency.json (experiments/recorded/latency_files.py): the
-passes, each form's coefficients (seconds), its mean absolute relative error on passes it was not fitted to.
+Every combination of live requests and draft length is timed. Drafts are random tokens: they are verified and hardly
+ever accepted, so the batch stays as it is. Writes latency.json (experiments/recorded/latency_files.py): the passes,
+each form's coefficients (seconds), and its mean absolute relative error on passes that it was not fitted to.
 result.json: forms, passes (their number).
 """
 
@@ -32,7 +32,7 @@ WARM_UP = 4  # passes before the first timed one
 
 
 class RandomDrafter:
-    """Drafts random tokens, always as many as allowed. Has what the proposer asks of a drafter."""
+    """Drafts random tokens, always as many as it may. It has what the proposer asks of a drafter."""
 
     window = history_tokens = 0
 
@@ -58,17 +58,10 @@ class RandomDrafter:
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Measure, fit, print the errors; write latency.json, result.json and a figure."""
     task = config.task
-    if min(*task.live, *task.drafts, task.passes, task.rounds) < 0 or min(task.live) < 1 or task.passes < 1:
-        raise UserError("task.live and task.passes must be 1 or more, task.drafts 0 or more")
-    needed = 2 * (WARM_UP + int(task.passes)) + max(task.drafts)
-    if config.trainer.max_completion_length < needed:
-        raise UserError(
-            f"trainer.max_completion_length={config.trainer.max_completion_length}: task.passes={task.passes} with "
-            f"drafts of {max(task.drafts)} take up to {needed} tokens"
-        )
-    own = [override for override in overrides if not override.startswith(("arm=", "budget"))]
-    longest = max(1, *task.drafts)
-    config = compose_config([*own, "arm=das", "budget=fixed", f"budget.tokens={longest}"])
+    _check(config)
+    others = [override for override in overrides if not override.startswith(("arm=", "budget"))]
+    max_draft_tokens = max(1, *task.drafts)
+    config = compose_config([*others, "arm=das", "budget=fixed", f"budget.tokens={max_draft_tokens}"])
     setup.check(config)
     run_folder = RunFolder(Path(folder), config)
     progress = Progress(0)
@@ -87,8 +80,20 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(f"latency model: {path}  (budget.latency={path}, or task.latency={path} of replay, advise, balance)")
 
 
+def _check(config: DictConfig) -> None:
+    task = config.task
+    if min(*task.live, *task.drafts, task.passes, task.rounds) < 0 or min(task.live) < 1 or task.passes < 1:
+        raise UserError("task.live and task.passes must be 1 or more, task.drafts 0 or more")
+    needed = 2 * (WARM_UP + int(task.passes)) + max(task.drafts)
+    if config.trainer.max_completion_length < needed:
+        raise UserError(
+            f"trainer.max_completion_length={config.trainer.max_completion_length}: task.passes={task.passes} with "
+            f"drafts of {max(task.drafts)} take up to {needed} tokens"
+        )
+
+
 def measure(config: DictConfig, policy: str, progress: Progress) -> list[list[float]]:
-    """Timed passes: live, tokens, context, seconds."""
+    """Rows of timed passes: live, tokens, context, seconds."""
     setup.prepare(config)
     from vllm import SamplingParams
 
@@ -101,12 +106,12 @@ def measure(config: DictConfig, policy: str, progress: Progress) -> list[list[fl
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     runner.drafter.draft_round.drafter = RandomDrafter(engine.model_config.get_vocab_size())
     prompts = [prompt for _, prompt in tokenized(config, policy)]
-    grid = [(live, drafts) for live in task.live for drafts in task.drafts]
+    combinations = [(live, drafts) for live in task.live for drafts in task.drafts]
     order = random.Random(0)
     rows: list[list[float]] = []
-    for done in range(task.rounds):
-        order.shuffle(grid)
-        for live, drafts in grid:
+    for turn in range(task.rounds):
+        order.shuffle(combinations)
+        for live, drafts in combinations:
             runner.drafter.draft_round.budget = Fixed(drafts) if drafts else NoDrafts()
             params = SamplingParams(
                 temperature=1.0, max_tokens=config.trainer.max_completion_length, ignore_eos=True, detokenize=False
@@ -114,19 +119,19 @@ def measure(config: DictConfig, policy: str, progress: Progress) -> list[list[fl
             for i in range(live):
                 params = params.clone()
                 params.seed = i
-                engine.add_request(f"{done}-{live}-{drafts}-{i}", prompts[i % len(prompts)], params)
+                engine.add_request(f"{turn}-{live}-{drafts}-{i}", prompts[i % len(prompts)], params)
             rows += timed_passes(engine, runner, live, drafts, int(task.passes))
-            engine.abort_request([f"{done}-{live}-{drafts}-{i}" for i in range(live)])
+            engine.abort_request([f"{turn}-{live}-{drafts}-{i}" for i in range(live)])
             while engine.has_unfinished_requests():
                 engine.step()
-        progress.note(f"round {done + 1} of {task.rounds}: {len(rows)} passes")
+        progress.note(f"round {turn + 1} of {task.rounds}: {len(rows)} passes")
     return rows
 
 
 def timed_passes(engine: Any, runner: Any, live: int, drafts: int, count: int) -> list[list[float]]:
-    """Passes with all requests decoding and all drafts in them."""
+    """`count` rows of passes in which all requests decode and all drafts are verified."""
     rows: list[list[float]] = []
-    settled = 0
+    full_passes = 0  # in a row
     while len(rows) < count:
         if not engine.has_unfinished_requests():
             raise RunFailed(f"responses ended before {count} passes of {live} requests with {drafts} drafts were timed")
@@ -136,7 +141,7 @@ def timed_passes(engine: Any, runner: Any, live: int, drafts: int, count: int) -
         engine.step()
         seconds = time.perf_counter() - start
         full = runner.das_meter.step_tokens[-1] == live * (1 + drafts)
-        settled = settled + 1 if full and runner.das_meter.step_live[-1] == live else 0
-        if settled > WARM_UP and before:
+        full_passes = full_passes + 1 if full and runner.das_meter.step_live[-1] == live else 0
+        if full_passes > WARM_UP and before:
             rows.append([live, live * (1 + drafts), context, seconds])
     return rows

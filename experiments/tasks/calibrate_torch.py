@@ -1,9 +1,9 @@
-"""task=calibrate_torch: what a decode pass costs on this device, by torch alone, for weights of a model's shape.
+"""task=calibrate_torch: the time of a decode pass on this device, by torch alone, with random weights.
 
-For a GPU machine without vLLM. A pass computes 1 + drafts tokens of each live request against its cached keys and
-values, up to the argmax of the logits. On CUDA a pass is captured as a graph and timed by events, so what a host adds
-to a pass (scheduling, output) is missing: task.host_us. Writes latency.json (experiments/recorded/latency_files.py).
-result.json: forms, passes (their number), parameters.
+It is for a GPU machine without vLLM. The weights have a model's shape. A pass computes 1 + drafts tokens of each live request against its cached keys and
+values, up to the argmax of the logits. On CUDA a pass is captured as a graph and timed by events. What the host adds to
+a pass (scheduling, output) is therefore missing; task.host_us adds it. Writes latency.json
+(experiments/recorded/latency_files.py). result.json: forms, passes (their number), parameters.
 """
 
 import time
@@ -25,17 +25,17 @@ TINY = Model(layers=2, hidden=64, inner=128, heads=4, kv_heads=2, vocabulary=256
 
 
 class Decoder:
-    """Random weights of a dense decoder; a pass over new tokens of requests whose past keys and values are cached."""
+    """A dense decoder with random weights. It computes new tokens of requests whose past keys and values are cached."""
 
     def __init__(self, shape: Model, device: torch.device, dtype: torch.dtype) -> None:
         def weights(rows: int, columns: int) -> torch.Tensor:
             return torch.randn(rows, columns, device=device, dtype=dtype) / columns**0.5
 
         self.shape = shape
-        heads = (shape.heads + 2 * shape.kv_heads) * shape.head_size
+        qkv_size = (shape.heads + 2 * shape.kv_heads) * shape.head_size
         self.layers = [
             (
-                weights(heads, shape.hidden),
+                weights(qkv_size, shape.hidden),
                 weights(shape.hidden, shape.heads * shape.head_size),
                 weights(2 * shape.inner, shape.hidden),
                 weights(shape.hidden, shape.inner),
@@ -47,28 +47,28 @@ class Decoder:
         self.norm = torch.ones(shape.hidden, device=device, dtype=dtype)
 
     def cache(self, live: int, context: int, new: int) -> list[torch.Tensor]:
-        """Keys and values of each layer: [2, live, kv heads, context + new, head size], zeros."""
-        s, like = self.shape, self.embedding
+        """Keys and values of each layer, all zero: [2, live, kv heads, context + new, head size]."""
+        s = self.shape
         size = (2, live, s.kv_heads, context + new, s.head_size)
-        return [torch.zeros(size, device=like.device, dtype=like.dtype) for _ in self.layers]
+        return [self.embedding.new_zeros(size) for _ in self.layers]
 
     def forward(self, tokens_B_N: torch.Tensor, cache: list[torch.Tensor]) -> torch.Tensor:
-        """Next tokens [live, new]. New tokens see all of each other: what a mask would hide costs the same."""
+        """Next tokens [live, new]. New tokens attend to all others: masked positions would cost the same time."""
         s, (live, new) = self.shape, tokens_B_N.shape
         x = F.embedding(tokens_B_N, self.embedding)
-        for (into, out, up, down), kept in zip(self.layers, cache, strict=True):
+        for (into, out, up, down), keys_values in zip(self.layers, cache, strict=True):
             mixed = F.linear(F.rms_norm(x, self.norm.shape, self.norm), into).view(live, new, -1, s.head_size)
             q, k, v = mixed.transpose(1, 2).split([s.heads, s.kv_heads, s.kv_heads], dim=1)
-            kept[0, :, :, -new:], kept[1, :, :, -new:] = k, v
-            seen = F.scaled_dot_product_attention(q, kept[0], kept[1], enable_gqa=True)
-            x = x + F.linear(seen.transpose(1, 2).reshape(live, new, -1), out)
+            keys_values[0, :, :, -new:], keys_values[1, :, :, -new:] = k, v
+            attended = F.scaled_dot_product_attention(q, keys_values[0], keys_values[1], enable_gqa=True)
+            x = x + F.linear(attended.transpose(1, 2).reshape(live, new, -1), out)
             gate, value = F.linear(F.rms_norm(x, self.norm.shape, self.norm), up).chunk(2, dim=-1)
             x = x + F.linear(F.silu(gate) * value, down)
         return F.linear(F.rms_norm(x, self.norm.shape, self.norm), self.head).argmax(-1)
 
 
 def timed(run_pass: Callable[[], object], device: torch.device, warm_up: int, passes: int) -> list[float]:
-    """Seconds of each pass."""
+    """Seconds of each of `passes` passes, after `warm_up` untimed ones."""
     if device.type != "cuda":
         for _ in range(warm_up):
             run_pass()
@@ -80,7 +80,7 @@ def timed(run_pass: Callable[[], object], device: torch.device, warm_up: int, pa
         return times
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # graphs must be warmed up on a stream of their own
+    with torch.cuda.stream(side):  # a graph must be warmed up on another stream
         for _ in range(warm_up):
             run_pass()
     torch.cuda.current_stream().wait_stream(side)
@@ -98,7 +98,7 @@ def timed(run_pass: Callable[[], object], device: torch.device, warm_up: int, pa
 
 
 def check(task: DictConfig) -> tuple[Model, torch.device, torch.dtype]:
-    """What is asked for. UserError for what cannot be."""
+    """Shape of the weights, device and dtype that the settings choose. Raises UserError for bad settings."""
     sizes = {"tiny": TINY, **{name: model for name, model in MODELS.items() if model.experts == 1}}
     if task.model not in sizes:
         raise UserError(f"task.model={task.model}: choose one of {', '.join(sizes)}")
@@ -106,9 +106,9 @@ def check(task: DictConfig) -> tuple[Model, torch.device, torch.dtype]:
         raise UserError(f"task.device={task.device}: choose auto, cuda or cpu")
     if task.device == "cuda" and not torch.cuda.is_available():
         raise UserError("task.device=cuda: torch sees no GPU here")
-    for name, least in (("live", 1), ("drafts", 0), ("contexts", 0)):
-        if not task[name] or min(task[name]) < least:
-            raise UserError(f"task.{name}={list(task[name])}: whole numbers, {least} or more, are needed")
+    for name, minimum in (("live", 1), ("drafts", 0), ("contexts", 0)):
+        if not task[name] or min(task[name]) < minimum:
+            raise UserError(f"task.{name}={list(task[name])}: whole numbers, {minimum} or more, are needed")
     if min(task.passes, task.warm_up) < 1 or task.host_us < 0:
         raise UserError("task.passes and task.warm_up must be at least 1, task.host_us not negative")
     cuda = task.device != "cpu" and torch.cuda.is_available()
@@ -125,7 +125,7 @@ def check(task: DictConfig) -> tuple[Model, torch.device, torch.dtype]:
 
 @torch.inference_mode()
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Time every combination; write latency.json and result.json."""
+    """Time every combination of live requests, context and drafts; write latency.json and result.json."""
     task = config.task
     shape, device, dtype = check(task)
     progress = Progress(0)

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from analysis import read
 from das.training import checkpoint
 from experiments.harness.resume import CHECKPOINTS, SCRATCH
-from experiments.run.errors import RunFailed
+from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
@@ -44,6 +44,9 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
     Raises RunFailed unless all end equal.
     """
+    kinds = list(config.task.kinds)
+    if not kinds or not set(kinds) <= set(KINDS):
+        raise UserError(f"task.kinds={kinds}: choose one or more of {', '.join(KINDS)}")
     progress = Progress(0)
     path = Path(folder)
     run_folder = RunFolder(path, config)
@@ -58,9 +61,9 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         other = path / f"killed_{number}"
         rows = len(read.metrics(path / "whole"))
         mine = []
-        for place, kind in enumerate(rng.sample(KINDS, len(KINDS))):
+        for place, kind in enumerate(rng.sample(kinds, len(kinds))):
             first = [f"resume={other}"] if (other / "overrides.json").exists() else arguments
-            after = int(rows * (place + rng.random()) / len(KINDS))  # all over the run
+            after = int(rows * (place + rng.random()) / len(kinds))  # all over the run
             mine.append(kill_once(kind, first, other, after, rng))
             progress.note(f"{kind:10s} struck after row {mine[-1].row:2d} of {rows} {'; '.join(mine[-1].wrong)}")
         done = finish(start([f"resume={other}"], other))
@@ -69,7 +72,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         equal += 0 if differences else sum(not kill.wrong for kill in mine)
         kills.append({"kills": [vars(kill) for kill in mine], "differences": differences})
         run_folder.write_result({"runs": kills, "bit_identical": equal})
-    total = config.task.runs * len(KINDS)
+    total = config.task.runs * len(kinds)
     progress.note(f"{equal} of {total} times stopped, resumed bit-identically, without orphans")
     if equal < total:
         raise RunFailed(f"{total - equal} of {total} stops left a difference or a process: see {path}/result.json")

@@ -1,7 +1,7 @@
-"""task=latency_tables: write the derived latency tables that are shipped (experiments/recorded/latency_tables).
+"""task=latency_tables: write the derived latency tables of the repository (experiments/recorded/latency_tables).
 
-From data sheets and model shapes by the roofline (das/replay/hardware.py, sources there). Nothing here was measured: a
-latency.json of task=calibrate or task=calibrate_torch takes its place (task.latency=PATH).
+They are computed from data sheets and model shapes by a roofline (das/replay/hardware.py, with sources). Nobody
+measured them: a latency.json of task=calibrate or task=calibrate_torch takes their place (task.latency=PATH).
 """
 
 from pathlib import Path
@@ -14,30 +14,34 @@ from experiments.recorded.latency_files import TABLES, table_path, write_latency
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 
-DIGITS = 5
+DIGITS = 5  # significant digits of a written time
 
 
 def rows_of(gpu: str, model: str, task: DictConfig) -> list[list[float]]:
-    """live, tokens, context, seconds at every combination of the task's live, drafts and contexts (a request)."""
+    """Rows of live, tokens, context, seconds: one for every combination of task.live, task.drafts and task.contexts.
+
+    Drafts and contexts of the settings are per request; the rows hold sums over all live requests.
+    """
     b, d, x = (np.array(axis, float) for axis in (task.live, task.drafts, task.contexts))
     if not (len(b) and len(d) and len(x)) or b.min() < 1 or d.min() < 0 or x.min() < 0:
         raise UserError("task.live must be 1 or more, task.drafts and task.contexts 0 or more, and none empty")
     live, drafts, context = (axis.ravel() for axis in np.meshgrid(b, d, x, indexing="ij"))
     tokens = live * (1 + drafts)
     seconds = derived(gpu, model).predict(live, tokens, live * context)
-    found = zip(live.tolist(), tokens.tolist(), (live * context).tolist(), seconds.tolist(), strict=True)
-    return [[int(n), int(t), int(c), float(f"{s:.{DIGITS}g}")] for n, t, c, s in found]
+    rows = zip(live.tolist(), tokens.tolist(), (live * context).tolist(), seconds.tolist(), strict=True)
+    return [[int(n), int(t), int(c), float(f"{s:.{DIGITS}g}")] for n, t, c, s in rows]
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """A file for every GPU and model size; a line each."""
+    """Write a file for every GPU and model size, and print a line for each."""
     progress = Progress(0)
-    TABLES.mkdir(exist_ok=True)
+    tables = TABLES if config.task.tables is None else Path(config.task.tables)
+    tables.mkdir(parents=True, exist_ok=True)
     for gpu in GPUS:
         for model in MODELS:
             gpus = derived(gpu, model).gpus
-            path = table_path(gpu, model)
+            path = table_path(gpu, model, tables)
             source = f"{model} on {gpus} x {gpu}, roofline of data sheets (das/replay/hardware.py)"
             forms = write_latency(path, rows_of(gpu, model, config.task), source, derived=True)
             errors = ", ".join(f"{name} {form['error']:.1%}" for name, form in forms.items())
-            progress.note(f"{Path(path).name:<16s} {source}; errors of forms: {errors}")
+            progress.note(f"{path.name:<16s} {source}; errors of the forms: {errors}")

@@ -1,4 +1,4 @@
-"""task=policy: make the small policy and show what its responses look like."""
+"""task=policy: make the small policy; measure its accuracy and how long its responses are."""
 
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from experiments.run.run_folder import RunFolder
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Sample the policy on the training distribution; print accuracy and lengths, draw the histogram."""
+    """Sample the policy on the training distribution; print its accuracy and lengths, draw a histogram of lengths."""
     setup.check(config)
     if config.data.name != "arithmetic":
-        raise UserError(f"task=policy measures answers to data=arithmetic, not {config.data.name}")
+        raise UserError(f"data={config.data.name}: task=policy measures answers to data=arithmetic only")
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config)
     policy = setup.policy_directory(config, progress.note)
@@ -31,8 +31,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         seed=config.seed,
     )
     plot_lengths(measured["lengths"], Path(folder) / "lengths.png")
-    shown = {key: value for key, value in measured.items() if isinstance(value, int | float)}
-    for key, value in shown.items():
+    numbers = {key: value for key, value in measured.items() if isinstance(value, int | float)}
+    for key, value in numbers.items():
         progress.note(f"{key:20s} {value:.3f}")
     progress.note(f"histogram: {folder}/lengths.png")
-    progress.note(f"result: {run_folder.write_result({**shown, 'policy': policy})}")
+    progress.note(f"result: {run_folder.write_result({**numbers, 'policy': policy})}")

@@ -1,9 +1,9 @@
-"""task=replay: replay the recorded rollouts of a run, and compare predicted with measured rollout times, arm by arm.
+"""task=replay: replay the recorded rollouts of a run; compare predicted and measured rollout times, arm by arm.
 
-The latency model is fitted to the passes of every other step; the steps between are what the prediction is judged on.
-With task.latency=PATH it is not fitted but read.
+The latency model is fitted to the passes of every other step. The prediction is judged on the steps between them.
+With task.latency=PATH the latency model is read instead of fitted.
 result.json: latency, prefill_us; arms.NAME.{measured_s, predicted_s, error, step_error, tokens_per_pass,
-tokens_per_pass_measured}, of the judged steps; ordering: whether the arms come in the same order.
+tokens_per_pass_measured} of the judged steps; ordering: whether both times put the arms in the same order.
 """
 
 from pathlib import Path
@@ -30,9 +30,11 @@ from experiments.run.plain import plain
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
+FITTED, JUDGED = slice(0, None, 2), slice(1, None, 2)  # steps that the latency model is fitted to; steps that judge it
+
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Fit, replay, compare; print a line an arm."""
+    """Fit the latency model, replay every arm, compare; print a line per arm."""
     task = config.task
     if task.form not in FITS:
         raise UserError(f"task.form={task.form}: choose one of {', '.join(FITS)}")
@@ -40,40 +42,22 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         raise UserError(f"task.prompt={task.prompt}: must not be negative")
     progress = Progress(0)
     arms = replayable(arm_folders(task.run), progress)
-    given = None if task.latency is None else read_latency(Path(task.latency))
+    measured_form = None if task.latency is None else read_latency(Path(task.latency))
     run_folder = RunFolder(Path(folder), config)
     timelines = {name: _timelines(path) for name, path in arms.items()}
-    lines = [line for lines in timelines.values() for line in lines[0::2]]
-    form, source = given or (fit_form(lines, str(task.form)), "fitted")
+    fitted = [timeline for of_arm in timelines.values() for timeline in of_arm[FITTED]]
+    form, source = measured_form or (fit_form(fitted, str(task.form)), "fitted")
     works = {name: read_rollouts(path, prompt=int(task.prompt)) for name, path in arms.items()}
-    prefill = fit_prefill(lines, form, int(task.prompt))
+    prefill = fit_prefill(fitted, form, int(task.prompt))
     times = Times(form, prefill=prefill)
-    latency = repr(form) if given is None else f"{task.latency} ({source})"
+    latency = repr(form) if measured_form is None else f"{task.latency} ({source})"
     result: dict[str, Any] = {"latency": latency, "prefill_us": prefill * 1e6, "arms": {}}
     curves = {}
     for name, path in arms.items():
-        with reading(path / "metrics.jsonl"):
-            whole = [{key: float(row[key]) for key in ("rollout_s", "tokens", "passes")} for row in read.metrics(path)]
-        if not len(works[name]) == len(timelines[name]) == len(whole):
-            raise UserError(
-                f"{path} has {len(whole)} steps of metrics, {len(works[name])} of rollouts and {len(timelines[name])} "
-                "of timelines: was it interrupted? A run that ended is needed"
-            )
-        if len(whole) < 2:
-            raise UserError(f"{path} has {len(whole)} step: two or more are needed, to fit to one and judge the other")
+        rows = _metrics(path, len(works[name]), len(timelines[name]))
         steps = replay_arm(works[name], times, _config(path))
-        rows = whole[1::2]
-        predicted = [step.rollout_s for step in steps[1::2]]
-        measured = [row["rollout_s"] for row in rows]
-        result["arms"][name] = {
-            "measured_s": float(np.mean(measured)),
-            "predicted_s": float(np.mean(predicted)),
-            "error": float(np.mean(predicted) / np.mean(measured) - 1),
-            "step_error": float(np.mean(np.abs(np.array(predicted) / measured - 1))),
-            "tokens_per_pass": sum(s.tokens for s in steps[1::2]) / sum(s.passes for s in steps[1::2]),
-            "tokens_per_pass_measured": sum(row["tokens"] for row in rows) / sum(row["passes"] for row in rows),
-        }
-        curves[name] = (measured, predicted)
+        result["arms"][name] = judged(rows[JUDGED], steps[JUDGED])
+        curves[name] = [row["rollout_s"] for row in rows[JUDGED]], [step.rollout_s for step in steps[JUDGED]]
         progress.note(
             f"{name:<14s}"
             + "measured {measured_s:.3f} s a step  replayed {predicted_s:.3f} s ({error:+.1%})  tokens/pass measured "
@@ -88,45 +72,65 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
+def judged(rows: list[dict[str, float]], steps: list[Step]) -> dict[str, float]:
+    """Measured rows of metrics against the same steps replayed. step_error: mean absolute error of a step's time."""
+    measured, predicted = [row["rollout_s"] for row in rows], [step.rollout_s for step in steps]
+    return {
+        "measured_s": float(np.mean(measured)),
+        "predicted_s": float(np.mean(predicted)),
+        "error": float(np.mean(predicted) / np.mean(measured) - 1),
+        "step_error": float(np.mean(np.abs(np.array(predicted) / measured - 1))),
+        "tokens_per_pass": sum(step.tokens for step in steps) / sum(step.passes for step in steps),
+        "tokens_per_pass_measured": sum(row["tokens"] for row in rows) / sum(row["passes"] for row in rows),
+    }
+
+
 def arm_folders(path: str | None) -> dict[str, Path]:
-    """Arms of a comparison, or the one arm of another run. UserError if nothing was recorded there."""
+    """The arms of a comparison, or the one arm of another run, by name. Raises UserError if nothing was recorded."""
     if path is None:
-        raise UserError("task.run=FOLDER is missing: the folder of a comparison or of task=rollout, task=train")
+        raise UserError("task.run=FOLDER is missing: give the folder of a comparison, of task=rollout or of task=train")
     folder = Path(path)
-    found = {arm.name: arm for arm in sorted((folder / "arms").glob("*"))} if (folder / "arms").is_dir() else {}
-    if not found and (folder / "rollouts").is_dir():
-        found = {folder.name: folder}
-    if not found:
+    arms = {arm.name: arm for arm in sorted((folder / "arms").glob("*"))} if (folder / "arms").is_dir() else {}
+    if not arms and (folder / "rollouts").is_dir():
+        arms = {folder.name: folder}
+    if not arms:
         raise UserError(f"{path} holds no run: neither arms/ nor rollouts/ is there")
-    for arm in found.values():
+    for arm in arms.values():
         if not list((arm / "rollouts").glob("*.timeline.json.gz")):
-            raise UserError(f"{arm} holds no timelines: only rollouts of das itself can be checked against")
-    return found
+            raise UserError(f"{arm} holds no timelines: only rollouts that das recorded itself can be compared with")
+    return arms
+
+
+def replayable(arms: dict[str, Path], progress: Progress) -> dict[str, Path]:
+    """The arms that draft nothing or with das. Prints a note for each other arm; raises UserError if none remains."""
+    known = {name: path for name, path in arms.items() if _config(path).arm.method in ("none", "das")}
+    for name in arms.keys() - known.keys():
+        progress.note(f"{name} is left out: only arms without drafts or with das can be replayed")
+    if not known:
+        raise UserError(f"arms {', '.join(arms)} cannot be replayed: only arms without drafts or with das can be")
+    return known
 
 
 def _config(path: Path) -> DictConfig:
     with reading(path / "config.yaml"):
         config = OmegaConf.load(path / "config.yaml")
-        if config.arm.method is None:  # raises where there is no arm
+        if config.arm.method is None:  # also raises if there is no arm
             raise ValueError("arm.method is empty")
         return config  # type: ignore[return-value]
 
 
-def replayable(arms: dict[str, Path], progress: Progress) -> dict[str, Path]:
-    """The arms that draft nothing or by das, a note for each other one. UserError if none is left."""
-    known = {name: path for name, path in arms.items() if _config(path).arm.method in ("none", "das")}
-    for name in arms.keys() - known.keys():
-        progress.note(f"{name} is left out: replays know none and das")
-    if not known:
-        raise UserError(f"arms {', '.join(arms)} cannot be replayed: only those that draft nothing or by das can")
-    return known
-
-
-def fit_prefill(lines: list[dict[str, Any]], form: Form, prompt: int) -> float:
-    """Seconds a prompt token: what each rollout's first pass took beyond what its live requests would."""
-    first, live = (np.array([line[key][0] for line in lines], float) for key in ("step_time_s", "step_live"))
-    beyond = float(np.mean(first - form.predict(live, live, live * prompt)))
-    return max(0.0, beyond) / (float(live.mean()) * max(1, prompt))
+def _metrics(path: Path, rollouts: int, timelines: int) -> list[dict[str, float]]:
+    """rollout_s, tokens and passes of every step. Raises UserError unless each step has its rollout and timeline."""
+    with reading(path / "metrics.jsonl"):
+        rows = [{key: float(row[key]) for key in ("rollout_s", "tokens", "passes")} for row in read.metrics(path)]
+    if not rollouts == timelines == len(rows):
+        raise UserError(
+            f"{path} has {len(rows)} steps of metrics, {rollouts} of rollouts and {timelines} of timelines: "
+            "was it interrupted? Only a finished run can be replayed"
+        )
+    if len(rows) < 2:
+        raise UserError(f"{path} has {len(rows)} step: two or more are needed, one to fit to and one to judge by")
+    return rows
 
 
 def _timelines(path: Path) -> list[dict[str, Any]]:
@@ -135,45 +139,53 @@ def _timelines(path: Path) -> list[dict[str, Any]]:
 
 
 def _timeline(path: Path, step: int) -> dict[str, Any]:
-    """read.timeline; UserError unless times rise and every pass has its requests and tokens."""
+    """A step's timeline. Raises UserError unless times rise and every pass has as many tokens as requests, or more."""
     with reading(path / "rollouts" / f"step_{step:05d}.timeline.json.gz"):
-        line = read.timeline(path, step)
-        seconds, live, tokens = (np.array(line[key], float) for key in ("step_time_s", "step_live", "step_tokens"))
+        timeline = read.timeline(path, step)
+        seconds, live, tokens = (np.array(timeline[key], float) for key in ("step_time_s", "step_live", "step_tokens"))
         if not len(seconds) == len(live) == len(tokens) > 0:
             raise ValueError("step_time_s, step_live and step_tokens must be equally long")
         if not (seconds[-1] < np.inf and (np.diff(seconds, prepend=0.0) > 0).all() and (tokens >= live).all()):
-            raise ValueError("times must rise and a pass has no fewer tokens than requests")
-        return line
+            raise ValueError("times must rise, and no pass may have fewer tokens than requests")
+        return timeline
 
 
-def fit_form(lines: list[dict[str, Any]], form: str) -> Form:
-    """A latency form fitted to the passes of timelines, without each rollout's first, which computed the prompts."""
-    seconds = np.concatenate([np.diff(line["step_time_s"]) for line in lines])
-    live, tokens = (np.concatenate([line[k][1:] for line in lines]).astype(float) for k in ("step_live", "step_tokens"))
+def fit_prefill(timelines: list[dict[str, Any]], form: Form, prompt: int) -> float:
+    """Seconds per prompt token: the time of each rollout's first pass beyond what decoding its live requests takes."""
+    first, live = (np.array([line[key][0] for line in timelines], float) for key in ("step_time_s", "step_live"))
+    beyond = float(np.mean(first - form.predict(live, live, live * prompt)))
+    return max(0.0, beyond) / (float(live.mean()) * max(1, prompt))
+
+
+def fit_form(timelines: list[dict[str, Any]], form: str) -> Form:
+    """A latency form fitted to all passes except each rollout's first, which computed the prompts."""
+    seconds = np.concatenate([np.diff(line["step_time_s"]) for line in timelines])
+    live, tokens = (
+        np.concatenate([line[key][1:] for line in timelines]).astype(float) for key in ("step_live", "step_tokens")
+    )
     if len(seconds) < 10:
-        raise UserError(f"{len(seconds)} decode passes were recorded: too few for a latency model")
+        raise UserError(f"{len(seconds)} decode passes were recorded: too few to fit a latency model to")
     passes = Passes(live, tokens, np.zeros(len(live)), seconds)
     return FITS[form](passes, np.ones(len(passes)))
 
 
 def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[Step]:
-    """Replay the steps of an arm as its own config says."""
-    slots = int(config.engine.max_num_seqs)
+    """Replay the steps of an arm with the engine, drafter, budget and order of requests of its own config."""
+    max_num_seqs = int(config.engine.max_num_seqs)
     engine: Engine
     match config.arm.method:
         case "none":
-            engine = PlainEngine(times, slots)
+            engine = PlainEngine(times, max_num_seqs)
         case "das":
             drafter = plain(config.drafter)
             del drafter["unit"]
             budget = make_budget(plain(config.arm.get("budget") or config.budget))
-            engine = TextEngine(
-                times, slots, HistoryDrafter(**drafter), budget, int(config.trainer.max_completion_length)
-            )
+            max_tokens = int(config.trainer.max_completion_length)
+            engine = TextEngine(times, max_num_seqs, HistoryDrafter(**drafter), budget, max_tokens)
         case other:
-            raise ValueError(f"arm {config.arm.name} drafts by {other}")
+            raise ValueError(f"arm {config.arm.name} drafts with {other}")
     unit = max(1, config.data.problems // problems_per_step(config)) if config.drafter.unit == "epoch" else 1
-    order = schedule(config) if "schedule" in config else None  # runs older than the setting sent them as given
+    order = schedule(config) if "schedule" in config else None  # older runs have no such setting: as given
     steps = []
     for i, work in enumerate(works):
         sent = list(range(len(work))) if order is None else order.order(work.problems)

@@ -10,14 +10,14 @@ from das.replay.synthesis import Synthesis, fitted_run, half_changed, run_ends
 from das.replay.text_engine import TextEngine
 from das.replay.times import Table, Times
 from das.replay.workload import Workload, workload
-from experiments.recorded.drafter_replay import generated
+from experiments.recorded.drafter_replay import made_up_problems
 from experiments.recorded.rollouts import grouped
 
 TIMES = Times(Table((1, 100, 500), (7e-3, 11e-3, 22e-3)))  # the paper's Fig 8
 
 
 def recorded(problems: int = 4, responses: int = 16, length: int = 300) -> Workload:
-    made = generated(problems, responses, length, seed=5)
+    made = made_up_problems(problems, responses, length, seed=5)
     random = np.random.default_rng(0)
     names = [name for name, texts in made for _ in texts]
     texts = [text[: int(random.integers(50, length))] for _, group in made for text in group]

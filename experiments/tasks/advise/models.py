@@ -1,4 +1,4 @@
-"""task=advise: drafters that are models, at the acceptance that the task gives. They need lengths only, no text."""
+"""task=advise: drafters that are models, at the acceptance that the settings give. Only lengths matter to them."""
 
 from dataclasses import replace
 
@@ -16,27 +16,33 @@ from experiments.tasks.advise.case import Case
 
 
 def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, list[list[Step]]]]:
-    """A step without speculation, and of each drafter one as expected, one cheaper, one dearer: a whole engine's
-    requests, their lengths drawn from those of the last step."""
+    """A step without speculation; and for each drafter the steps as expected, if drafts are cheaper, if dearer.
+
+    All requests of an engine are simulated, with lengths drawn from those of the last step.
+    """
     requests = round(len(case.works[-1]) * case.scale)
     lengths = np.random.default_rng(0).choice(case.works[-1].lengths, requests)
-    whole = workload([str(i) for i in range(requests)], [np.zeros(n, np.int32) for n in lengths], int(task.prompt))
-    full = replace(case, works=[whole], scale=1.0)
-    none = full.simulate(PlainEngine(full.times(), full.slots))
-    found: dict[str, list[list[Step]]] = {}
-    for priced in (full, full.cheaper(), full.dearer()):
+    problems = [str(i) for i in range(requests)]
+    all_requests = workload(problems, [np.zeros(n, np.int32) for n in lengths], int(task.prompt))
+    unscaled = replace(case, works=[all_requests], scale=1.0)
+    none = unscaled.simulate(PlainEngine(unscaled.times(), unscaled.max_num_seqs))
+    steps_of: dict[str, list[list[Step]]] = {}
+    for priced in (unscaled, unscaled.cheaper(), unscaled.dearer()):
         for name, model in models(task, priced).items():
-            steps = priced.simulate(ProfileEngine(priced.times(), full.slots, model, 0))
-            found.setdefault(name, []).append(steps)
-    return none, found
+            steps = priced.simulate(ProfileEngine(priced.times(), unscaled.max_num_seqs, model, 0))
+            steps_of.setdefault(name, []).append(steps)
+    return none, steps_of
 
 
 def models(task: DictConfig, case: Case) -> dict[str, ModelDrafter]:
-    """At the given acceptance. A draft pass costs a share of a plain one; a 4-bit copy's verification what was fitted
-    for it, unless the form has that."""
+    """Each drafter at its given acceptance. Raises UserError for an acceptance that cannot be.
+
+    A draft pass costs a share of a plain pass. Verifying a 4-bit copy's drafts costs what was fitted for it, unless the
+    case's form already contains that.
+    """
     times = case.times()
-    has_it = isinstance(case.form, CostScaled) and case.form.token > 0
-    w4_verify = 0.0 if has_it else VERIFY_REQUEST - TARGET_REQUEST
+    form_has_verification = isinstance(case.form, CostScaled) and case.form.token > 0
+    w4_verify = 0.0 if form_has_verification else VERIFY_REQUEST - TARGET_REQUEST
 
     def plain(live: float, context: float) -> float:
         return times.target(int(live), 0, int(context))

@@ -1,12 +1,13 @@
-"""task=advise: will speculation pay for my rollouts? From a folder of them, in under a minute; a page with the answer.
+"""task=advise: will speculation pay for my rollouts? Answers in under a minute, from recorded rollouts, with a page.
 
 result.json: arms.NAME.{rollout_s, low_s, high_s, step_s, rollout_change, low_change, high_change, step_change,
-tokens_per_pass}, chosen, changes_by_step, pays_up_to, pays_up_to_dearer, advice, speedup_by_live, seconds. Page:
-advice.html, self-contained.
+tokens_per_pass}, chosen, changes_by_step, pays_up_to, pays_up_to_dearer, advice, speedup_by_live, seconds.
+advice.html: the page, in one file.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -25,61 +26,59 @@ from experiments.tasks.advise.case import Case, build
 from experiments.tasks.advise.models import model_steps
 
 WORTH = 0.03  # a smaller gain of rollout time is not worth a change of settings
-LIVE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # requests an engine, looked at
+LIVE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # requests per engine that are considered
 MARGINAL = {"name": "marginal", "tokens": 32, "ratio": 64.0}
 FIXED = {"name": "fixed", "tokens": 16}
-SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # budget, drafter, as overrides; the first is ours
+# Name -> budget, options of the drafter, and both as overrides of a run. The first is this project's default.
+SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "das": (MARGINAL, {}, "budget=marginal budget.tokens=32 drafter.window=16"),
     "das, window 2": (MARGINAL, {"window": 2}, "budget=marginal budget.tokens=32 drafter.window=2"),
     "das, fixed 16": (FIXED, {}, "budget=fixed budget.tokens=16 drafter.window=16"),
 }
 
 
+@dataclass(frozen=True)
+class HistoryArms:
+    """Simulated steps of the arms that draft from text, and of `none`, which drafts nothing."""
+
+    expected: dict[str, list[Step]]  # arm -> steps
+    dearer: dict[str, list[Step]]  # arm of SETTINGS -> steps if drafted tokens are dearer
+    cheaper: list[Step]  # of the chosen arm, if drafted tokens are cheaper
+    chosen: str  # the best arm of SETTINGS
+    engines: dict[str, TextEngine]  # arm of SETTINGS -> its engine after the last step
+
+
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Simulate every arm on a sample of the rollouts; print a table and one line of advice, write the page."""
     start = time.perf_counter()
-    task = config.task
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config)
-    case, about = build(task)
-    for line in about:
+    case, facts = build(config.task)
+    for line in facts:
         progress.note(line)
-    none, models = model_steps(task, case)  # first: what is wrong with their settings is told at once
-    plain = case.simulate(PlainEngine(case.times(), case.simulated_slots))
-    expected = {
-        "none": plain,
-        "ngram": case.text({"name": "fixed", "tokens": 4}, scope="own")[0],
-        "suffix-like": case.text(FIXED, scope="problem+request", min_prob=0.1)[0],
-    }
-    dearer: dict[str, list[Step]] = {}
-    engines: dict[str, TextEngine] = {}
-    for name, (budget, drafter, _) in SETTINGS.items():
-        if len(case.works) > drafter.get("window", 0):  # else it forgets nothing
-            expected[name], engines[name] = case.text(budget, **drafter)
-            dearer[name], _ = case.dearer().text(budget, **drafter)
-    chosen = choose({name: (seconds(expected[name]), seconds(dearer[name])) for name in dearer})
-    cheaper, _ = case.cheaper().text(SETTINGS[chosen][0], **SETTINGS[chosen][1])
-    rest = rest_share(task, plain)
-    arms = {}
-    for name, steps in expected.items():
-        low, high = (cheaper, dearer[name]) if name == chosen else (steps, steps)
-        arms[name] = summary(steps, low, high, plain, rest)
-    sampled = seconds(plain) / seconds(none)  # seconds of the sample, for the table
-    for name, (steps, low, high) in models.items():
-        row = summary(steps, low, high, none, rest)
-        arms[name] = {key: value * sampled if key.endswith("_s") else value for key, value in row.items()}
-    curve = speedup_by_live(engines["das, fixed 16"], case)
+    # The drafters that are models come first: they report bad settings at once, and the others take longer.
+    model_none, model_arms = model_steps(config.task, case)
+    history = history_arms(case)
+    none, expected = history.expected["none"], history.expected[history.chosen]
+    arms = table(history, model_none, model_arms, rest_share(config.task, none))
+    curve = speedup_by_live(history.engines["das, fixed 16"], case)
     pays, pays_dearer = (pays_up_to([(live, gains[k]) for live, *gains in curve]) for k in (0, 1))
-    best = min(models, key=lambda name: arms[name]["rollout_s"])
-    text = advice(arms[chosen], SETTINGS[chosen][2], pays, pays_dearer, (best, arms[best]), case)
-    by_step = [mine.rollout_s / other.rollout_s - 1 for mine, other in zip(expected[chosen], plain, strict=True)]
-    about.append(
-        f"{chosen}, step by step: {', '.join(f'{change:+.0%}' for change in by_step)} (the first knows no history)"
-    )
-    progress.note(about[-1])
+    best_model = min(model_arms, key=lambda name: arms[name]["rollout_s"])
+    settings = SETTINGS[history.chosen][2]
+    text = advice(arms[history.chosen], settings, pays, pays_dearer, (best_model, arms[best_model]), case)
+    by_step = [step.rollout_s / plain.rollout_s - 1 for step, plain in zip(expected, none, strict=True)]
+    changes = ", ".join(f"{change:+.0%}" for change in by_step)
+    facts.append(f"{history.chosen}, step by step: {changes} (the first has no history)")
+    progress.note(facts[-1])
+    for name, row in arms.items():
+        progress.note(
+            f"{name:<14s} rollout {row['rollout_s']:8.2f} s ({row['rollout_change']:+.1%}{page.span(row)})  "
+            f"step {row['step_s']:8.2f} s ({row['step_change']:+.1%})  "
+            f"tokens/pass {row['tokens_per_pass']:.2f}"
+        )
     result = {
         "arms": arms,
-        "chosen": chosen,
+        "chosen": history.chosen,
         "changes_by_step": by_step,
         "pays_up_to": pays,
         "pays_up_to_dearer": pays_dearer,
@@ -87,17 +86,30 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         "speedup_by_live": curve,
         "seconds": time.perf_counter() - start,
     }
-    for name, row in arms.items():
-        progress.note(
-            f"{name:<14s} rollout {row['rollout_s']:8.2f} s ({row['rollout_change']:+.1%}{page.span(row)})  "
-            f"step {row['step_s']:8.2f} s ({row['step_change']:+.1%})  "
-            f"tokens/pass {row['tokens_per_pass']:.2f}"
-        )
-    timelines = {name: expected[name][-1].timelines[0] for name in ("none", chosen)}
-    page.write(Path(folder) / "advice.html", text, about, arms, curve, timelines, case.scale, case.derived)
+    timelines = {name: history.expected[name][-1].timelines[0] for name in ("none", history.chosen)}
+    page.write(Path(folder) / "advice.html", text, facts, arms, curve, timelines, case.scale, case.derived)
     progress.note(text)
     progress.note(f"page: {folder}/advice.html")
     progress.note(f"result: {run_folder.write_result(result)}")
+
+
+def history_arms(case: Case) -> HistoryArms:
+    """Simulate every arm that needs the text of the responses, and choose the best arm of SETTINGS."""
+    expected = {
+        "none": case.simulate(PlainEngine(case.times(), case.simulated_max_num_seqs)),
+        "ngram": case.with_history({"name": "fixed", "tokens": 4}, scope="own")[0],
+        "suffix-like": case.with_history(FIXED, scope="problem+request", min_prob=0.1)[0],
+    }
+    dearer: dict[str, list[Step]] = {}
+    engines: dict[str, TextEngine] = {}
+    for name, (budget, drafter, _) in SETTINGS.items():
+        if len(case.works) > drafter.get("window", 0):  # otherwise the window forgets nothing, so the arm equals das
+            expected[name], engines[name] = case.with_history(budget, **drafter)
+            dearer[name], _ = case.dearer().with_history(budget, **drafter)
+    chosen = choose_setting({name: (seconds(expected[name]), seconds(dearer[name])) for name in dearer})
+    budget, drafter, _ = SETTINGS[chosen]
+    cheaper, _ = case.cheaper().with_history(budget, **drafter)
+    return HistoryArms(expected, dearer, cheaper, chosen, engines)
 
 
 def seconds(steps: Sequence[Step]) -> float:
@@ -105,99 +117,130 @@ def seconds(steps: Sequence[Step]) -> float:
     return float(np.mean([step.rollout_s for step in steps]))
 
 
-def choose(found: dict[str, tuple[float, float]]) -> str:
-    """The setting with the shortest rollouts, as expected and if dearer together; das where none is 1 % better."""
-    best = min(found, key=lambda name: sum(found[name]))
-    return best if sum(found[best]) < 0.99 * sum(found["das"]) else "das"
+def choose_setting(times: Mapping[str, tuple[float, float]]) -> str:
+    """The setting with the least time; `das` unless another is at least 1 % better.
+
+    times: rollout time as expected and if drafted tokens are dearer. Their sum is compared.
+    """
+    best = min(times, key=lambda name: sum(times[name]))
+    return best if sum(times[best]) < 0.99 * sum(times["das"]) else "das"
 
 
 def rest_share(task: DictConfig, plain: Sequence[Step]) -> float:
-    """Seconds of a step outside the rollout, over the rollout's without speculation."""
+    """Seconds of a step outside the rollout, divided by the seconds of the rollout without speculation."""
     if task.rest_s is not None:
         return float(task.rest_s) / seconds(plain)
     return 1 / 0.643 - 1  # rollouts are 64.3 % of a step in EfficientRollout's 7B run (58-71 %)
 
 
+def table(
+    history: HistoryArms, model_none: Sequence[Step], model_arms: Mapping[str, Sequence[Sequence[Step]]], rest: float
+) -> dict[str, dict[str, float]]:
+    """A row per arm (`summary`). Arms are compared with `none` of the same requests."""
+    none = history.expected["none"]
+    rows = {}
+    for name, steps in history.expected.items():
+        low, high = (history.cheaper, history.dearer[name]) if name == history.chosen else (steps, steps)
+        rows[name] = summary(steps, low, high, none, rest)
+    # Models were simulated with other requests; their seconds are scaled to those of the sample.
+    scale = seconds(none) / seconds(model_none)
+    for name, (expected, cheaper, dearer) in model_arms.items():
+        row = summary(expected, cheaper, dearer, model_none, rest)
+        rows[name] = {key: value * scale if key.endswith("_s") else value for key, value in row.items()}
+    return rows
+
+
 def summary(
     steps: Sequence[Step], low: Sequence[Step], high: Sequence[Step], plain: Sequence[Step], rest: float
 ) -> dict[str, float]:
-    """Means a step; the step's time by Amdahl: the rest of it stays."""
-    none, mine, least, most = (seconds(arm) for arm in (plain, steps, low, high))
+    """Mean times per step and their changes. Outside the rollout a step takes as long as without speculation (Amdahl).
+
+    low, high: the same steps if drafted tokens are cheaper and dearer. plain: the steps without speculation.
+    rest: see rest_share.
+    """
+    plain_s, expected_s, low_s, high_s = (seconds(arm) for arm in (plain, steps, low, high))
     return {
-        "rollout_s": mine,
-        "low_s": least,
-        "high_s": most,
-        "step_s": mine + rest * none,
-        "rollout_change": mine / none - 1,
-        "low_change": least / none - 1,
-        "high_change": most / none - 1,
-        "step_change": (mine + rest * none) / (none + rest * none) - 1,
+        "rollout_s": expected_s,
+        "low_s": low_s,
+        "high_s": high_s,
+        "step_s": expected_s + rest * plain_s,
+        "rollout_change": expected_s / plain_s - 1,
+        "low_change": low_s / plain_s - 1,
+        "high_change": high_s / plain_s - 1,
+        "step_change": (expected_s + rest * plain_s) / (plain_s + rest * plain_s) - 1,
         "tokens_per_pass": sum(s.tokens for s in steps) / sum(s.passes for s in steps),
     }
 
 
 def speedup_by_live(engine: TextEngine, case: Case) -> list[tuple[int, float, float]]:
-    """Live requests an engine; speedup of a pass at the draft limit that is best there, as expected and if dearer: from
-    what drafts were worth in the last step."""
+    """(live requests per engine, speedup of a pass as expected, speedup if drafted tokens are dearer).
+
+    At each number of live requests the best draft limit is taken, judged by what drafts achieved in the last step.
+    """
     drafted = np.cumsum(engine.drafts_of[::-1])[::-1][1:] / engine.drafts_of.sum()  # share with at least j tokens
     accepted = np.cumsum(engine.accepts_of[::-1])[::-1][1:] / engine.accepts_of.sum()
-    emitted, sent = 1 + np.cumsum(accepted), np.cumsum(drafted)
+    emitted, sent = 1 + np.cumsum(accepted), np.cumsum(drafted)  # tokens per request and pass at each draft limit
     context = float(np.mean(case.works[-1].lengths)) / 2
 
     def gain(form: Form, live: int) -> float:
         b = np.full(len(sent), float(live))
-        drafts = form.predict(b, b * (1 + sent), b * context) + case.draft_s * live
-        return float(np.max(emitted * form.predict(b, b, b * context) / drafts))
+        with_drafts = form.predict(b, b * (1 + sent), b * context) + case.draft_s * live
+        return float(np.max(emitted * form.predict(b, b, b * context) / with_drafts))
 
     return [(live, gain(case.form, live), gain(case.dearer().form, live)) for live in LIVE]
 
 
 def pays_up_to(curve: Sequence[tuple[int, float]]) -> int:
-    """Most live requests up to which decoding gains WORTH throughout; 0: nowhere."""
+    """The most live requests such that decoding gains WORTH there and at all fewer ones; 0 if there are none."""
     return max((live for live, _ in takewhile(lambda point: point[1] >= 1 + WORTH, curve)), default=0)
 
 
 def advice(
-    das: dict[str, float], settings: str, pays: int, pays_dearer: int, model: tuple[str, dict[str, float]], case: Case
+    das: Mapping[str, float],
+    settings: str,
+    pays: int,
+    pays_dearer: int,
+    model: tuple[str, Mapping[str, float]],
+    case: Case,
 ) -> str:
-    """One plain line. Nothing but time is at stake: it is "turn it on" where even at the dear end none is lost.
+    """One plain line. Only time is at stake, so it says "turn it on" if no time is lost even when drafts are dearer.
 
-    model: the best of the drafters that are models.
+    das: the row of the chosen arm. settings: its overrides. pays, pays_dearer: see pays_up_to.
+    model: name and row of the best drafter that is a model.
     """
-    gain, sure = -das["rollout_change"], -das["high_change"]
-    name, other = model
+    gain, certain_gain = -das["rollout_change"], -das["high_change"]
+    name, row = model
     more = ""
-    if -other["rollout_change"] >= max(gain, 0.0) + WORTH and -other["high_change"] >= max(sure, 0.0):
-        more = (
-            f" A drafter that is a model ({name}) would save {-other['rollout_change']:.0%} at the acceptance assumed."
-        )
+    if -row["rollout_change"] >= max(gain, 0.0) + WORTH and -row["high_change"] >= max(certain_gain, 0.0):
+        more = f" A drafter that is a model ({name}) would save {-row['rollout_change']:.0%} at the acceptance assumed."
     if case.derived:
         more += " Step times are derived: measure yours (task.step_ms) for a narrower range."
-    if gain >= WORTH and sure >= 0:
+    if gain >= WORTH and certain_gain >= 0:
         return (
-            f"Turn it on with arm=das {settings}: rollouts should take {gain:.0%} less time ({sure:.0%} to "
+            f"Turn it on with arm=das {settings}: rollouts should take {gain:.0%} less time ({certain_gain:.0%} to "
             f"{-das['low_change']:.0%}), whole steps {-das['step_change']:.0%} less; it pays "
             f"{where(pays, pays_dearer)}.{more}"
         )
     if gain >= WORTH:
         return (
-            f"Do not yet: {gain:.0%} less rollout time is expected, but {-sure:.0%} more if drafted tokens are dearer; "
-            f"it pays {where(pays, pays_dearer)}.{more}"
+            f"Do not turn it on yet: rollouts should take {gain:.0%} less time, but {-certain_gain:.0%} more if "
+            f"drafted tokens are dearer; it pays {where(pays, pays_dearer)}.{more}"
         )
     return (
-        f"Do not: speculation from history changes rollout time by {-gain:+.0%}; it pays {where(pays, pays_dearer)}, "
-        f"and {das['tokens_per_pass']:.2f} tokens a pass do not make up for what drafts cost.{more}"
+        f"Do not turn it on: speculation from history changes rollout time by {-gain:+.0%}; it pays "
+        f"{where(pays, pays_dearer)}, and {das['tokens_per_pass']:.2f} tokens per pass do not make up for what drafts "
+        f"cost.{more}"
     )
 
 
 def where(pays: int, pays_dearer: int) -> str:
-    """At how many live requests an engine, in words."""
+    """In words: up to how many live requests per engine drafting pays."""
 
     def up_to(live: int) -> str:
-        return f"up to about {live} live requests an engine" if live else "at no number of live requests"
+        return f"up to about {live} live requests per engine" if live else "at no number of live requests"
 
     if pays == pays_dearer == LIVE[-1]:
-        return f"at every number of live requests an engine looked at, up to {LIVE[-1]}"
+        return f"at every number of live requests per engine that was considered, up to {LIVE[-1]}"
     if pays == pays_dearer:
         return up_to(pays)
     return f"{up_to(pays)}{' and more' * (pays == LIVE[-1])} ({pays_dearer} if drafted tokens are dearer)"

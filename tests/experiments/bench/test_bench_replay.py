@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from test_papers import write_traces
+from made_inputs import write_traces
 
 from experiments.bench import replay as bench_replay
 from experiments.run.errors import CONFIGS, UserError
 
-SMALL = "problems=2 engines=2 slots=8 batch=4 group=4 steps=2"
+SMALL = "problems=2 engines=2 max_num_seqs=8 batch=4 group=4 steps=2"
 
 
 def run(traces: Path, folder: Path, *more: str) -> dict:

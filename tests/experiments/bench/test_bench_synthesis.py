@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
-from test_papers import write_traces
+from made_inputs import write_traces
 
 from experiments.bench import synthesis as bench_synthesis
 from experiments.run.errors import CONFIGS, UserError

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from made_inputs import write_traces
 
-from experiments.recorded.drafter_replay import generated
+from experiments.recorded.drafter_replay import made_up_problems
 from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import reproduce
 
@@ -31,23 +32,11 @@ def report(traces: Path, folder: Path, *more: str) -> str:
     return (folder / "das" / "report.md").read_text()
 
 
-def write_traces(folder: Path) -> Path:
-    folder.mkdir()
-    names = ("areal_deepscaler_base", "areal_nemotron_base", "steer_r1d_qwen14b_pos0to3", "rg_llama3b_rl")
-    for seed, name in enumerate(names):
-        with gzip.open(folder / f"{name}.jsonl.gz", "wt") as file:
-            for problem, texts in generated(8 if name.startswith("steer") else 2, 32, 120, seed):
-                for text in texts:
-                    row = {"problem_id": problem, "run": "one", "response_ids": text.tolist()}
-                    file.write(json.dumps(row) + "\n")
-    return folder
-
-
 def test_das_report(tmp_path: Path) -> None:
     rows = [{"arm": arm, "rollout_s": s} for arm, s in (("none", 2.0), ("das", 1.0), ("das_unlimited", 1.25))]
     (tmp_path / "run" / "arms" / "none" / "rollouts").mkdir(parents=True)
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for step, (problem, texts) in enumerate(2 * generated(2, 8, 60, 7), 1):
+    for step, (problem, texts) in enumerate(2 * made_up_problems(2, 8, 60, 7), 1):
         path = tmp_path / "run" / "arms" / "none" / "rollouts" / f"step_{step:05d}.jsonl.gz"
         with gzip.open(path, "wt") as file:
             for text in texts[4 * ((step - 1) // 2) :][:4]:

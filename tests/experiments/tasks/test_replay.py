@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from das.budget.latency_forms import Drafting
 from das.replay.times import Times
 from das.replay.workload import workload
-from experiments.recorded.drafter_replay import generated
+from experiments.recorded.drafter_replay import made_up_problems
 from experiments.recorded.latency_files import write_latency
 from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import CONFIGS, UserError
@@ -30,7 +30,7 @@ def config(*overrides: str) -> DictConfig:
 
 def write_rollouts(folder: Path, steps: int) -> None:
     """2 problems x 8 responses a step."""
-    made = generated(2, 8 * steps, 120, seed=3)
+    made = made_up_problems(2, 8 * steps, 120, seed=3)
     random = np.random.default_rng(0)
     (folder / "rollouts").mkdir(parents=True)
     for step in range(1, steps + 1):
@@ -122,7 +122,7 @@ def test_advise_samples_problems_wherever_they_were() -> None:
 
 def test_advise_writes_a_page(tmp_path: Path) -> None:
     write_rollouts(tmp_path / "mine", 4)
-    overrides = [f"task.rollouts={tmp_path / 'mine'}", "task.engines=2", "task.batch=64", "task.most=200"]
+    overrides = [f"task.rollouts={tmp_path / 'mine'}", "task.engines=2", "task.batch=64", "task.max_tokens=200"]
     advise.run(config("task=advise", *overrides), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert {"none", "ngram", "suffix-like", "das", "w4", "eagle", "mtp"} <= result["arms"].keys()
@@ -144,7 +144,7 @@ def test_advice_by_hand(tmp_path: Path) -> None:
     settings = [
         "task.engines=2",
         "task.batch=256",
-        "task.slots=32",
+        "task.max_num_seqs=32",
         "task.prompt=0",
         "task.draft_us=0",
         "task.rest_s=6",
@@ -164,7 +164,7 @@ def test_advice_by_hand(tmp_path: Path) -> None:
     assert 0.9 < gains[32] < 1.03
     assert gains[1024] == pytest.approx(gains[64], rel=0.01)
     assert result["pays_up_to"] == 24
-    assert result["advice"].startswith("Do not: ")  # all 32 are live to the end
+    assert result["advice"].startswith("Do not turn it on: ")  # all 32 are live to the end
     assert "up to about 24 live requests" in result["advice"]
 
 
@@ -204,9 +204,9 @@ def arm(change: float, high: float) -> dict[str, float]:
             "Turn it on with arm=das SETTINGS: rollouts should take 30% less",
             "10% to 40%",
         ),
-        (arm(-0.3, 0.2), arm(-0.2, 0.0), "Do not yet: 30% less rollout time is expected, but 20% more", ""),
-        (arm(-0.01, 0.0), arm(0.0, 0.0), "Do not: speculation from history changes rollout time by -1%", ""),
-        (arm(0.1, 0.2), arm(-0.2, -0.1), "Do not: ", "(eagle) would save 20%"),
+        (arm(-0.3, 0.2), arm(-0.2, 0.0), "Do not turn it on yet: rollouts should take 30% less time, but 20% more", ""),
+        (arm(-0.01, 0.0), arm(0.0, 0.0), "Do not turn it on: speculation from history changes rollout time by -1%", ""),
+        (arm(0.1, 0.2), arm(-0.2, -0.1), "Do not turn it on: ", "(eagle) would save 20%"),
         (arm(-0.3, -0.1), arm(-0.5, -0.2), "Turn it on", "(eagle) would save 50%"),
     ],
 )
@@ -218,9 +218,9 @@ def test_the_line_agrees_with_the_table(
     assert line.startswith(starts)
     assert holds in line
     assert ("would save" in line) == ("would save" in holds)
-    assert "up to about 64 live requests an engine (16 if drafted tokens are dearer)" in line
-    assert advise.choose({"das": (10, 12), "other": (9, 12.9)}) == "das"  # 0.5 % better
-    assert advise.choose({"das": (10, 12), "other": (9, 12)}) == "other"
+    assert "up to about 64 live requests per engine (16 if drafted tokens are dearer)" in line
+    assert advise.choose_setting({"das": (10, 12), "other": (9, 12.9)}) == "das"  # 0.5 % better
+    assert advise.choose_setting({"das": (10, 12), "other": (9, 12)}) == "other"
     assert advise.pays_up_to([(1, 2.0), (2, 1.03), (4, 1.0), (8, 1.5)]) == 2
 
 
@@ -238,7 +238,7 @@ def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
     [
         ([], "task.rollouts=PATH is missing"),
         (["task.rollouts=ROLLOUTS", "task.gpu=H9"], "unknown GPU"),
-        (["task.rollouts=ROLLOUTS", "task.most=10"], "raise the limit"),
+        (["task.rollouts=ROLLOUTS", "task.max_tokens=10"], "raise the limit"),
         (["task.rollouts=ROLLOUTS", "task.draft_us=-1"], "must not be negative"),
         (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,-5],[2,3]]"], "must be positive"),
         (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,5]]"], "two points or more"),

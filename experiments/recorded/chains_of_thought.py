@@ -1,0 +1,31 @@
+"""The recorded chains of thought from which workloads of the DAS paper's size are made."""
+
+from pathlib import Path
+
+from das.replay.workload import Workload, workload
+from experiments.recorded.published_traces import PROMPT_VARIANTS
+from experiments.recorded.rollouts import read_rollouts
+from experiments.run.errors import UserError
+
+TRACES = ("areal_deepscaler_base", "areal_nemotron_base", "steer_r1d_qwen14b_pos0to3")
+
+
+def chains_of_thought(folder: Path, problems: int) -> Workload:
+    """The first `problems` problems of each trace in `folder`, as one workload. Each trace has token ids of its own.
+
+    Of several prompts of a problem (PROMPT_VARIANTS) only the first is taken. Raises UserError if a trace is missing.
+    """
+    files = [folder / f"{name}.jsonl.gz" for name in TRACES]
+    if not all(file.exists() for file in files):
+        raise UserError(f"task.traces={folder}: the recorded traces {', '.join(TRACES)} are not there")
+    names, responses, offset = [], [], 0
+    for trace, file in zip(TRACES, files, strict=True):
+        (recorded,) = read_rollouts(file)
+        distinct = list(dict.fromkeys(recorded.problems))[:: PROMPT_VARIANTS.get(trace, 1)]
+        chosen = set(distinct[:problems])
+        for i, problem in enumerate(recorded.problems):
+            if problem in chosen:
+                names.append(f"{trace}/{problem}")
+                responses.append(recorded.response(i) + offset)
+        offset += int(recorded.tokens.max()) + 1
+    return workload(names, responses)

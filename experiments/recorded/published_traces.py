@@ -1,0 +1,15 @@
+"""What is particular about some of the published traces (shared/data/traces) that tasks read."""
+
+import re
+
+# Runs of a trace, by name, that repeat rows of its other runs.
+COPIED_RUNS = ("cleaned_0019_temp0", "data")
+
+# File name -> the runs that read_rollouts leaves out: copies, and responses of policies that were steered.
+LEFT_OUT_RUNS = {
+    "arctic_prob0019_tokenids.jsonl.gz": re.compile("|".join(COPIED_RUNS)),
+    "steer_r1d_qwen14b_pos0to3.jsonl.gz": re.compile(r".*/alpha_(neg)?1p0"),
+}
+
+# Trace -> number of prompts that it has of every problem, listed one after the other. They differ by a few words.
+PROMPT_VARIANTS = {"steer_r1d_qwen14b_pos0to3": 4}

@@ -1,0 +1,87 @@
+"""Run every task of the registry once, with its smoke settings: does each work in the environment of `make run`?
+
+    python tests/experiments/smoke_tasks.py                  all tasks, some minutes on 2 cores
+    python tests/experiments/smoke_tasks.py replay audit     these two, and the tasks whose runs they need
+    python tests/experiments/smoke_tasks.py --cache outputs/cache     use policies that were made before
+
+Prints a line per task and exits with 1 if one fails. It needs no pytest, so it also runs where no test package is
+installed. Nothing is written outside the scratch folder, which is removed if all tasks pass.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from made_inputs import write_problem_sets, write_traces  # noqa: E402
+
+from experiments.registry import TASKS  # noqa: E402
+
+
+def with_needed(names: list[str]) -> list[str]:
+    """The tasks to run, in the registry's order: `names` (all, if empty) and the tasks whose runs they read."""
+    chosen = set(names or TASKS)
+    for name in list(chosen):
+        chosen |= {needed for needed in TASKS if any(f"{{{needed}}}" in setting for setting in TASKS[name].smoke)}
+    return [name for name in TASKS if name in chosen]
+
+
+def command(name: str, scratch: Path, cache: Path) -> list[str]:
+    """The smoke run of a task, with the placeholders of its settings filled in."""
+    folders = {"made": scratch / "made", **{task: scratch / "runs" / task for task in TASKS}}
+    settings = [setting.format_map(folders) for setting in TASKS[name].smoke]
+    chosen = [] if any(setting.startswith("experiment=") for setting in settings) else [f"task={name}"]
+    common = ["wandb=off", f"cache={cache}", f"out={scratch / 'out'}"]
+    return [sys.executable, str(ROOT / "run.py"), *chosen, *settings, *common, f"hydra.run.dir={folders[name]}"]
+
+
+def run_tasks(names: list[str], scratch: Path, cache: Path, timeout_s: float) -> list[str]:
+    """Run the tasks one after the other and print a verdict for each; returns the tasks that failed."""
+    write_traces(scratch / "made" / "traces")
+    write_problem_sets(scratch / "made" / "problems")
+    failed = []
+    for name in names:
+        start = time.perf_counter()
+        try:
+            done = subprocess.run(
+                command(name, scratch, cache), cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+            ok, output, errors = done.returncode == 0, done.stdout, done.stderr
+        except subprocess.TimeoutExpired as expired:
+            ok, output, errors = False, str(expired.stdout or ""), f"it took longer than {timeout_s:.0f} s"
+        print(f"{'ok' if ok else 'FAILED':<6s} {name:<16s} {time.perf_counter() - start:6.1f} s", flush=True)
+        if not ok:
+            failed.append(name)
+            print("\n".join(f"       {line}" for line in [*output.splitlines()[-5:], *errors.splitlines()[-20:]]))
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run every task once, with the smoke settings of the registry.")
+    parser.add_argument("tasks", nargs="*", help="tasks to run; all if none is named")
+    parser.add_argument("--cache", type=Path, help="folder of policies made before; by default they are made anew")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds that a task may take (600)")
+    chosen = parser.parse_args()
+    unknown = [name for name in chosen.tasks if name not in TASKS]
+    if unknown:
+        parser.error(f"unknown tasks {', '.join(unknown)}: choose from {', '.join(TASKS)}")
+    scratch = Path(tempfile.mkdtemp(prefix="smoke_tasks_"))
+    start = time.perf_counter()
+    names = with_needed(chosen.tasks)
+    failed = run_tasks(names, scratch, (chosen.cache or scratch / "cache").resolve(), chosen.timeout)
+    print(f"{len(names) - len(failed)} of {len(names)} tasks work, {time.perf_counter() - start:.0f} s")
+    if failed:
+        print(f"failed: {', '.join(failed)}; their runs are in {scratch}")
+        return 1
+    shutil.rmtree(scratch)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
