@@ -17,7 +17,9 @@ from omegaconf import DictConfig
 
 from analysis.drafter_figure import drafter_figure
 from das.drafter import HistoryDrafter
-from experiments.recorded.drafter_replay import Arctic, Das, Problems, Tally, generated, has_arctic, read_trace, replay
+from experiments.recorded.drafter_replay import Arctic, Das, Problems, Tally, has_arctic, read_trace
+from experiments.recorded.drafter_replay import made_up_problems as generated
+from experiments.recorded.drafter_replay import replay_problem as replay
 from experiments.recorded.suffix_array import against_array
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
