@@ -3,11 +3,16 @@
 The first arm is the baseline.
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from analysis import read
 
@@ -23,6 +28,7 @@ SUMMARISED = (
     "reward",
     "length_max",
 )
+WIDEST_TABLE = 400  # columns: a table is never cut to a terminal's width
 IDENTITY = {
     "completions": "completions_digest",
     "rewards": "rewards_digest",
@@ -145,12 +151,16 @@ def arm_table(result: dict[str, Any]) -> str:
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
     """A table as aligned text. lines: the cells of each line; the first line is the header, which is underlined."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    texts = []
-    for first_cell, *other_cells in lines:
-        cells = [cell.rjust(width) for cell, width in zip(other_cells, widths[1:], strict=True)]
-        texts.append("  ".join([first_cell.ljust(widths[0]), *cells]))
-    return "\n".join([texts[0], "-" * len(texts[0]), *texts[1:]])
+    first_column, *other_columns = lines[0]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column(first_column, no_wrap=True)
+    for column in other_columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for line in lines[1:]:
+        table.add_row(*map(Text, line))
+    text = io.StringIO()
+    Console(file=text, width=WIDEST_TABLE, no_color=True).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def _optional(value: float | None) -> str:
