@@ -1,4 +1,4 @@
-"""How many draft tokens each request may spend in a decode step."""
+"""Budgets: how many draft tokens each request may spend in a decode step."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from das.budget.toggle import RooflineToggle
 
 __all__ = ["DEFAULT_BUDGET", "BudgetPolicy", "LiveRequest", "TargetPass", "make_budget"]
 
-DEFAULT_BUDGET: Mapping[str, Any] = {"name": "marginal"}  # for those who name no budget
+DEFAULT_BUDGET: Mapping[str, Any] = {"name": "marginal"}  # used where no budget is named
 
 POLICIES: dict[str, type[BudgetPolicy]] = {
     "none": NoDrafts,
@@ -29,15 +29,17 @@ POLICIES: dict[str, type[BudgetPolicy]] = {
 
 
 def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
-    """Build the policy named by settings["name"] (config group `budget`) from the other settings; `over` is a policy
-    too, which the named one switches on and off.
+    """Build the policy that settings["name"] names (config group `budget`) with the other settings as its options.
 
-    Raises ValueError, in one line, for an unknown name, an unknown setting or an impossible value.
+    Options that are left out have the defaults of the policy's constructor. The option `over` holds the settings of
+    another policy, which the named one switches on and off.
+
+    Raises ValueError, in one line, for an unknown name or an impossible value, TypeError for an unknown option.
     """
-    parameters: dict[str, Any] = {key: value for key, value in settings.items() if key != "name"}
+    options: dict[str, Any] = {key: value for key, value in settings.items() if key != "name"}
     policy = POLICIES.get(settings["name"])
     if policy is None:
         raise ValueError(f"unknown budget {settings['name']!r}: choose one of {', '.join(POLICIES)}")
-    if "over" in parameters:
-        parameters["over"] = make_budget(parameters["over"])
-    return policy(**parameters)
+    if "over" in options:
+        options["over"] = make_budget(options["over"])
+    return policy(**options)

@@ -2,10 +2,10 @@
 
 A(p) = k l (1 - exp(-alpha p / l))      l: length of the response, p: tokens drafted over its life         (paper Eq 3)
 
-k is the largest share of a response that drafts can supply, alpha how efficiently they do: the first drafted tokens are
-accepted at a rate of k alpha. The paper gives no estimator. Here: least squares of the accepted share A / l, each
-response weighted by its length; k has a closed form for given alpha, and alpha is searched on a grid. What the grid
-needs of the data are two sums a grid point, so a problem costs 1 kB however long it runs.
+k is the largest share of a response that drafts can supply. alpha says how efficiently they supply it: the first
+drafted tokens are accepted at a rate of k alpha. The paper gives no estimator. Here it is least squares of the accepted
+share A / l, where each response is weighted by its length. For a given alpha, k has a closed form; alpha is searched on
+a grid. The grid needs only two sums for each of its points, so a problem needs 1 kB however long it runs.
 """
 
 from collections import defaultdict
@@ -18,41 +18,43 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 ALPHAS = np.geomspace(0.01, 20.0, 96)  # 8 % apart
-K_MOST = np.minimum(1.0, 1.0 / ALPHAS)  # a drafted token is accepted once at most: k alpha <= 1
+MAX_K = np.minimum(1.0, 1.0 / ALPHAS)  # k alpha <= 1, because a drafted token is accepted at most once
 
 
 @dataclass(frozen=True)
 class Curve:
-    """k in (0, 1], alpha > 0, k alpha <= 1."""
+    """An acceptance curve: k in (0, 1], alpha > 0, k alpha <= 1."""
 
     k: float
     alpha: float
 
-    def accepted(self, drafted: float, length: float) -> float:
-        """A: expected accepted tokens of `drafted` ones, for a response of `length`."""
-        return self.k * length * -float(np.expm1(-self.alpha * drafted / length))
+    def accepted(self, num_drafted: float, length: float) -> float:
+        """A: how many of `num_drafted` tokens are expected to be accepted in a response of `length` tokens."""
+        return self.k * length * -float(np.expm1(-self.alpha * num_drafted / length))
 
 
 @dataclass
 class _Sums:
-    """Of y = A / l against g = 1 - exp(-alpha p / l), weighted by l, for every alpha of the grid."""
+    """Sums of y = A / l against g = 1 - exp(-alpha p / l), weighted by l, for every alpha of the grid."""
 
     responses: float = 0.0
     yg: Array = field(default_factory=lambda: np.zeros(len(ALPHAS)))
     gg: Array = field(default_factory=lambda: np.zeros(len(ALPHAS)))
 
-    def add(self, length: float, drafted: float, accepted: float, forget: float) -> None:
-        g = -np.expm1(-ALPHAS * drafted / length)
+    def add(self, length: float, num_drafted: float, num_accepted: float, forget: float) -> None:
+        g = -np.expm1(-ALPHAS * num_drafted / length)
         self.responses = self.responses * forget + 1
-        self.yg = self.yg * forget + accepted * g
+        self.yg = self.yg * forget + num_accepted * g
         self.gg = self.gg * forget + length * g * g
 
 
 class AcceptanceModel:
-    """A curve for each problem, leaning on all problems while its own responses are few.
+    """A curve for each problem, which follows the pool of all problems while the problem has few responses of its own.
 
-    assumed: the curve until anything was drafted. pooled: responses that the pool counts for beside a problem's
-    own. own_memory, pool_memory: responses remembered, by exponential forgetting: policies drift.
+    assumed      the curve until anything has been drafted
+    pooled       how many responses the pool counts for, beside a problem's own responses
+    own_memory   responses of a problem that are remembered, by exponential forgetting, because policies drift
+    pool_memory  the same for the pool
     """
 
     def __init__(self, assumed: Curve, pooled: float = 2.0, own_memory: float = 32.0, pool_memory: float = 1000.0):
@@ -62,58 +64,61 @@ class AcceptanceModel:
         self._pool = _Sums()
         self._problems: defaultdict[str, _Sums] = defaultdict(_Sums)
 
-    def observe(self, problem: str, length: int, drafted: int, accepted: int) -> None:
-        """Learn from a finished response. One that was never drafted for says nothing."""
-        if drafted and length:
-            self._problems[problem].add(length, drafted, accepted, self._own_forget)
-            self._pool.add(length, drafted, accepted, self._pool_forget)
+    def observe(self, problem: str, length: int, num_drafted: int, num_accepted: int) -> None:
+        """Learn from a finished response. A response without drafts is ignored."""
+        if num_drafted and length:
+            self._problems[problem].add(length, num_drafted, num_accepted, self._own_forget)
+            self._pool.add(length, num_drafted, num_accepted, self._pool_forget)
 
     def curve(self, problem: str) -> Curve:
-        """The problem's curve as far as known."""
+        """The best estimate of the problem's curve."""
         pool = self._pool
         if not pool.responses:
             return self.assumed
         share = self._pooled / pool.responses if problem in self._problems else 1.0
-        own = self._problems.get(problem, _Sums())
-        yg, gg = own.yg + share * pool.yg, own.gg + share * pool.gg
-        k = np.clip(yg / gg, 1e-3, K_MOST)
-        best = int(np.argmin(k * (k * gg - 2 * yg)))  # squared error, less the part no curve changes
+        sums = self._problems.get(problem, _Sums())
+        yg, gg = sums.yg + share * pool.yg, sums.gg + share * pool.gg
+        k = np.clip(yg / gg, 1e-3, MAX_K)
+        best = int(np.argmin(k * (k * gg - 2 * yg)))  # squared error, without the part that no curve changes
         return Curve(float(k[best]), float(ALPHAS[best]))
 
 
 class TokenCalibration:
-    """What a drafter's probability for a token is worth: the share of tokens of such a probability that were accepted.
+    """Maps a drafter's probability to the share of tokens with such a probability that were accepted.
 
-    Tokens are seen up to the first rejected one; what follows was not verified. Each bin starts at the drafter's own
-    word, which counts as `trust` tokens.
+    Only tokens up to the first rejected one count, because the tokens behind it were not verified. Each bin starts with
+    the drafter's own probability, which counts for `trust` tokens.
     """
 
     BINS = 20
 
     def __init__(self, trust: float = 50.0):
         self._centres = (np.arange(self.BINS) + 0.5) / self.BINS
-        # Of tokens by bin: how many were seen, the sum of their probabilities, how many were accepted.
+        # For each bin: tokens verified, the sum of their predicted probabilities, tokens accepted.
         self.counts = np.zeros((3, self.BINS))
         self._trust = trust
 
-    def observe(self, probs: Sequence[float], accepted: int) -> None:
-        """A draft whose first `accepted` tokens were; probs: of each token, given those before it."""
-        verified = np.asarray(probs[: accepted + 1], dtype=np.float64)
-        bins = np.minimum((verified * self.BINS).astype(int), self.BINS - 1)
-        seen, said, right = self.counts
-        np.add.at(seen, bins, 1)
-        np.add.at(said, bins, verified)
-        np.add.at(right, bins[:accepted], 1)
+    def observe(self, probs: Sequence[float], num_accepted: int) -> None:
+        """Learn from a draft of which the first `num_accepted` tokens were accepted.
+
+        probs: of each token, given that the tokens before it were accepted.
+        """
+        verified_probs = np.asarray(probs[: num_accepted + 1], dtype=np.float64)
+        bins = np.minimum((verified_probs * self.BINS).astype(int), self.BINS - 1)
+        verified, predicted, accepted = self.counts
+        np.add.at(verified, bins, 1)
+        np.add.at(predicted, bins, verified_probs)
+        np.add.at(accepted, bins[:num_accepted], 1)
 
     def __call__(self, probs: Array) -> Array:
-        """Calibrated probabilities, each given the tokens before it; linear between the bins."""
-        seen, said, right = self.counts
-        weight = seen + self._trust
-        known = (said + self._trust * self._centres) / weight
-        return np.interp(probs, known, (right + self._trust * self._centres) / weight)
+        """Calibrated probabilities, each given the tokens before it, interpolated linearly between the bins."""
+        verified, predicted, accepted = self.counts
+        weight = verified + self._trust
+        mean_predicted = (predicted + self._trust * self._centres) / weight
+        return np.interp(probs, mean_predicted, (accepted + self._trust * self._centres) / weight)
 
     @property
     def error(self) -> float:
-        """Mean over the tokens seen of |said - accepted share of the bin|: 0 for a calibrated drafter."""
-        seen, said, right = self.counts
-        return float(np.abs(said - right).sum() / max(1.0, seen.sum()))
+        """Mean of |predicted - accepted share of the bin| over the verified tokens: 0 for a calibrated drafter."""
+        verified, predicted, accepted = self.counts
+        return float(np.abs(predicted - accepted).sum() / max(1.0, verified.sum()))

@@ -7,7 +7,13 @@ from das.budget.policies import BudgetPolicy, LiveRequest
 
 
 class Classes(BudgetPolicy):
-    """Long, Medium, Short: a draft limit for each class; thresholds in tokens of response."""
+    """A draft limit for each length class.
+
+    short, medium, long     draft tokens that a request of the class gets in each pass
+    medium_from, long_from  tokens of response from which a request counts as Medium, as Long
+
+    Raises ValueError for negative limits, for limits that are all 0, and for thresholds that do not rise.
+    """
 
     def __init__(self, short: int = 0, medium: int = 8, long: int = 24, medium_from: int = 64, long_from: int = 160):
         if min(short, medium, long) < 0:

@@ -1,8 +1,8 @@
-"""The paper's optimal budget (§2.4-2.6, corrected: das.budget.optimal), solved again while the rollout runs.
+"""The paper's optimal budget (§2.4-2.6, corrected: das.budget.optimal), solved again and again during the rollout.
 
-Lengths are the mean tokens to come by the hazards of past rollouts, acceptance curves those of finished requests, costs
-those of the engine's own passes. The solution gives each request d* = p* / N* draft tokens a pass, a fraction: the part
-below one token is kept for the next pass.
+Its inputs are learned. A request's length is the mean number of tokens to come, by the hazards of past rollouts;
+acceptance curves come from finished requests, and costs from the engine's own passes. The solution gives each request
+d* = p* / N* draft tokens a pass, which is no whole number: the fraction of a token is saved for the next pass.
 """
 
 from collections import defaultdict
@@ -14,15 +14,21 @@ from das.budget.acceptance import AcceptanceModel, Curve
 from das.budget.latency import LatencyModel
 from das.budget.optimal import optimal_budget
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
-from das.budget.remaining import RemainingLength
+from das.budget.remaining import MAX_RESPONSE, RemainingLength
 
-LONGEST_RESPONSE = 2**18  # tokens: lengths are learned up to here
-RESOLVE = 128  # passes from one solution to the next; one takes a millisecond
+RESOLVE = 128  # passes from one solution to the next; solving takes a millisecond
 
 
 class ClosedForm(BudgetPolicy):
-    """tokens: the most a request is given a pass. ratio, latency: LatencyModel's `ratio` and `measured`. k, alpha: the
-    acceptance curve assumed until requests have finished."""
+    """The optimal budget of the paper's model.
+
+    tokens    the most draft tokens a request gets in a pass
+    ratio     `ratio` of LatencyModel
+    k, alpha  the acceptance curve that is assumed until requests have finished
+    latency   `measured` of LatencyModel
+
+    Raises ValueError for values out of range.
+    """
 
     def __init__(
         self, tokens: int = 32, ratio: float = 64.0, k: float = 0.8, alpha: float = 0.8, latency: str | None = None
@@ -33,11 +39,11 @@ class ClosedForm(BudgetPolicy):
             raise ValueError(f"budget=closed_form needs 0 < k <= 1 and alpha > 0, got k={k}, alpha={alpha}")
         self.max_draft_tokens = tokens
         self.latency = LatencyModel(ratio, latency)
-        self.lengths = RemainingLength(LONGEST_RESPONSE)
+        self.lengths = RemainingLength(MAX_RESPONSE)
         self.acceptance = AcceptanceModel(Curve(k, alpha))
         self._live: list[LiveRequest] = []
-        self._per_pass = self._saved = np.empty(0)  # of these: d*, and the fraction not yet given
-        self._age = RESOLVE
+        self._per_pass = self._saved = np.empty(0)  # for each of them: d*, and the fraction not given yet
+        self._age = RESOLVE  # passes since the last solution
 
     def begin_step(self, requests: int) -> None:
         self._age = RESOLVE
@@ -51,14 +57,16 @@ class ClosedForm(BudgetPolicy):
         return limits.tolist()
 
     def _solve(self, live: list[LiveRequest]) -> None:
-        """The solution for the requests that live now; while none is new, those that go on keep theirs for RESOLVE
-        passes."""
-        at = {request.name: i for i, request in enumerate(self._live)}
-        kept = np.array([at.get(request.name, -1) for request in live])
-        self._saved = np.where(kept >= 0, np.append(self._saved, 0.0)[kept], 0.5)
+        """Solve for the requests that are live now.
+
+        While no request is new, the others keep their part of the last solution for RESOLVE passes.
+        """
+        row_of = {request.name: i for i, request in enumerate(self._live)}
+        old_rows = np.array([row_of.get(request.name, -1) for request in live])
+        self._saved = np.where(old_rows >= 0, np.append(self._saved, 0.0)[old_rows], 0.5)
         self._live = live
-        if self._age < RESOLVE and (kept >= 0).all():
-            self._per_pass = self._per_pass[kept]
+        if self._age < RESOLVE and (old_rows >= 0).all():
+            self._per_pass = self._per_pass[old_rows]
             return
         rows_of: defaultdict[str, list[int]] = defaultdict(list)
         for row, request in enumerate(live):
@@ -70,16 +78,16 @@ class ClosedForm(BudgetPolicy):
             curve = self.acceptance.curve(problem)
             length[rows], k[rows], alpha[rows] = self.lengths.means(problem, generated[rows]), curve.k, curve.alpha
         form = self.latency.form
-        best = optimal_budget(np.minimum(length, np.maximum(room, 1)), k, alpha, form.base, form.token)
-        self._per_pass = best.per_pass_R
+        optimum = optimal_budget(np.minimum(length, np.maximum(room, 1)), k, alpha, form.base, form.token)
+        self._per_pass = optimum.per_pass_R
         self._age = 0
 
     def observe_pass(self, done: TargetPass) -> None:
         self.latency.observe(done)
         self._age += 1
 
-    def predict(self, live: int, drafted: int, context: int) -> float:
-        return self.latency.predict(live, drafted, context)
+    def predict(self, live: int, num_drafted: int, context: int) -> float:
+        return self.latency.predict(live, num_drafted, context)
 
     def end(self, request: LiveRequest) -> None:
         self.lengths.observe(request.problem, request.generated)

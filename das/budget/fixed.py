@@ -1,4 +1,4 @@
-"""Budgets that look at nothing but the number of live requests: none, fixed, unlimited, and vLLM's table."""
+"""Budgets that depend on nothing but the number of live requests: none, fixed, unlimited, and vLLM's table."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from das.budget.policies import BudgetPolicy, LiveRequest
 
 
 class NoDrafts(BudgetPolicy):
-    """A drafting engine that never drafts: what the machinery alone costs."""
+    """Never drafts: shows what the drafting machinery alone costs."""
 
     max_draft_tokens = 1  # vLLM needs a positive bound
 
@@ -15,7 +15,7 @@ class NoDrafts(BudgetPolicy):
 
 
 class Fixed(BudgetPolicy):
-    """The same limit for every request; the drafter may propose less."""
+    """The same limit for every request. The drafter may propose less. Raises ValueError for fewer than 1 token."""
 
     def __init__(self, tokens: int = 16):
         if tokens < 1:
@@ -29,7 +29,7 @@ class Fixed(BudgetPolicy):
 
 
 class Unlimited(Fixed):
-    """As long a draft as the drafter proposes; vLLM still needs a bound."""
+    """Takes drafts as long as the drafter proposes. vLLM still needs a bound."""
 
     def __init__(self, tokens: int = 64):
         super().__init__(tokens)
@@ -39,10 +39,10 @@ DEFAULT_ROWS = ((1, 4, 32), (5, 8, 16), (9, 16, 8), (17, 32, 4), (33, 64, 2), (6
 
 
 class BatchTable(BudgetPolicy):
-    """A limit by the number of live requests: vLLM's num_speculative_tokens_per_batch_size, for our drafter.
+    """A limit by the number of live requests: vLLM's num_speculative_tokens_per_batch_size, for any drafter.
 
-    rows: (first, last, tokens): with `first` to `last` live requests each may have `tokens` drafted. The last row goes
-    on for ever.
+    rows: each is (first, last, tokens). With `first` to `last` live requests, each request may have `tokens` drafted.
+    The last row also holds for more live requests. Raises ValueError for rows with gaps or overlaps.
     """
 
     def __init__(self, rows: Sequence[Sequence[int]] = DEFAULT_ROWS):
@@ -52,7 +52,7 @@ class BatchTable(BudgetPolicy):
         for first, last, tokens in rows:
             if first != expected or last < first or tokens < 0:
                 raise ValueError(
-                    f"budget.rows: a row [{first}, {last}, {tokens}] where [{expected}, >= {expected}, >= 0] was due"
+                    f"budget.rows has [{first}, {last}, {tokens}] where [{expected}, >= {expected}, >= 0] must follow"
                 )
             expected = last + 1
         self._rows = [(int(last), int(tokens)) for _, last, tokens in rows]

@@ -1,4 +1,4 @@
-"""Draft-length ladder (EfficientRollout §4): drafts get longer while nearly all are accepted, between steps only."""
+"""Draft-length ladder (EfficientRollout §4): drafts get longer, from step to step, while nearly all are accepted."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,8 +7,15 @@ from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 
 
 class Ladder(BudgetPolicy):
-    """rungs: draft lengths, rising; the first is where it starts. up, down: accepted / drafted of a step; the next rung
-    is taken when it was above `up` in each of the last `patience` steps, the one before when below `down`."""
+    """One draft length at a time, moved between steps by the share of drafted tokens that was accepted.
+
+    rungs     rising draft lengths; it starts with the first
+    up        it moves to the next rung if the share was at least this in each of the last `patience` steps
+    down      it moves to the rung before if the share was at most this in each of them
+    patience  steps
+
+    Raises ValueError for rungs that do not rise and for thresholds out of range.
+    """
 
     def __init__(self, rungs: Sequence[int] = (5, 7, 9, 11), up: float = 0.94, down: float = 0.85, patience: int = 2):
         if not rungs or list(rungs) != sorted(set(rungs)) or rungs[0] < 1:
@@ -22,20 +29,20 @@ class Ladder(BudgetPolicy):
         self.max_draft_tokens = self.rungs[-1]
         self.rung = 0
         self._up, self._down = up, down
-        self._shares: deque[float] = deque(maxlen=patience)  # accepted / drafted of the last steps on this rung
-        self._drafted = self._accepted = 0
+        self._shares: deque[float] = deque(maxlen=patience)  # accepted / drafted, of the last steps on this rung
+        self._num_drafted = self._num_accepted = 0
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         return [self.rungs[self.rung]] * len(live)
 
     def observe_pass(self, done: TargetPass) -> None:
-        self._drafted += done.num_drafted
-        self._accepted += done.num_accepted
+        self._num_drafted += done.num_drafted
+        self._num_accepted += done.num_accepted
 
     def end_step(self) -> None:
-        if self._drafted:
-            self._shares.append(self._accepted / self._drafted)
-        self._drafted = self._accepted = 0
+        if self._num_drafted:
+            self._shares.append(self._num_accepted / self._num_drafted)
+        self._num_drafted = self._num_accepted = 0
         if len(self._shares) < (self._shares.maxlen or 0):
             return
         if min(self._shares) >= self._up and self.rung + 1 < len(self.rungs):
@@ -44,4 +51,4 @@ class Ladder(BudgetPolicy):
             self.rung -= 1
         else:
             return
-        self._shares.clear()  # what was seen on another rung says nothing about this one
+        self._shares.clear()  # shares of another rung say nothing about this one

@@ -1,4 +1,4 @@
-"""LatencyModel: time of a target pass, learned from the engine's own passes while it decodes."""
+"""LatencyModel: the time of a target pass, learned from the engine's own passes while it decodes."""
 
 import json
 import math
@@ -11,35 +11,37 @@ import numpy as np
 from das.budget.latency_forms import Array, Drafting, Form, Passes, fit_drafting
 from das.budget.policies import TargetPass
 
-LEAST_TOKEN = 1e-4  # of base: what a drafted token costs at least
+MIN_TOKEN_COST = 1e-4  # lower bound of a drafted token's cost, as a share of `base`
+MANY_COUNTS = 4  # so many different numbers of drafted tokens in a pass show what one token costs
 
 
 class OnlineFit:
-    """A latency form refitted to the latest passes, newer ones counting more.
+    """A latency form that is refitted to the latest passes. Newer passes count more.
 
-    fit: of das.budget.latency_forms. every: passes from fit to fit once many were seen; one takes 0.5 ms
-    (affine) to 5 ms (two segments).
-    `fitted` is None until ENOUGH passes were seen.
-    error: mean absolute relative error of predictions made before the pass was seen, over some 200 passes; nan before
-    the first.
+    fit    a fit of das.budget.latency_forms
+    every  passes from one fit to the next, once many passes have been seen; a fit takes 0.5 ms (affine) to 5 ms (two
+           segments)
+
+    `fitted` is None until FIRST_FIT passes have been seen. `error` is the mean absolute relative error of predictions
+    that were made before their pass was seen, over some 200 passes; it is nan before the first of them.
     """
 
     MEMORY = 512  # passes remembered
-    FORGET = 0.998  # weight of a pass falls by this at each newer one: the oldest weighs 0.36
-    ENOUGH = 32  # passes before the first fit
+    FORGET = 0.998  # each newer pass reduces a pass's weight by this factor: the oldest weighs 0.36
+    FIRST_FIT = 32  # passes before the first fit
 
     def __init__(self, fit: Callable[[Passes, Array], Form], every: int = 128):
         self._fit = fit
         self._every = every
-        self._passes = np.zeros((4, self.MEMORY))  # live, tokens, context, seconds; a ring
+        self._passes = np.zeros((4, self.MEMORY))  # live, tokens, context, seconds; a ring buffer
         self._seen = self._fitted_at = 0
-        self._due = self.ENOUGH  # passes seen at which to fit next
-        self._watched = self._missed = 0.0
+        self._due = self.FIRST_FIT  # the number of passes seen at which the next fit is due
+        self._num_predictions = self._sum_errors = 0.0  # of recent predictions, by exponential forgetting
         self.fitted: Form | None = None
 
     @property
     def error(self) -> float:
-        return self._missed / self._watched if self._watched else float("nan")
+        return self._sum_errors / self._num_predictions if self._num_predictions else float("nan")
 
     def observe(self, live: int, tokens: int, context: int, seconds: float) -> None:
         """Learn from one pass."""
@@ -55,10 +57,10 @@ class OnlineFit:
         passes = Passes(*self._passes[:, order])
         if self.fitted is not None:
             new = passes[slice(self._fitted_at - self._seen, None)]
-            away = np.abs(self.fitted.predict(new.live, new.tokens, new.context) / new.seconds - 1)
-            keep = 0.995 ** len(new)
-            self._missed = self._missed * keep + float(away.sum())
-            self._watched = self._watched * keep + len(new)
+            errors = np.abs(self.fitted.predict(new.live, new.tokens, new.context) / new.seconds - 1)
+            memory = 0.995 ** len(new)
+            self._sum_errors = self._sum_errors * memory + float(errors.sum())
+            self._num_predictions = self._num_predictions * memory + len(new)
         self._fitted_at = self._seen
         self.fitted = self._fit(passes, np.power(self.FORGET, np.arange(count - 1, -1, -1, dtype=np.float64)))
 
@@ -66,21 +68,23 @@ class OnlineFit:
 def read_drafting(path: Path) -> Drafting:
     """The form `Drafting` of a latency.json. Raises ValueError, in one line, for a file that holds none."""
     try:
-        found = Drafting(**json.loads(path.read_text())["forms"]["drafting"]["coefficients"])
-        sound = found.base > 0 and all(0 <= value < math.inf for value in vars(found).values())  # NaN is neither
+        form = Drafting(**json.loads(path.read_text())["forms"]["drafting"]["coefficients"])
+        is_valid = form.base > 0 and all(0 <= value < math.inf for value in vars(form).values())  # False for NaN
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"budget.latency={path}: no latency.json of task=calibrate ({error!r})") from None
-    if not sound:
-        raise ValueError(f"budget.latency={path}: base must be above 0, nothing negative or infinite, got {found}")
-    return replace(found, token=max(found.token, LEAST_TOKEN * found.base))
+    if not is_valid:
+        raise ValueError(f"budget.latency={path}: base must be above 0, nothing negative or infinite, got {form}")
+    return replace(form, token=max(form.token, MIN_TOKEN_COST * form.base))
 
 
 class LatencyModel:
-    """The form `Drafting`, usable from the first pass on. Times in seconds.
+    """The form `Drafting`, usable from the first pass on. Times are in seconds.
 
-    measured: a latency.json that task=calibrate wrote; used as it is, nothing is learned.
-    ratio: what a pass carries for the price of starting it, in tokens: base / token, assumed until enough passes were
-    seen; it stays while they tell nothing about it (passes of one size, a coefficient of 0).
+    ratio     base / token: how many drafted tokens cost as much as starting a pass. It is assumed until enough passes
+              have been seen, and for as long as they say nothing about it (passes of one size, a coefficient of 0)
+    measured  a latency.json that task=calibrate wrote. It is used as it is, and nothing is learned
+
+    Raises ValueError for a ratio that is not positive and for a file without latencies.
     """
 
     def __init__(self, ratio: float, measured: str | None = None):
@@ -90,46 +94,44 @@ class LatencyModel:
         self._assumed = ratio
         self._online = OnlineFit(fit_drafting)
         self._seconds = self._tokens = self._seen = 0.0
-        self._drafted: set[int] = set()  # a few of the numbers of drafted tokens seen
+        self._draft_counts: set[int] = set()  # different numbers of drafted tokens in a pass, MANY_COUNTS at most
 
     def observe(self, done: TargetPass) -> None:
         """Learn from one pass."""
         if self._measured is not None:
             return
         self._online.observe(done.live, done.tokens, done.context, done.seconds)
-        if done.num_drafted and len(self._drafted) < 4:
-            self._drafted.add(done.num_drafted)
-        self._seconds, self._tokens, self._seen = (
-            self._seconds + done.seconds,
-            self._tokens + done.tokens,
-            self._seen + 1,
-        )
+        if done.num_drafted and len(self._draft_counts) < MANY_COUNTS:
+            self._draft_counts.add(done.num_drafted)
+        self._seconds += done.seconds
+        self._tokens += done.tokens
+        self._seen += 1
 
     @property
     def error(self) -> float:
-        """See OnlineFit."""
+        """Mean absolute relative error of recent predictions, as in OnlineFit."""
         return self._online.error
 
     @property
-    def _drafted_differently(self) -> bool:
-        """Passes told what a drafted token costs, if only that it costs nothing to speak of (GPUs)."""
-        return len(self._drafted) == 4
+    def _knows_token_cost(self) -> bool:
+        """Whether passes have shown what a drafted token costs, even if that is next to nothing (GPUs)."""
+        return len(self._draft_counts) == MANY_COUNTS
 
     @property
     def form(self) -> Drafting:
-        """The fit; the assumed ratio, scaled to the passes seen, while the fit is not usable."""
+        """The fit, or the assumed ratio scaled to the passes seen while the fit is not usable."""
         if self._measured is not None:
             return self._measured
         fitted = self._online.fitted
-        if isinstance(fitted, Drafting) and fitted.base > 0 and (fitted.token > 0 or self._drafted_differently):
-            least = LEAST_TOKEN * fitted.base
-            return fitted if fitted.token >= least else replace(fitted, token=least)
+        if isinstance(fitted, Drafting) and fitted.base > 0 and (fitted.token > 0 or self._knows_token_cost):
+            min_token = MIN_TOKEN_COST * fitted.base
+            return fitted if fitted.token >= min_token else replace(fitted, token=min_token)
         token = self._seconds / (self._seen * self._assumed + self._tokens) if self._seen else 1.0
         return Drafting(token * self._assumed, token, 0.0, token)
 
-    def predict(self, live: int, drafted: int, context: int) -> float:
-        """Seconds of a pass; nan before the first was seen."""
+    def predict(self, live: int, num_drafted: int, context: int) -> float:
+        """Seconds of a pass; nan before the first pass was seen."""
         if not self._seen and self._measured is None:
             return float("nan")
         form = self.form
-        return form.base + form.row * live + (form.drafting + form.token * drafted if drafted else 0.0)
+        return form.base + form.row * live + (form.drafting + form.token * num_drafted if num_drafted else 0.0)

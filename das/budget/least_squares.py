@@ -1,4 +1,4 @@
-"""Least squares in numpy, for the models fitted here: few parameters, all positive or zero."""
+"""Least squares in NumPy for models with few parameters, all of them positive or zero."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -9,20 +9,21 @@ Array = NDArray[np.float64]
 
 
 def positive(residuals: Callable[[Array], Array], starts: Iterable[Sequence[float]]) -> Array:
-    """Parameters > 0 with the least sum of squared residuals, the best of Levenberg-Marquardt from every start."""
-    found = [_descend(lambda logs: residuals(np.exp(logs)), np.log(start)) for start in starts]
-    return np.exp(min(found, key=lambda one: one[0])[1])
+    """Parameters > 0 with the least sum of squared residuals: the best of Levenberg-Marquardt runs from every start."""
+    minima = [_descend(lambda logs: residuals(np.exp(logs)), np.log(start)) for start in starts]
+    return np.exp(min(minima, key=lambda minimum: minimum[0])[1])
 
 
 def _descend(residuals: Callable[[Array], Array], p: Array) -> tuple[float, Array]:
-    """(sum of squares, parameters). Parameters are logarithms, so one step size suits all."""
+    """Levenberg-Marquardt: (sum of squares, parameters). Parameters are logarithms, so one step size suits all."""
     step, damping = 1e-6, 1e-3
     r = residuals(p)
     for _ in range(200):
         shifts = np.eye(len(p)) * step
         jacobian = np.stack([(residuals(p + s) - residuals(p - s)) / (2 * step) for s in shifts], axis=1)
         squares = jacobian.T @ jacobian
-        scale = np.diag(squares.diagonal() + 1e-12 * np.trace(squares) + 1e-300)  # a parameter may not matter here
+        # The small terms keep the system solvable where a parameter has no effect.
+        scale = np.diag(squares.diagonal() + 1e-12 * np.trace(squares) + 1e-300)
         moved = np.clip(np.linalg.solve(squares + damping * scale, -jacobian.T @ r), -2, 2)
         tried = residuals(p + moved)
         if tried @ tried < r @ r:
@@ -37,16 +38,16 @@ def _descend(residuals: Callable[[Array], Array], p: Array) -> tuple[float, Arra
 
 
 def linear(columns_N_p: Array, seconds_N: Array, weights_N: Array) -> Array:
-    """Coefficients >= 0 of the columns, by weighted least squares; what would turn negative is left out (set to 0)."""
+    """Coefficients >= 0 of the columns, by weighted least squares. A coefficient that would be negative is set to 0."""
     root = np.sqrt(weights_N)
     columns, seconds = columns_N_p * root[:, None], seconds_N * root
     size = np.sqrt(np.einsum("np,np->p", columns, columns))
-    kept = np.flatnonzero(size)
-    found = np.zeros(columns.shape[1])
-    while len(kept):
-        solved = np.linalg.lstsq(columns[:, kept] / size[kept], seconds, rcond=None)[0]
-        if (solved >= 0).all():
-            found[kept] = solved / size[kept]
+    used = np.flatnonzero(size)  # columns
+    coefficients = np.zeros(columns.shape[1])
+    while len(used):
+        solution = np.linalg.lstsq(columns[:, used] / size[used], seconds, rcond=None)[0]
+        if (solution >= 0).all():
+            coefficients[used] = solution / size[used]
             break
-        kept = np.delete(kept, int(solved.argmin()))
-    return found
+        used = np.delete(used, int(solution.argmin()))
+    return coefficients

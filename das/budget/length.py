@@ -1,4 +1,4 @@
-"""LengthModel: Long, Medium or Short? From a problem's past lengths, revised as the response grows (paper §2.7).
+"""LengthModel: predicts whether a response will be Long, Medium or Short (paper §2.7).
 
 at start        Init = argmax_c  #{past responses of the problem in class c}
 while running   Class = argmax_c  P(c | generated so far, Init)     P counted over past rollouts
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class LengthClass(IntEnum):
-    """Class of a response's final length; the order is used."""
+    """Class of a response's final length, in ascending order."""
 
     SHORT = 0
     MEDIUM = 1
@@ -20,15 +20,19 @@ class LengthClass(IntEnum):
 class LengthModel:
     """Empirical length classes. All lengths are in tokens.
 
-    medium, long: a response of at least this many tokens is Medium, Long.
-    memory: finished responses remembered, per problem and for the table.
+    medium, long  a response of at least this many tokens is Medium, is Long
+    memory        finished responses remembered for the table; each problem remembers its last PROBLEM_MEMORY
+
+    Raises ValueError for thresholds that do not rise.
     """
+
+    PROBLEM_MEMORY = 64
 
     def __init__(self, medium: int, long: int, memory: int = 4096):
         if not 0 < medium < long:
             raise ValueError(f"length thresholds must satisfy 0 < medium < long, got medium={medium}, long={long}")
         self.medium, self.long = medium, long
-        self._problems: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=64))
+        self._problems: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=self.PROBLEM_MEMORY))
         self._finished: deque[tuple[LengthClass, int]] = deque(maxlen=memory)  # (class at start, final length)
         self._lengths: dict[LengthClass, list[int]] = {}
         self._current: dict[tuple[int, LengthClass], LengthClass] = {}  # answers of `current` until the next refit
@@ -40,7 +44,7 @@ class LengthModel:
         return LengthClass.MEDIUM if length >= self.medium else LengthClass.SHORT
 
     def initial(self, problem: str) -> LengthClass:
-        """Most frequent class among the problem's past responses, the longer on ties; Medium when there are none."""
+        """The most frequent class of the problem's past responses, the longer on ties; Medium if there are none."""
         past = self._problems.get(problem)
         if not past:
             return LengthClass.MEDIUM
@@ -48,7 +52,7 @@ class LengthModel:
         return max(counts, key=lambda c: (counts[c], c))
 
     def probabilities(self, generated: int, initial: LengthClass) -> list[float]:
-        """P(class | more than `generated` tokens, initial), by class; all zero where nothing of the kind was seen."""
+        """P(class | more than `generated` tokens, initial), by class; all zero if no such response was seen."""
         lengths = self._lengths.get(initial, [])
         alive = len(lengths) - bisect.bisect_right(lengths, generated)
         if not alive:
@@ -59,10 +63,10 @@ class LengthModel:
 
     def current(self, generated: int, initial: LengthClass) -> LengthClass:
         """argmax_c P(c | more than `generated` tokens, initial), the longer on ties; never below the class reached."""
-        found = self._current.get((generated, initial))
-        if found is None:
-            found = self._current[generated, initial] = self._likeliest(generated, initial)
-        return found
+        current = self._current.get((generated, initial))
+        if current is None:
+            current = self._current[generated, initial] = self._likeliest(generated, initial)
+        return current
 
     def _likeliest(self, generated: int, initial: LengthClass) -> LengthClass:
         reached = self.classify(generated)
@@ -74,7 +78,7 @@ class LengthModel:
         return max(reached, max(LengthClass, key=lambda c: (chances[c], c)))
 
     def observe(self, problem: str, initial: LengthClass, length: int) -> None:
-        """Remember a finished response; counts from the next `refit` on."""
+        """Remember a finished response. It counts from the next `refit` on."""
         self._problems[problem].append(length)
         self._finished.append((initial, length))
 

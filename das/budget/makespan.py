@@ -1,7 +1,8 @@
-"""Which request will decide the makespan? The chance of each live one to be the last to finish.
+"""Which request will decide the makespan? Computes each live request's chance of being the last to finish.
 
-A request's passes to come are its tokens to come (das.budget.remaining) over the tokens a pass emits for it. The
-rollout takes as many passes as its slowest request: one pass less for request i shortens it by P(i is last) passes.
+A request's remaining passes are its remaining tokens (das.budget.remaining) over the tokens that a pass emits for it.
+The rollout takes as many passes as its slowest request, so one pass less for request i shortens it by P(i is last)
+passes.
 """
 
 from collections import defaultdict
@@ -15,20 +16,20 @@ from das.budget.remaining import RemainingLength
 
 Array = NDArray[np.float64]
 
-POINTS = 24  # at which passes to come are looked at, evenly in the logarithm
-KNOWN = 4.0  # passes that the batch's tokens per pass counts for beside a request's own
+POINTS = 24  # numbers of remaining passes at which distributions are evaluated, evenly spaced in the logarithm
+PRIOR_PASSES = 4.0  # passes that the batch's mean tokens per pass counts for, beside a request's own passes
 
 
 def speeds(live: Sequence[LiveRequest]) -> Array:
-    """Tokens a pass emits for each request, leaning on the batch while its own passes are few."""
+    """Tokens that a pass emits for each request [R], close to the batch's mean while the request has had few passes."""
     generated = np.array([request.generated for request in live], np.float64)
     passes = np.array([request.passes for request in live], np.float64)
     typical = max(1.0, generated.sum() / max(1.0, passes.sum()))
-    return (generated + KNOWN * typical) / (passes + KNOWN)
+    return (generated + PRIOR_PASSES * typical) / (passes + PRIOR_PASSES)
 
 
 def chances_of_being_last(lengths: RemainingLength, live: Sequence[LiveRequest]) -> Array:
-    """P(request finishes last) for each of `live`; sums to 1."""
+    """P(request finishes last) for each of `live` [R]; sums to 1."""
     if len(live) == 1:
         return np.ones(1)
     speed = speeds(live)
@@ -42,9 +43,10 @@ def chances_of_being_last(lengths: RemainingLength, live: Sequence[LiveRequest])
     for problem, rows in rows_of.items():
         generated = np.array([live[row].generated for row in rows])
         ended[rows] = 1 - lengths.beyond_many(problem, generated, tokens[rows])
-    ended[tokens >= room[:, None] * (1 - 1e-9)] = 1.0  # cut off there
+    ended[tokens >= room[:, None] * (1 - 1e-9)] = 1.0  # max_tokens cuts it off there
     ends_here = np.diff(ended, axis=1)
-    others = np.log(np.maximum((ended[:, 1:] + ended[:, :-1]) / 2, 1e-9))
-    last = (ends_here * np.exp(others.sum(axis=0) - others)).sum(axis=1)
+    log_ended = np.log(np.maximum((ended[:, 1:] + ended[:, :-1]) / 2, 1e-9))
+    others_ended = np.exp(log_ended.sum(axis=0) - log_ended)
+    last = (ends_here * others_ended).sum(axis=1)
     total = last.sum()
     return last / total if total > 0 else np.full(len(live), 1 / len(live))

@@ -1,13 +1,13 @@
 """Marginal budget: a drafted token is verified if it saves more of the rollout's time than it costs.
 
-A pass takes base + sum_i (row + token d_i) seconds (das.budget.latency), of which request i answers for
+A pass takes base + sum_i (row + token d_i) seconds (das.budget.latency). Request i is charged with
 
     c_i(d) = w_i base + row + token d        w_i = P(i is the last to finish), 1 / live while others wait for slots
 
-because a pass less for i shortens the rollout by w_i base and by i's own rows. Its draft is cut where c_i(d) over the
-tokens it is expected to emit, 1 + sum of P(its first j tokens are all accepted), is least. Where the batch's drafts
-together save less than drafting costs (`drafting` of the latency model), none is verified; if that lasts, none is
-looked for, but for a try now and then.
+of them, because one pass less for i shortens the rollout by w_i base and by i's own rows. Its draft is cut where c_i(d)
+over the expected number of emitted tokens, 1 + sum_j P(its first j tokens are all accepted), is smallest. If the drafts
+of a batch together save less time than drafting costs (`drafting` of the latency model), none of them is verified. If
+that happens many times in a row, drafting pauses, and is tried again now and then.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ import numpy as np
 from das.budget.latency import LatencyModel
 from das.budget.makespan import chances_of_being_last
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
-from das.budget.remaining import RemainingLength
+from das.budget.remaining import MAX_RESPONSE, RemainingLength
 from das.drafter import Drafts
 from das.native import load_native
 
-LONGEST_RESPONSE = 2**18  # tokens: lengths are learned up to here
-PATIENCE = 8  # passes in a row that drafts did not pay for, until none are looked for
-RETRY = 16, 512  # passes until the first and, doubled each time, the rarest try
+PATIENCE = 8  # passes in a row whose drafts did not pay, before drafting pauses
+FIRST_RETRY = 16  # passes without paying drafts before the first retry; the number doubles with each retry
+MAX_RETRY = 512  # most passes between two retries
 
 
 @cache
@@ -38,35 +38,42 @@ def _trim() -> CDLL:
 
 
 class Marginal(BudgetPolicy):
-    """tokens: the most a request is given. ratio, latency: LatencyModel's `ratio` and `measured`. makespan: False
-    weighs all requests alike."""
+    """Verifies the drafted tokens that save more time than they cost.
+
+    tokens    the most draft tokens a request gets in a pass
+    ratio     `ratio` of LatencyModel
+    makespan  True: w_i is the chance to be the last to finish. False: w_i is 1 / live
+    latency   `measured` of LatencyModel
+
+    Raises ValueError for values out of range.
+    """
 
     def __init__(self, tokens: int = 32, ratio: float = 64.0, makespan: bool = False, latency: str | None = None):
         if tokens < 1:
             raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
-        _trim()  # compiled now, not in the first pass
+        _trim()  # compile now, not in the first pass
         self.max_draft_tokens = tokens
         self.makespan = makespan
         self.latency = LatencyModel(ratio, latency)
-        self.lengths = RemainingLength(LONGEST_RESPONSE)
-        self._waiting = 0
-        self._live: list[LiveRequest] = []  # of the last estimate of
-        self._share = np.empty(0)  # their weights
-        self._weighed = 0  # passes since
-        self._idle = 0  # passes in a row that drafts did not pay for
-        self._retry = RETRY[0]  # idle passes at which to try again
+        self.lengths = RemainingLength(MAX_RESPONSE)
+        self._num_waiting = 0  # requests of the rollout without a slot
+        self._live: list[LiveRequest] = []  # the requests of the last estimate of weights
+        self._weights = np.empty(0)  # w_i of these requests
+        self._weights_age = 0  # passes since that estimate
+        self._idle = 0  # passes in a row whose drafts did not pay
+        self._retry = FIRST_RETRY  # idle passes at which drafting is tried again
 
     def begin_step(self, requests: int) -> None:
-        self._waiting = requests
+        self._num_waiting = requests
         self._live = []
-        self._idle, self._retry = 0, RETRY[0]
+        self._idle, self._retry = 0, FIRST_RETRY
 
     def begin(self, request: LiveRequest) -> None:
-        self._waiting -= 1
+        self._num_waiting -= 1
 
     @property
     def drafting(self) -> bool:
-        """Whether drafts are looked for in this pass."""
+        """Whether the drafter is asked in this pass."""
         return self._idle < PATIENCE or self._idle == self._retry
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
@@ -76,56 +83,58 @@ class Marginal(BudgetPolicy):
         return [self.max_draft_tokens] * len(live)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
-        """What a first token must promise; later ones must promise as much or more."""
+        """The probability from which a first token pays. Later tokens must reach at least as high a probability."""
         form = self.latency.form
-        floors: list[float] = (form.token / (form.row + self._shares(live) * form.base)).tolist()
+        floors: list[float] = (form.token / (form.row + self._request_weights(live) * form.base)).tolist()
         return floors
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         form = self.latency.form
-        share = self._shares(live)
-        kept = np.empty(len(drafts), np.int64)
+        weights = self._request_weights(live)
+        counts = np.empty(len(drafts), np.int64)
         expected = c_double()
-        saved = _trim().das_trim(
+        saved_seconds = _trim().das_trim(
             len(drafts),
             drafts.probs.shape[1],
             drafts.probs.ctypes.data,
             drafts.counts.ctypes.data,
-            share.ctypes.data,
+            weights.ctypes.data,
             form.base,
             form.row,
             form.token,
-            kept.ctypes.data,
+            counts.ctypes.data,
             byref(expected),
         )
-        if saved <= form.drafting:
+        if saved_seconds <= form.drafting:
             if self._idle == self._retry:
-                self._retry = min(2 * self._retry, self._idle + RETRY[1])
+                self._retry = min(2 * self._retry, self._idle + MAX_RETRY)
             self._idle += 1
             return [0] * len(drafts)
-        self._idle, self._retry = 0, RETRY[0]
-        return kept.tolist()
+        self._idle, self._retry = 0, FIRST_RETRY
+        return counts.tolist()
 
-    def _shares(self, live: Sequence[LiveRequest]) -> np.ndarray:
-        """Of the pass's fixed time, by request; sums to 1."""
-        if not self.makespan or self._waiting > 0:
+    def _request_weights(self, live: Sequence[LiveRequest]) -> np.ndarray:
+        """w_i, the share of the pass's fixed time that each request is charged with [R]; sums to 1."""
+        if not self.makespan or self._num_waiting > 0:
             return np.full(len(live), 1 / len(live))
-        if not self._live or self._weighed >= max(8, len(live)):  # an estimate costs as much as requests
-            self._live, self._weighed = list(live), 0
-            self._share = chances_of_being_last(self.lengths, live)
-        elif self._live != live:  # some have finished; one that is new counts as the average
-            known = {request.name: weight for request, weight in zip(self._live, self._share.tolist(), strict=True)}
+        if not self._live or self._weights_age >= max(8, len(live)):  # the cost of an estimate grows with the requests
+            self._live, self._weights_age = list(live), 0
+            self._weights = chances_of_being_last(self.lengths, live)
+        elif self._live != live:  # some have finished; a new one gets the average
+            weight_of = {
+                request.name: weight for request, weight in zip(self._live, self._weights.tolist(), strict=True)
+            }
             self._live = list(live)
-            self._share = np.array([known.get(request.name, 1 / len(live)) for request in live])
-            self._share /= self._share.sum()
-        return self._share
+            self._weights = np.array([weight_of.get(request.name, 1 / len(live)) for request in live])
+            self._weights /= self._weights.sum()
+        return self._weights
 
     def observe_pass(self, done: TargetPass) -> None:
         self.latency.observe(done)
-        self._weighed += 1
+        self._weights_age += 1
 
-    def predict(self, live: int, drafted: int, context: int) -> float:
-        return self.latency.predict(live, drafted, context)
+    def predict(self, live: int, num_drafted: int, context: int) -> float:
+        return self.latency.predict(live, num_drafted, context)
 
     def end(self, request: LiveRequest) -> None:
         self.lengths.observe(request.problem, request.generated)

@@ -1,14 +1,15 @@
 """Optimal budget: how many tokens to draft for each request over a rollout, in the paper's model (das.md §2.4-2.6).
 
-A request of length l that is drafted p tokens in all has k l (1 - exp(-alpha p / l)) of them accepted, so it needs
-l (1 - k + k exp(-alpha p / l)) target passes. The rollout takes as many as its neediest request, N:
+Of p tokens drafted for a request of length l, k l (1 - exp(-alpha p / l)) are accepted, so the request needs
+l (1 - k + k exp(-alpha p / l)) target passes. The rollout takes N passes, as many as the request that needs most:
 
     J = c_base N + c_tok sum_i p_i + C                                                                       (Eqs 5, 6)
     p_i(N) = -(l_i / alpha_i) ln(1 - (1 - N / l_i) / k_i)  where N < l_i, else 0        N > max_i l_i (1 - k_i)
     dJ/dN = c_base - c_tok sum_{l_i > N} 1 / (alpha_i (k_i - 1 + N / l_i))
 
-J is convex in N and dJ/dN rises, so bisection finds its zero. The paper's Eq 7 prints ln(1 - k_i (1 - N / l_i)): that
-budget leaves l (1 - k^2 (1 - N / l)) passes, more than N unless k = 1 (`printed_budget`, for comparison only).
+J is convex in N and dJ/dN rises, so bisection finds its zero. The paper's Eq 7 prints ln(1 - k_i (1 - N / l_i)). With
+that budget a request still needs l (1 - k^2 (1 - N / l)) passes, more than N unless k = 1 (`printed_budget`, kept for
+comparison only).
 """
 
 from dataclasses import dataclass
@@ -21,49 +22,49 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Optimum:
-    """drafted_R: p*, tokens to draft over each request's life; 0 everywhere where speculation never pays.
-    passes: N*, target passes of the rollout."""
+    """The budget that minimises J."""
 
-    drafted_R: Array
-    passes: float
+    drafted_R: Array  # p*: tokens to draft over each request's life; all 0 if speculation never pays
+    passes: float  # N*: target passes of the rollout
 
     @property
     def per_pass_R(self) -> Array:
-        """d* = p* / N*: draft length a pass (the paper gives totals only)."""
+        """d* = p* / N*: draft tokens of each request in a pass (the paper gives totals only)."""
         return self.drafted_R / self.passes
 
 
 def accepted(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """Tokens accepted of those drafted (Eq 3)."""
+    """How many of the drafted tokens are accepted (Eq 3)."""
     return k_R * length_R * -np.expm1(-alpha_R * drafted_R / length_R)
 
 
 def passes_needed(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """Target passes of each request (Eq 4)."""
+    """Target passes that each request needs (Eq 4)."""
     return length_R - accepted(drafted_R, length_R, k_R, alpha_R)
 
 
 def cost(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c_tok: float) -> float:
-    """J of Eq 5 less its constant C: seconds."""
-    neediest = passes_needed(drafted_R, length_R, k_R, alpha_R).max()
-    return float(c_base * neediest + c_tok * drafted_R.sum())
+    """J of Eq 5 without its constant C, in seconds."""
+    most_passes = passes_needed(drafted_R, length_R, k_R, alpha_R).max()
+    return float(c_base * most_passes + c_tok * drafted_R.sum())
 
 
 def budget_for(passes: float, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """p_i(N): the fewest drafted tokens that let every request finish within `passes`; inf where none do."""
-    saved = np.clip(1 - passes / length_R, 0, None) / k_R  # of the largest acceptable share
+    """p_i(N): the fewest drafted tokens with which each request needs at most `passes`; inf where none suffice."""
+    saved = np.clip(1 - passes / length_R, 0, None) / k_R  # as a share of the most that can be saved
     with np.errstate(divide="ignore"):
         return np.where(saved < 1, -length_R / alpha_R * np.log1p(-np.minimum(saved, 1)), np.inf)
 
 
 def printed_budget(passes: float, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """Eq 7 as printed, which multiplies by k where it must divide: too little for `passes` unless k = 1."""
+    """Eq 7 as printed. It multiplies by k where it must divide, so it is too small for `passes` unless k = 1."""
     return -length_R / alpha_R * np.log1p(-k_R * np.clip(1 - passes / length_R, 0, None))
 
 
 def optimal_budget(length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c_tok: float) -> Optimum:
-    """The p that minimises J. length_R > 0: tokens to come; 0 < k_R <= 1; alpha_R > 0; c_base, c_tok > 0: seconds.
+    """The p that minimises J.
 
+    length_R: remaining tokens, > 0; 0 < k_R <= 1; alpha_R > 0; c_base, c_tok: seconds of a pass and a token, > 0.
     Raises ValueError for parameters out of these ranges.
     """
     if not (length_R.size and (length_R > 0).all() and (alpha_R > 0).all() and c_base > 0 and c_tok > 0):
@@ -71,14 +72,14 @@ def optimal_budget(length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c
     if not ((k_R > 0) & (k_R <= 1)).all():
         raise ValueError(f"optimal budget needs 0 < k <= 1, got {k_R.min()} to {k_R.max()}")
 
-    least, most = float((length_R * (1 - k_R)).max()), float(length_R.max())
+    min_passes, max_passes = float((length_R * (1 - k_R)).max()), float(length_R.max())
 
     def slope(passes: float) -> float:
-        drafting = length_R > passes
-        room = k_R[drafting] - 1 + passes / length_R[drafting]
-        return c_base - c_tok * float(np.sum(1 / (alpha_R[drafting] * np.maximum(room, 1e-300))))
+        drafted = length_R > passes
+        room = k_R[drafted] - 1 + passes / length_R[drafted]
+        return c_base - c_tok * float(np.sum(1 / (alpha_R[drafted] * np.maximum(room, 1e-300))))
 
-    low, high = least, most
+    low, high = min_passes, max_passes
     for _ in range(100):
         middle = (low + high) / 2
         if not low < middle < high:
@@ -87,5 +88,5 @@ def optimal_budget(length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c
             low = middle
         else:
             high = middle
-    # If J falls up to the longest request, `high` never moved: no request is drafted for.
+    # If J falls all the way up to the longest request, `high` never moves and no request is drafted for.
     return Optimum(budget_for(high, length_R, k_R, alpha_R), high)

@@ -1,4 +1,4 @@
-"""What a budget policy is, and what it sees: requests, drafts, target passes."""
+"""The interface of budget policies, and what they see: requests, drafts, target passes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,23 +9,23 @@ from das.drafter import Drafts
 
 @dataclass
 class LiveRequest:
-    """A running request as budgets see it. Lengths in tokens."""
+    """A running request as budgets see it. Lengths are in tokens."""
 
     name: str
     problem: str
-    max_tokens: int
-    prompt: int = 0
-    limit: int = 2**31  # most tokens of a draft that its sender allows
-    untracked: bool = False  # neither drafts nor is drafted from: the drafter does not know it
+    max_tokens: int  # the longest response it may get
+    prompt: int = 0  # length of its prompt
+    limit: int = 2**31  # the longest draft that its sender allows
+    untracked: bool = False  # the drafter does not know it: it gets no drafts, and siblings do not draft from it
     stop_tokens: frozenset[int] = frozenset()
-    generated: int = 0
-    num_drafted: int = 0  # draft tokens verified so far, and how many of them were accepted
-    num_accepted: int = 0
-    passes: int = 0  # target passes that emitted for it
+    generated: int = 0  # tokens of response so far
+    num_drafted: int = 0  # draft tokens verified so far
+    num_accepted: int = 0  # how many of them were accepted
+    passes: int = 0  # target passes that emitted tokens for it
     initial: LengthClass | None = field(default=None, compare=False)  # class at start, set by policies that use it
 
     def cut_at_stop(self, tokens: list[int]) -> list[int]:
-        """`tokens` up to and with the first stop token: what follows it in a pass is never emitted."""
+        """`tokens` up to and including the first stop token. Tokens of a pass behind a stop token are never emitted."""
         for i, token in enumerate(tokens):
             if token in self.stop_tokens:
                 return tokens[: i + 1]
@@ -34,51 +34,51 @@ class LiveRequest:
 
 @dataclass(frozen=True)
 class TargetPass:
-    """One decode pass that is over. seconds: from the end of the pass before to its own, drafting included."""
+    """One finished decode pass."""
 
     live: int  # requests in it
     num_drafted: int  # draft tokens verified in it
-    num_accepted: int  # of these
+    num_accepted: int  # how many of them were accepted
     context: int  # tokens of prompt and response that its requests had before it
-    seconds: float
+    seconds: float  # from the end of the pass before it to its own end, drafting included
 
     @property
     def tokens(self) -> int:
-        """Rows of logits."""
+        """Tokens that the pass computed: its rows of logits."""
         return self.live + self.num_drafted
 
 
 class BudgetPolicy:
     """Decides how many drafted tokens each request may spend in each decode step.
 
-    A policy overrides `limits`, and of the rest what it needs.
+    A policy must override `limits`. It may override the other methods.
     """
 
-    max_draft_tokens: int  # the most any request is ever given
+    max_draft_tokens: int  # the most that any request can ever get
 
     def begin_step(self, requests: int) -> None:
-        """A rollout of this many requests begins; those without a slot wait."""
+        """A rollout of this many requests begins. Requests without a slot wait."""
 
     def begin(self, request: LiveRequest) -> None:
         """A request of the rollout got its slot."""
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
-        """The longest draft worth looking for, for each request. All 0: the drafter is not asked."""
+        """The longest draft to ask the drafter for, for each request. If all are 0, the drafter is not asked."""
         raise NotImplementedError
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
-        """For each request the probability below which `trim` keeps no token, so that none need be looked for."""
+        """The probability below which `trim` keeps no token, for each request; the drafter need not go below it."""
         return None
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
-        """How many tokens of each draft are verified, knowing their estimated acceptance."""
+        """How many tokens of each draft will be verified, decided by their estimated probabilities."""
         return drafts.counts.tolist()
 
     def observe_pass(self, done: TargetPass) -> None:
-        """A target pass is over; requests have their new `generated`, `num_drafted`, `num_accepted`."""
+        """A target pass is over. `generated`, `num_drafted` and `num_accepted` of the requests include it."""
 
-    def predict(self, live: int, drafted: int, context: int) -> float:
-        """Seconds the policy expects of such a pass; nan if it has no latency model."""
+    def predict(self, live: int, num_drafted: int, context: int) -> float:
+        """Seconds that the policy expects of such a pass; nan if it has no latency model."""
         return float("nan")
 
     def end(self, request: LiveRequest) -> None:

@@ -1,7 +1,8 @@
-"""How much longer will a response grow? From the hazard of ending, learned from past rollouts only.
+"""How much longer will a response grow? Estimated from the hazard of ending, learned from past rollouts only.
 
-Lengths fall into bins 10 % wide. hazard_j = P(ends in bin j | reached bin j); a problem's own counts are joined by the
-pool's hazard, which counts for a few responses. S_j = product of (1 - hazard) up to bin j: the share that reaches it.
+Lengths fall into bins that are 10 % wide. hazard_j = P(ends in bin j | reached bin j), estimated from the problem's own
+counts and from the hazard of the pool of all problems, which counts for a few responses. S_j, the product of
+(1 - hazard) up to bin j, is the share of responses that grow beyond bin j.
 """
 
 from collections import defaultdict
@@ -15,10 +16,12 @@ from das.trajectory import pack_strings, unpack_strings
 
 Array = NDArray[np.float64]
 
+MAX_RESPONSE = 2**18  # tokens; the longest response that budgets and schedules learn, where no limit is known
+
 
 @dataclass(frozen=True)
 class Remaining:
-    """Tokens still to come: mean, median, and the limits of the middle 80 %."""
+    """Remaining tokens of a response: mean, median, and the limits of the middle 80 %."""
 
     mean: float
     median: float
@@ -27,66 +30,69 @@ class Remaining:
 
 
 class RemainingLength:
-    """Lengths in tokens.
+    """The distribution of response lengths, for each problem. Lengths are in tokens.
 
-    max_tokens: the longest a response may get; all that reach it end there. pooled: responses the pool counts for
-    beside a problem's own. memory: responses of a problem remembered, by exponential forgetting; the pool
-    remembers 32 times as many.
+    max_tokens  the longest response that is allowed; longer ones are cut off there
+    pooled      how many responses the pool counts for, beside a problem's own responses
+    memory      responses of a problem that are remembered, by exponential forgetting; the pool remembers 32 times as
+                many
+
+    Raises ValueError for fewer than 2 max_tokens.
     """
 
     def __init__(self, max_tokens: int, pooled: float = 4.0, memory: float = 64.0):
         if max_tokens < 2:
             raise ValueError(f"the longest response must have at least 2 tokens, got {max_tokens}")
         inner = np.unique(np.round(np.geomspace(8, max_tokens, max(2, int(np.log(max_tokens / 8) / np.log(1.1)) + 1))))
-        # Many responses end at `max_tokens` exactly: it has a bin of its own.
+        # Many responses end at exactly `max_tokens`, so it has a bin of its own.
         self._edges = np.concatenate([[0.0], inner[inner < max_tokens - 1], [max_tokens - 1.0, float(max_tokens)]])
         self._pooled = pooled
         self._forget, self._pool_forget = 1 - 1 / memory, 1 - 1 / (32 * memory)
         bins = len(self._edges) - 1
         self._pool = np.zeros(bins)  # responses that ended in each bin
         self._problems: defaultdict[str, Array] = defaultdict(lambda: np.zeros(bins))
-        self._known: dict[str, Array] = {}  # survival by problem, until something new is seen
+        self._survivals: dict[str, Array] = {}  # by problem; valid until the next observation
 
     def observe(self, problem: str, length: int) -> None:
         """Remember a finished response."""
-        at = min(int(np.searchsorted(self._edges, length, side="left")) - 1, len(self._pool) - 1)  # edge < l <= next
+        # The bin with lower edge < length <= upper edge.
+        at = min(int(np.searchsorted(self._edges, length, side="left")) - 1, len(self._pool) - 1)
         for ended, forget in ((self._problems[problem], self._forget), (self._pool, self._pool_forget)):
             ended *= forget
             ended[max(at, 0)] += 1
-        self._known.clear()
+        self._survivals.clear()
 
     def state(self) -> dict[str, np.ndarray]:
-        """What was learned, as arrays."""
+        """What was learned, as arrays that `restore` reads."""
         ended = np.array(list(self._problems.values())).reshape(len(self._problems), len(self._pool))
         return {"pool": self._pool, "ended_P_bins": ended, "problems": pack_strings(list(self._problems))}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from such a state. Raises ValueError for one of other bins."""
+        """Replace what was learned by a `state`. Raises ValueError for a state with other bins."""
         if state["pool"].shape != self._pool.shape:
-            raise ValueError(f"lengths in {len(state['pool'])} bins, where {len(self._pool)} were due")
+            raise ValueError(f"the saved lengths have {len(state['pool'])} bins, but {len(self._pool)} are needed")
         self._pool = state["pool"].copy()
         self._problems.clear()
         self._problems.update(zip(unpack_strings(state["problems"]), state["ended_P_bins"].copy(), strict=True))
-        self._known.clear()
+        self._survivals.clear()
 
     def _survival(self, problem: str) -> Array:
-        """P(length > edge) for every edge; 0 at the last."""
+        """P(length > edge) for every edge; 0 at the last edge."""
         if problem not in self._problems:
-            problem = ""  # all unknown problems are alike
-        if problem not in self._known:
+            problem = ""  # all unknown problems share one estimate
+        if problem not in self._survivals:
             at_risk = np.cumsum(self._pool[::-1])[::-1]
-            hazard = (self._pool + 0.05) / (
-                at_risk + 1
-            )  # unseen tails: half survive 13 bins, some 3.7 times the length
+            # The constants matter where nothing was seen: there half survive 13 bins, some 3.7 times the length.
+            hazard = (self._pool + 0.05) / (at_risk + 1)
             ended = self._problems.get(problem, np.zeros(len(self._pool)))
             own_risk = np.cumsum(ended[::-1])[::-1]
             hazard = (ended + self._pooled * hazard) / (own_risk + self._pooled)
             hazard[-1] = 1.0
-            self._known[problem] = np.concatenate([[1.0], np.cumprod(1 - hazard)])
-        return self._known[problem]
+            self._survivals[problem] = np.concatenate([[1.0], np.cumprod(1 - hazard)])
+        return self._survivals[problem]
 
     def beyond(self, problem: str, generated: int, lengths: Array) -> Array:
-        """P(final length > each of `lengths` | more than `generated` tokens); linear within bins."""
+        """P(final length > each of `lengths` | more than `generated` tokens), linear within bins."""
         survival = self._survival(problem)
         alive = float(np.interp(generated, self._edges, survival))
         if alive <= 0:
@@ -94,14 +100,14 @@ class RemainingLength:
         return np.interp(np.maximum(lengths, generated), self._edges, survival) / alive
 
     def beyond_many(self, problem: str, generated_R: Array, more_R_M: Array) -> Array:
-        """P(at least this many `more` tokens | more than `generated`) [R, M]; 1 where nothing so long is known."""
+        """P(more than `generated` + `more` tokens | more than `generated`) [R, M]; 1 where nothing so long is known."""
         survival = self._survival(problem)
         alive = np.interp(generated_R, self._edges, survival)
         longer = np.interp(generated_R[:, None] + more_R_M, self._edges, survival)
         return np.where(alive[:, None] > 0, longer / np.maximum(alive, 1e-300)[:, None], 1.0)
 
     def means(self, problem: str, generated_R: Array) -> Array:
-        """Mean tokens still to come after `generated` [R]; at least 1."""
+        """Mean number of remaining tokens after `generated` [R], at least 1."""
         survival = self._survival(problem)
         steps = np.diff(self._edges) * (survival[1:] + survival[:-1]) / 2
         after = np.append(np.cumsum(steps[::-1])[::-1], 0.0)  # area beyond each edge
@@ -111,11 +117,11 @@ class RemainingLength:
         return np.maximum(1.0, (in_bin + after[upper]) / np.maximum(alive, 1e-12))
 
     def quantiles(self, problem: str, shares: Array) -> Array:
-        """Lengths that these shares of the problem's responses do not exceed; linear within bins."""
+        """Lengths that these shares of the problem's responses do not exceed, linear within bins."""
         return np.interp(shares, 1 - self._survival(problem), self._edges)
 
     def estimate(self, problem: str, generated: int) -> Remaining:
-        """Tokens still to come after `generated`. Nothing beyond `max_tokens`."""
+        """Remaining tokens after `generated`, up to `max_tokens`."""
         points = np.concatenate([[float(generated)], self._edges[self._edges > generated]])
         if len(points) == 1:
             return Remaining(0.0, 0.0, 0.0, 0.0)

@@ -1,9 +1,9 @@
-"""Roofline times of a target that is drafted for by a cheaper copy of itself (EfficientRollout, arXiv 2606.18967).
+"""Roofline times of a target whose drafts come from a cheaper copy of itself (EfficientRollout, arXiv 2606.18967).
 
 M_T = (W_T + kappa B S) / BW     M_D = (eta_D W_D + kappa B S) / BW     C = B (C_dense + S C_attn) / F_eff
 T_T = max(M_T, C) + c_T B        T_D = max(M_D, C) + c_D B              T_V = max(M_T, (gamma + 1) C) + c_V B
 
-B requests of S tokens of context each, gamma drafted tokens a request. A decode step without drafts takes T_T; a cycle
+B requests have S tokens of context each and gamma drafted tokens each. A decode step without drafts takes T_T. A cycle
 of gamma draft passes and one verification takes gamma T_D + T_V.
 """
 
@@ -21,26 +21,26 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Workload:
-    """What a pass moves and computes, known without measuring."""
+    """What a pass reads and computes; known without measuring."""
 
     target_bytes: float  # W_T: weights read by a target pass
     draft_bytes: float  # W_D: weights read by a draft pass
-    dense_flop: float  # C_dense: a token
-    attention_flop: float  # C_attn: a token and token of context
-    flops: float  # F_eff: floating-point operations a second the device reaches
+    dense_flop: float  # C_dense: for a token
+    attention_flop: float  # C_attn: for a token and each token of its context
+    flops: float  # F_eff: floating-point operations a second that the device reaches
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The six fitted constants, and the times they predict: all in seconds, for arrays B, S that broadcast."""
+    """The six fitted constants and the times that they predict, in seconds, for arrays B and S that broadcast."""
 
     work: Workload
     bandwidth: float  # BW: bytes a second
-    kv_bytes: float  # kappa: bytes a token of context
-    draft_factor: float  # eta_D: how much slower than its bytes say the draft's weights are read
-    c_target: float  # seconds a request
-    c_draft: float
-    c_verify: float
+    kv_bytes: float  # kappa: bytes for a token of context
+    draft_factor: float  # eta_D: reading the draft's weights takes this many times what their bytes would
+    c_target: float  # c_T: seconds a request, in a target pass
+    c_draft: float  # c_D: the same in a draft pass
+    c_verify: float  # c_V: the same in a verification
 
     def _memory(self, weights: float, B: Array, S: Array) -> Array:
         return (weights + self.kv_bytes * B * S) / self.bandwidth
@@ -63,27 +63,33 @@ class Roofline:
         return np.maximum(memory, (gamma + 1) * self._compute(B, S)) + self.c_verify * B
 
     def speedup(self, B: Array, S: Array, gamma: Array, tau: Array) -> Array:
-        """Time without drafts / time with them, when a cycle emits tau tokens a request."""
+        """Time without drafts / time with drafts, where a cycle emits tau tokens for each request."""
         return tau * self.target(B, S) / (gamma * self.draft(B, S) + self.verify(B, S, gamma))
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Times measured on a grid, in rows. A row with B = 0 is a pass whose requests weigh nothing: it is not fitted, but
-    counts for the signs, as it does in the published accuracies."""
+    """Times measured on a grid, in rows.
+
+    A row with B = 0 describes a pass whose requests cost nothing. It is not fitted. It counts in `sign_accuracy`, as it
+    does in the published accuracies.
+    """
 
     target_N_3: Array  # B, S, T_T
     draft_N_4: Array  # B, S, gamma, T_D
-    cycle_N_5: Array  # B, S, gamma, T_D, T_V: where both were measured
+    cycle_N_5: Array  # B, S, gamma, T_D, T_V, where both were measured
 
     def target_seconds(self, B: Array, S: Array) -> Array:
-        """Measured T_T at the points (B, S). Raises KeyError where none was measured."""
-        known = {(b, s): seconds for b, s, seconds in self.target_N_3.tolist()}
-        return np.array([known[point] for point in zip(B.tolist(), S.tolist(), strict=True)])
+        """Measured T_T at the points (B, S). Raises KeyError for a point that was not measured."""
+        measured = {(b, s): seconds for b, s, seconds in self.target_N_3.tolist()}
+        return np.array([measured[point] for point in zip(B.tolist(), S.tolist(), strict=True)])
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read columns batch, seq, gamma, mode, median_ms; modes target_decode, drafter_decode, target_verify."""
+    """Read a CSV file with columns batch, seq, gamma, mode, median_ms.
+
+    The modes are target_decode, drafter_decode and target_verify.
+    """
     modes: dict[str, dict[tuple[float, float, float], float]] = {}
     with path.open() as file:
         for row in csv.DictReader(file):
@@ -98,59 +104,69 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def fit(work: Workload, sweep: Sweep) -> Roofline:
-    """Fit in two stages, as published: BW, kappa and c_T to the log of T_T; with these held, eta_D, c_D and c_V to T_D
-    and T_V: for each gamma the mean squared log errors of T_D, T_V and the cycle and the mean squared error of T_T /
-    cycle, half weight each. Both are sums of squares, so each stage is solved as one, from several starts.
+    """Fit the six constants in two stages, as published.
+
+    Stage 1 fits BW, kappa and c_T to T_T. Stage 2 keeps these and fits eta_D, c_D and c_V to T_D and T_V.
     """
+    return _fit_drafting(work, sweep, _fit_target(work, sweep))
+
+
+def _fit_target(work: Workload, sweep: Sweep) -> Roofline:
+    """Stage 1: minimise the squared errors of log T_T, from several starts."""
     B, S, seconds = sweep.target_N_3[sweep.target_N_3[:, 0] > 0].T
 
-    def first(p: Array) -> Roofline:
+    def model(p: Array) -> Roofline:
         return Roofline(work, p[0] * 1e12, p[1] * 1e3, 1.0, p[2] * 1e-6, 0.0, 0.0)
 
-    # Times are near their final values if the weights alone explained the fastest pass.
+    # The bandwidth is near its final value if reading the weights alone explains the fastest pass.
     bandwidth = work.target_bytes / float(seconds.min()) / 1e12
-    starts = [(bandwidth * faster, kv, c) for faster in (0.9, 1.1) for kv in (5.0, 50.0) for c in (5.0, 50.0)]
-    stage = first(least_squares.positive(lambda p: np.log(first(p).target(B, S) / seconds), starts))
+    starts = [(bandwidth * factor, kv, c) for factor in (0.9, 1.1) for kv in (5.0, 50.0) for c in (5.0, 50.0)]
+    return model(least_squares.positive(lambda p: np.log(model(p).target(B, S) / seconds), starts))
 
+
+def _fit_drafting(work: Workload, sweep: Sweep, target: Roofline) -> Roofline:
+    """Stage 2: minimise the errors of T_D, T_V, the cycle gamma T_D + T_V and the ratio T_T / cycle.
+
+    For each gamma, the mean squared log errors of T_D, T_V and the cycle have half the weight, and the mean squared
+    error of the ratio has the other half. All are sums of squares, so one least-squares problem holds them.
+    """
     B, S, gamma, draft, verify = sweep.cycle_N_5[sweep.cycle_N_5[:, 0] > 0].T
-    drafted = sweep.draft_N_4[sweep.draft_N_4[:, 0] > 0]
+    drafts = sweep.draft_N_4[sweep.draft_N_4[:, 0] > 0]
     ratio = sweep.target_seconds(B, S) / (gamma * draft + verify)
     gammas = np.unique(gamma)
     share = np.sqrt(0.5 / len(gammas))
     weight = share / np.sqrt([np.sum(gamma == g) for g in gamma])  # every gamma counts the same
-    draft_weight = share / np.sqrt([np.sum(drafted[:, 2] == g) for g in drafted[:, 2]])
+    draft_weight = share / np.sqrt([np.sum(drafts[:, 2] == g) for g in drafts[:, 2]])
 
-    def second(p: Array) -> Roofline:
-        fixed = stage.bandwidth, stage.kv_bytes
-        return Roofline(work, *fixed, p[0], stage.c_target, p[1] * 1e-6, p[2] * 1e-6)
+    def model(p: Array) -> Roofline:
+        return Roofline(work, target.bandwidth, target.kv_bytes, p[0], target.c_target, p[1] * 1e-6, p[2] * 1e-6)
 
     def residuals(p: Array) -> Array:
-        model = second(p)
-        verified = model.verify(B, S, gamma)
-        cycle = gamma * model.draft(B, S) + verified
+        tried = model(p)
+        tried_verify = tried.verify(B, S, gamma)
+        tried_cycle = gamma * tried.draft(B, S) + tried_verify
         return np.concatenate(
             [
-                draft_weight * np.log(model.draft(drafted[:, 0], drafted[:, 1]) / drafted[:, 3]),
-                weight * np.log(verified / verify),
-                weight * np.log(cycle / (gamma * draft + verify)),
-                weight * (model.target(B, S) / cycle - ratio),
+                draft_weight * np.log(tried.draft(drafts[:, 0], drafts[:, 1]) / drafts[:, 3]),
+                weight * np.log(tried_verify / verify),
+                weight * np.log(tried_cycle / (gamma * draft + verify)),
+                weight * (tried.target(B, S) / tried_cycle - ratio),
             ]
         )
 
-    return second(
-        least_squares.positive(residuals, [(eta, c, 2 * c) for eta in (1.1, 1.5, 2.5) for c in (20.0, 100.0)])
-    )
+    starts = [(eta, c, 2 * c) for eta in (1.1, 1.5, 2.5) for c in (20.0, 100.0)]
+    return model(least_squares.positive(residuals, starts))
 
 
 def sign_accuracy(model: Roofline, sweep: Sweep, gamma: int) -> float:
-    """Share of the measured points at this gamma where the model is right about gain or loss, tau = gamma."""
+    """Share of the measured points at this gamma where the model predicts gain or loss correctly, for tau = gamma."""
     B, S, g, draft, verify = sweep.cycle_N_5[sweep.cycle_N_5[:, 2] == gamma].T
     measured = g * sweep.target_seconds(B, S) / (g * draft + verify)
     return float(np.mean((measured > 1) == (model.speedup(B, S, g, g) > 1)))
 
 
 def time_errors(model: Roofline, sweep: Sweep) -> tuple[float, float, float]:
-    """Mean absolute relative errors of T_T, T_D and T_V over the fitted points."""
+    """Mean absolute relative errors of T_T, T_D and T_V at the fitted points."""
     B, S, seconds = sweep.target_N_3[sweep.target_N_3[:, 0] > 0].T
     target = np.mean(np.abs(model.target(B, S) / seconds - 1))
     B, S, _, seconds = sweep.draft_N_4[sweep.draft_N_4[:, 0] > 0].T

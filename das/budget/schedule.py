@@ -1,27 +1,25 @@
-"""In which order do requests get slots, when there are more of them? Longest predicted first, siblings together.
+"""The order in which requests get slots if there are more requests than slots: longest predicted first.
 
-A long response that starts last decides the makespan; siblings that decode at the same time draft from each other. The
-order touches no token: noise is keyed by request and position.
+A long response that starts last decides the makespan. Siblings start together, because siblings that decode at the same
+time draft from each other. The order changes no token, because noise is keyed by request and position.
 """
 
 from collections.abc import Sequence
 
-from das.budget.remaining import RemainingLength
-
-LONGEST_RESPONSE = 2**18  # tokens: lengths are learned up to here
+from das.budget.remaining import MAX_RESPONSE, RemainingLength
 
 
 class LongestFirst:
-    """Learns the lengths of each problem's responses, rollout after rollout."""
+    """Learns the lengths of each problem's responses from rollout to rollout, and orders requests by them."""
 
     def __init__(self) -> None:
-        self.lengths = RemainingLength(LONGEST_RESPONSE)
+        self.lengths = RemainingLength(MAX_RESPONSE)
 
     def order(self, problems: Sequence[str]) -> list[int]:
-        """Places of the requests in the order they should start, a problem after the other."""
+        """Indices of the requests in the order in which they should start, one problem after the other."""
         expected = {problem: self.lengths.estimate(problem, 0).mean for problem in problems}
-        first = {problem: place for place, problem in reversed(list(enumerate(problems)))}
-        return sorted(range(len(problems)), key=lambda i: (-expected[problems[i]], first[problems[i]], i))
+        first_index = {problem: i for i, problem in reversed(list(enumerate(problems)))}
+        return sorted(range(len(problems)), key=lambda i: (-expected[problems[i]], first_index[problems[i]], i))
 
     def observe(self, problems: Sequence[str], lengths: Sequence[int]) -> None:
         """Learn from a finished rollout: response lengths in tokens."""

@@ -1,12 +1,14 @@
-"""Roofline toggle (EfficientRollout §3): another budget, but only once a roofline predicts that drafting pays.
+"""Roofline toggle (EfficientRollout §3): another budget, used only once a roofline predicts that drafting pays.
 
 speculate iff  tau T(B, S, 0) / T(B, S, gamma) >= 1 + margin
 
-T: time of a pass of B requests with S tokens of context and gamma drafted tokens each, by the roofline fitted to the
-engine's own passes, drafting included. tau: tokens a drafted pass emitted for a request in the rollout before.
+T is the time of a pass of B requests with S tokens of context and gamma drafted tokens each. It comes from the roofline
+that is fitted to the engine's own passes, whose times include drafting. tau is the number of tokens that a pass with
+drafts emitted for a request in the previous rollout.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +19,16 @@ from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 from das.drafter import Drafts
 
 DEFAULT_TOKENS = 8  # draft tokens a request and pass, of the default `over`
-FORGET = 8  # rollouts without drafts after which tau is forgotten: what is never tried cannot be seen to have improved
+FORGET = 8  # rollouts without drafts after which tau is forgotten, because only drafting can show that tau has improved
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """What the drafted passes of a rollout did."""
+
+    rows: int = 0  # requests in these passes, summed over passes
+    num_drafted: int = 0
+    num_accepted: int = 0
 
 
 class RooflineToggle(BudgetPolicy):
@@ -52,9 +63,9 @@ class RooflineToggle(BudgetPolicy):
         self._most_live = 0
         self._assumed = Roofline(memory=1.0, kv=0.0, compute=1 / ratio, request=0.0)
         self._online = OnlineFit(fit_roofline)
-        self._before = 0, 0, 0  # requests in drafted passes, drafted, accepted: of the rollout before
-        self._now = 0, 0, 0
-        self._undrafted = 0  # rollouts in a row
+        self._previous = _Counts()  # of the rollout that tau comes from
+        self._current = _Counts()  # of this rollout
+        self._undrafted = 0  # rollouts in a row without drafts
 
     def begin_step(self, requests: int) -> None:
         self.on, self._most_live = False, 0
@@ -72,17 +83,23 @@ class RooflineToggle(BudgetPolicy):
         return limits if self.on else [0] * len(live)
 
     def speedup(self, live: Sequence[LiveRequest], gamma: float) -> float:
-        """Predicted time without drafts / with them, for the same tokens. Before anything was drafted a pass counts as
-        emitting gamma tokens (published tau_0; 1 + gamma / 2 if that is more)."""
-        rows, drafted, accepted = self._before
-        asked, emitted = (drafted / rows, 1 + accepted / rows) if rows else (gamma, max(gamma, 1 + gamma / 2))
+        """Predicted time without drafts / with drafts, for the same number of tokens.
+
+        Before anything was drafted, a pass is assumed to emit gamma tokens (the published tau_0), or 1 + gamma / 2 if
+        that is more.
+        """
+        seen = self._previous
+        if seen.rows:
+            per_request, tau = seen.num_drafted / seen.rows, 1 + seen.num_accepted / seen.rows
+        else:
+            per_request, tau = gamma, max(gamma, 1 + gamma / 2)
         fitted = self._online.fitted
         form = fitted if fitted is not None and isinstance(fitted, Roofline) and fitted.compute > 0 else self._assumed
         count, context = float(len(live)), float(sum(request.prompt + request.generated for request in live))
         plain, with_drafts = form.predict(
-            np.full(2, count), np.array([count, count * (1 + asked)]), np.full(2, context)
+            np.full(2, count), np.array([count, count * (1 + per_request)]), np.full(2, context)
         ).tolist()
-        return float(emitted * plain / with_drafts)
+        return float(tau * plain / with_drafts)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
         return self.over.floors(live)
@@ -93,22 +110,24 @@ class RooflineToggle(BudgetPolicy):
     def observe_pass(self, done: TargetPass) -> None:
         self._online.observe(done.live, done.tokens, done.context, done.seconds)
         if done.num_drafted:
-            rows, drafted, accepted = self._now
-            self._now = rows + done.live, drafted + done.num_drafted, accepted + done.num_accepted
+            seen = self._current
+            self._current = _Counts(
+                seen.rows + done.live, seen.num_drafted + done.num_drafted, seen.num_accepted + done.num_accepted
+            )
         self.over.observe_pass(done)
 
-    def predict(self, live: int, drafted: int, context: int) -> float:
+    def predict(self, live: int, num_drafted: int, context: int) -> float:
         fitted = self._online.fitted
         if fitted is None:
             return float("nan")
-        return float(fitted.predict(np.array([live]), np.array([live + drafted]), np.array([context]))[0])
+        return float(fitted.predict(np.array([live]), np.array([live + num_drafted]), np.array([context]))[0])
 
     def end(self, request: LiveRequest) -> None:
         self.over.end(request)
 
     def end_step(self) -> None:
-        self._undrafted = 0 if self._now[0] else self._undrafted + 1
-        if self._now[0] or self._undrafted == FORGET:
-            self._before = self._now
-        self._now = 0, 0, 0
+        self._undrafted = 0 if self._current.rows else self._undrafted + 1
+        if self._current.rows or self._undrafted == FORGET:
+            self._previous = self._current
+        self._current = _Counts()
         self.over.end_step()

@@ -18,12 +18,11 @@ def live(count: int) -> list[LiveRequest]:
 
 
 def batch(probabilities: list[list[float]]) -> Drafts:
-    """Drafts with these probabilities; what lies beyond a draft is garbage."""
-    longest = max(map(len, probabilities))
-    probs = np.full((len(probabilities), longest), 7.0)
-    for row, own in zip(probs, probabilities, strict=True):
-        row[: len(own)] = own
-    counts = np.array([len(own) for own in probabilities], np.int64)
+    """Drafts with these probabilities. The values behind a draft are garbage."""
+    probs = np.full((len(probabilities), max(map(len, probabilities))), 7.0)
+    for row, draft in zip(probs, probabilities, strict=True):
+        row[: len(draft)] = draft
+    counts = np.array([len(draft) for draft in probabilities], np.int64)
     return Drafts(np.ones(probs.shape, np.int32), probs, counts)
 
 
@@ -31,22 +30,21 @@ def batch(probabilities: list[list[float]]) -> Drafts:
     st.lists(st.lists(st.floats(0.05, 1.0), max_size=4), min_size=1, max_size=4),
     st.floats(1.0, 200.0),
 )
-def test_marginal_cuts_where_a_token_costs_least(probabilities: list[list[float]], ratio: float) -> None:
-    """Against brute force over all cuts of each draft: none has its request answer for less time a token."""
+def test_marginal_cuts_where_an_emitted_token_costs_least(probabilities: list[list[float]], ratio: float) -> None:
+    """Brute force over all cuts of each draft finds none that charges the request less time for each emitted token."""
     budget = Marginal(tokens=8, ratio=ratio)
     drafts = batch(probabilities)
-    kept = budget.trim(live(len(drafts)), drafts)
-    for probs, mine in zip(probabilities, kept, strict=True):
+    for probs, count in zip(probabilities, budget.trim(live(len(drafts)), drafts), strict=True):
         reach = np.cumprod(probs)
 
         def cost(cut: int, reach: np.ndarray = reach) -> float:
             return (ratio / len(probabilities) + 1 + cut) / (1 + float(reach[:cut].sum()))
 
-        assert cost(mine) == pytest.approx(min(cost(cut) for cut in range(len(probs) + 1)), rel=1e-9)
+        assert cost(count) == pytest.approx(min(cost(cut) for cut in range(len(probs) + 1)), rel=1e-9)
 
 
 def test_marginal_spends_on_the_request_that_decides() -> None:
-    """A problem with long responses is drafted further than those with short ones, unless requests wait for slots."""
+    """A problem with long responses gets longer drafts than one with short ones, unless requests wait for slots."""
     budget = Marginal(tokens=32, ratio=20, makespan=True)
     requests = [LiveRequest(name="a", problem="long", max_tokens=4000)]
     requests += [LiveRequest(name=str(i), problem="short", max_tokens=4000) for i in range(7)]
@@ -55,13 +53,13 @@ def test_marginal_spends_on_the_request_that_decides() -> None:
             budget.end(LiveRequest(name="x", problem=problem, max_tokens=4000, generated=length + i))
     drafts = batch([[0.8] * 32] * 8)
     budget.begin_step(8)
-    assert len(set(budget.trim(requests, drafts))) == 1  # all eight wait for a slot: more may follow
+    assert len(set(budget.trim(requests, drafts))) == 1  # all eight still wait for a slot, so others may follow
     for request in requests:
         budget.begin(request)
-    kept = budget.trim(requests, drafts)
-    assert kept[0] > 1.5 * max(kept[1:])
-    alike = Marginal(tokens=32, ratio=20)
-    assert len(set(alike.trim(requests, drafts))) == 1
+    counts = budget.trim(requests, drafts)
+    assert counts[0] > 1.5 * max(counts[1:])
+    equal_weights = Marginal(tokens=32, ratio=20)
+    assert len(set(equal_weights.trim(requests, drafts))) == 1
 
 
 def test_marginal_switches_itself_off_and_tries_again() -> None:
@@ -69,14 +67,14 @@ def test_marginal_switches_itself_off_and_tries_again() -> None:
     requests = live(4)
     hopeless, good = batch([[0.05] * 8] * 4), batch([[0.9] * 8] * 4)
     budget.begin_step(4)
-    asked = []
+    drafting = []
     for _ in range(200):
-        asked.append(any(budget.limits(requests)))
-        if asked[-1]:
+        drafting.append(any(budget.limits(requests)))
+        if drafting[-1]:
             assert budget.trim(requests, hopeless) == [0] * 4
         budget.observe_pass(TargetPass(4, 0, 0, 100, 1e-3))
-    assert all(asked[:8])
-    assert 1 <= sum(asked[8:]) <= 4
+    assert all(drafting[:8])
+    assert 1 <= sum(drafting[8:]) <= 4
     while not any(budget.limits(requests)):
         budget.observe_pass(TargetPass(4, 0, 0, 100, 1e-3))
     assert all(budget.trim(requests, good))
@@ -85,11 +83,11 @@ def test_marginal_switches_itself_off_and_tries_again() -> None:
 
 
 def test_drafts_must_pay_for_drafting_at_all() -> None:
-    """Each token would pay for itself, but not all of them together for the fixed price."""
+    """Each token would pay for itself, but all of them together do not pay for the fixed cost of drafting."""
     budget = Marginal(tokens=8, ratio=20)
     for i in range(200):
-        drafted = (4 + i % 9) * (i % 2)
-        budget.observe_pass(TargetPass(4, drafted, 0, 0, 20e-3 + 4e-3 + (6e-3 + 1e-3 * drafted if drafted else 0)))
+        count = (4 + i % 9) * (i % 2)
+        budget.observe_pass(TargetPass(4, count, 0, 0, 20e-3 + 4e-3 + (6e-3 + 1e-3 * count if count else 0)))
     assert budget.latency.form.drafting == pytest.approx(6e-3, rel=0.25)
     assert budget.trim(live(4), batch([[0.3]] * 4)) == [0] * 4
     assert all(budget.trim(live(4), batch([[0.99] * 8] * 4)))
@@ -100,35 +98,35 @@ def test_latency_model_learns_the_costs_and_ignores_interruptions() -> None:
     assert model.form.base / model.form.token == pytest.approx(10)
     rng = np.random.default_rng(0)
     for i in range(600):
-        live, drafted = int(rng.integers(1, 20)), int(rng.integers(0, 4)) * int(rng.integers(0, 60))
-        seconds = 5e-3 + 2e-4 * live + ((1e-3 + 5e-5 * drafted) if drafted else 0.0)
+        requests, count = int(rng.integers(1, 20)), int(rng.integers(0, 4)) * int(rng.integers(0, 60))
+        seconds = 5e-3 + 2e-4 * requests + ((1e-3 + 5e-5 * count) if count else 0.0)
         seconds *= rng.uniform(0.97, 1.03)
-        model.observe(TargetPass(live, drafted, 0, 0, 20 * seconds if i > 50 and i % 10 == 0 else seconds))
+        model.observe(TargetPass(requests, count, 0, 0, 20 * seconds if i > 50 and i % 10 == 0 else seconds))
     assert model.form.base == pytest.approx(5e-3, rel=0.1)
     assert model.form.row == pytest.approx(2e-4, rel=0.1)
     assert model.form.token == pytest.approx(5e-5, rel=0.1)
     assert model.form.drafting == pytest.approx(1e-3, rel=0.3)
     assert model.predict(10, 40, 0) == pytest.approx(10e-3, rel=0.05)
-    assert 0.08 < model.error < 0.15  # the tenth that were interrupted are off by 0.95
+    assert 0.08 < model.error < 0.15  # a tenth of the passes was interrupted; their error is 0.95
 
 
 def test_classes_follow_history_and_growth() -> None:
     budget = Classes(short=0, medium=4, long=16, medium_from=10, long_from=50)
     request = live(1)[0]
-    assert budget.limits([request]) == [4]  # nothing known: Medium
+    assert budget.limits([request]) == [4]  # Medium, because nothing is known
     request.generated = 60
-    assert budget.limits([request]) == [16]  # already Long
+    assert budget.limits([request]) == [16]  # Long already
     for length in (5, 6, 7):
         done = LiveRequest(name="x", problem="short", max_tokens=100, generated=length, initial=LengthClass.SHORT)
         budget.end(done)
     budget.end_step()
     fresh = LiveRequest(name="y", problem="short", max_tokens=100)
     assert budget.limits([fresh]) == [0]
-    fresh.generated = 8  # longer than all seen with this start
+    fresh.generated = 8  # longer than all responses seen that started as Short
     assert budget.limits([fresh]) == [16]
 
 
-def test_length_model_counts_what_is_still_possible() -> None:
+def test_length_model_counts_the_lengths_that_are_still_possible() -> None:
     model = LengthModel(medium=10, long=100)
     for length in [5] * 6 + [20] * 3 + [200] * 2:
         model.observe("p", LengthClass.SHORT, length)
@@ -140,20 +138,22 @@ def test_length_model_counts_what_is_still_possible() -> None:
 
 
 def test_floors_prune_nothing_that_would_be_kept() -> None:
-    """Drafts that end where floors say are trimmed to the same tokens as whole ones."""
+    """Drafts that end at the floors are trimmed to the same tokens as complete drafts."""
     rng = np.random.default_rng(0)
     budget = Marginal(tokens=16, ratio=30)
     for _ in range(50):
         requests = live(6)
-        whole = [rng.uniform(0.2, 1.0, 16).tolist() for _ in requests]
+        complete = [rng.uniform(0.2, 1.0, 16).tolist() for _ in requests]
         floors = budget.floors(requests)
-        pruned = [own[: int((np.cumprod(own) >= floor).sum())] for own, floor in zip(whole, floors, strict=True)]
-        assert sum(map(len, pruned)) < 0.8 * sum(map(len, whole))
-        assert budget.trim(requests, batch(pruned)) == budget.trim(requests, batch(whole))
+        pruned = [
+            draft[: int((np.cumprod(draft) >= floor).sum())] for draft, floor in zip(complete, floors, strict=True)
+        ]
+        assert sum(map(len, pruned)) < 0.8 * sum(map(len, complete))
+        assert budget.trim(requests, batch(pruned)) == budget.trim(requests, batch(complete))
 
 
 def test_tokens_that_cost_nothing_are_all_verified() -> None:
-    """As on a GPU at small batches: the fit finds no price, and the assumed one must not come back."""
+    """On a GPU at small batches the fit finds no cost of a token. The assumed cost must not come back then."""
     budget = Marginal(tokens=24, ratio=64)
     rng = np.random.default_rng(0)
     for _ in range(600):
@@ -164,7 +164,7 @@ def test_tokens_that_cost_nothing_are_all_verified() -> None:
 
 
 def test_toggle_leaves_marginal_ready() -> None:
-    """Passes in which the toggle is off do not count as drafts that did not pay."""
+    """Passes in which the toggle is off do not count as passes whose drafts did not pay."""
     budget = make_budget(
         {
             "name": "roofline_toggle",
@@ -182,7 +182,7 @@ def test_toggle_leaves_marginal_ready() -> None:
     assert any(budget.limits(live(4)))
 
 
-def test_batch_table_goes_by_live_requests() -> None:
+def test_batch_table_depends_on_live_requests() -> None:
     budget = make_budget({"name": "batch_table", "rows": [[1, 2, 8], [3, 4, 2], [5, 8, 0]]})
     assert [budget.limits(live(count))[0] for count in (1, 2, 3, 4, 5, 8, 99)] == [8, 8, 2, 2, 0, 0, 0]
     assert budget.max_draft_tokens == 8
@@ -198,7 +198,7 @@ def test_ladder_climbs_and_descends_between_steps() -> None:
 
     assert [step(share) for share in (0.95, 0.95, 0.95, 0.9, 0.95, 0.95, 0.99, 0.99)] == [5, 7, 7, 7, 7, 9, 9, 9]
     assert [step(share) for share in (0.8, 0.86, 0.8, 0.8, 0.8, 0.8, 0.8)] == [9, 9, 9, 7, 7, 5, 5]
-    budget.end_step()  # a step without drafts says nothing
+    budget.end_step()  # a step without drafts changes nothing
     assert budget.limits(live(1)) == [5]
 
 
@@ -210,7 +210,7 @@ def test_toggle_is_off_while_wide_and_on_for_the_tail() -> None:
     widths = (64, 55, 54, 40, 64)
     assert [any(budget.limits(live(width))) for width in widths] == [False, False, False, True, True]
     budget.begin_step(64)
-    assert not any(budget.limits(live(64)))  # reset every step
+    assert not any(budget.limits(live(64)))  # each step starts with it off
     both_ways = make_budget({**settings, "one_way": False})
     assert [any(both_ways.limits(live(width))) for width in widths] == [False, False, False, True, False]
     guarded = make_budget({**settings, "ramp": 32})
@@ -219,7 +219,7 @@ def test_toggle_is_off_while_wide_and_on_for_the_tail() -> None:
 
 
 def test_toggle_measures_what_drafting_gains() -> None:
-    """After a rollout in which hardly a token was accepted it stays off, however narrow the batch."""
+    """After a rollout in which hardly any token was accepted it stays off, however small the batch is."""
     settings = {"name": "roofline_toggle", "margin": 0.05, "ramp": 0, "one_way": True, "ratio": 64}
     budget = make_budget({**settings, "over": {"name": "fixed", "tokens": 4}})
     budget.begin_step(4)
@@ -231,7 +231,7 @@ def test_toggle_measures_what_drafting_gains() -> None:
     assert not any(budget.limits(live(4)))
 
 
-def test_closed_form_gives_the_long_ones_more() -> None:
+def test_closed_form_gives_long_requests_more() -> None:
     budget = make_budget({"name": "closed_form", "tokens": 16, "ratio": 64, "k": 0.8, "alpha": 0.8})
     for problem, length in (("long", 500), ("short", 20)):
         for i in range(200):
@@ -239,8 +239,8 @@ def test_closed_form_gives_the_long_ones_more() -> None:
             done.num_drafted, done.num_accepted = done.generated, done.generated // 2
             budget.end(done)
     requests = [LiveRequest(name=p, problem=p, max_tokens=999) for p in ("long", "short")]
-    given = np.sum([budget.limits(requests) for _ in range(50)], axis=0)
-    assert given[0] > 50 * max(1, given[1])  # the short one is done long before the long one
+    totals = np.sum([budget.limits(requests) for _ in range(50)], axis=0)
+    assert totals[0] > 50 * max(1, totals[1])  # the short request finishes long before the long one
 
 
 @pytest.mark.parametrize(

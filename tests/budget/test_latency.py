@@ -1,4 +1,4 @@
-"""Latency forms and their fits: on times made from known constants, with noise, interruptions, a changing machine."""
+"""Latency forms and their fits, on times made from known constants, with noise, interruptions and a slower machine."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ TRUTHS: dict[str, Form] = {"affine": AFFINE, "drafting": DRAFTING, "two_segment"
 
 
 def passes(form: Form, count: int, noise: float, interrupted: float = 0.0) -> Passes:
-    """Passes of 1 to 64 requests with 0 to 7 drafted tokens each; some took 5 to 50 times as long."""
+    """Passes of 1 to 64 requests with 0 to 7 drafted tokens each. Interrupted ones take 5 to 50 times as long."""
     rng = np.random.default_rng(0)
     live = rng.integers(1, 65, count).astype(float)
     tokens = live * rng.integers(1, 9, count)
@@ -37,17 +37,17 @@ def passes(form: Form, count: int, noise: float, interrupted: float = 0.0) -> Pa
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_fit_finds_the_form(name: str) -> None:
+def test_fit_recovers_the_constants(name: str) -> None:
     seen = passes(TRUTHS[name], 600, noise=0.0)
     fitted = FITS[name](seen, np.ones(len(seen)))
-    assert relative_error(fitted, seen) < (0.01 if name == "two_segment" else 1e-6)  # knots are not all tried
+    assert relative_error(fitted, seen) < (0.01 if name == "two_segment" else 1e-6)  # not all knots are tried
     if name != "two_segment":
         assert vars(fitted) == pytest.approx(vars(TRUTHS[name]), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", FITS)
 def test_noise_and_interruptions_hardly_move_the_fit(name: str) -> None:
-    """One pass in six was interrupted; the fit still predicts what a pass costs that is not."""
+    """One pass in six was interrupted. The fit still predicts the times of undisturbed passes."""
     seen = passes(TRUTHS[name], 600, noise=0.1, interrupted=1 / 6)
     fitted = FITS[name](seen, np.ones(len(seen)))
     assert relative_error(fitted, passes(TRUTHS[name], 600, noise=0.0)) < 0.05
@@ -72,8 +72,8 @@ def observe(model: OnlineFit, seen: Passes) -> None:
         model.observe(int(live), int(tokens), int(context), float(seconds))
 
 
-def test_online_fit_follows_a_machine_that_turns_slower() -> None:
-    """Five times slower looks like interruptions at first: the typical line moves once most passes are."""
+def test_online_fit_follows_a_machine_that_becomes_slower() -> None:
+    """At first, five times slower passes look interrupted. The typical line moves once most passes are that slow."""
     model = OnlineFit(fit_affine)
     assert np.isnan(model.error)
     observe(model, passes(AFFINE, 1024, noise=0.05, interrupted=0.1))
@@ -96,7 +96,7 @@ def test_latency_model_assumes_then_learns() -> None:
     assert model.form.base / model.form.token == pytest.approx(10)
     for _ in range(100):
         model.observe(TargetPass(4, 0, 0, 0, 14e-3))
-    assert model.predict(4, 0, 0) == pytest.approx(14e-3)  # no drafts seen: the assumed ratio stays
+    assert model.predict(4, 0, 0) == pytest.approx(14e-3)  # without drafts the assumed ratio stays
     assert model.form.base / model.form.token == pytest.approx(10)
     seen = passes(DRAFTING, 1024, noise=0.02)
     for live, tokens, seconds in zip(seen.live, seen.tokens, seen.seconds, strict=True):

@@ -1,4 +1,4 @@
-"""Who finishes last: against drawing the lengths and counting."""
+"""The chance of finishing last, compared with drawing lengths and counting."""
 
 import numpy as np
 import pytest
@@ -22,26 +22,27 @@ def test_chances_agree_with_drawing_lengths() -> None:
         )
     ]
     speed = speeds(live)
-    drawn = []
+    remaining = []
     for request in live:
-        own = np.clip(rng.lognormal(np.log(medians[request.problem]), 0.6, 400_000), 1, 1000)
-        drawn.append(rng.choice(own[own > request.generated], 100_000) - request.generated)
-    last = np.bincount(np.argmax(np.array(drawn) / speed[:, None], axis=0), minlength=len(live)) / 100_000
+        drawn_lengths = np.clip(rng.lognormal(np.log(medians[request.problem]), 0.6, 400_000), 1, 1000)
+        possible = drawn_lengths[drawn_lengths > request.generated]
+        remaining.append(rng.choice(possible, 100_000) - request.generated)
+    last = np.bincount(np.argmax(np.array(remaining) / speed[:, None], axis=0), minlength=len(live)) / 100_000
     assert chances_of_being_last(lengths, live) == pytest.approx(last, abs=0.04)
 
 
-def test_equal_requests_share_equally_and_one_has_it_all() -> None:
+def test_equal_requests_have_equal_chances_and_a_single_one_is_last() -> None:
     lengths = RemainingLength(1000)
     live = [LiveRequest(name=str(i), problem="p", max_tokens=500) for i in range(5)]
     assert chances_of_being_last(lengths, live) == pytest.approx(np.full(5, 0.2))
     assert chances_of_being_last(lengths, live[:1]).tolist() == [1.0]
 
 
-def test_means_are_those_of_the_survival() -> None:
+def test_means_equal_those_of_single_estimates() -> None:
     lengths = RemainingLength(5000)
     rng = np.random.default_rng(1)
     for length in rng.integers(50, 800, 500):
         lengths.observe("p", int(length))
     generated = np.array([0.0, 60.0, 400.0, 790.0])
-    want = [lengths.estimate("p", int(g)).mean for g in generated]
-    assert lengths.means("p", generated) == pytest.approx(want, rel=0.02, abs=1.5)
+    expected = [lengths.estimate("p", int(g)).mean for g in generated]
+    assert lengths.means("p", generated) == pytest.approx(expected, rel=0.02, abs=1.5)

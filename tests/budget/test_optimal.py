@@ -1,4 +1,4 @@
-"""The optimal budget against brute force, at its limits, and against the formula the paper prints."""
+"""The optimal budget compared with brute force, at its limits, and with the formula that the paper prints."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ INSTANCES = 10_000
 
 
 def instance(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, float]:
-    """1 to 64 requests of 1 to 16k tokens; from free drafts to drafts that never pay."""
+    """1 to 64 requests of 1 to 16k tokens, with costs from free drafts to drafts that never pay."""
     requests = int(rng.integers(1, 65))
     length = np.exp(rng.uniform(0, np.log(16_384), requests))
     k = rng.uniform(0.02, 1.0, requests)
@@ -19,61 +19,64 @@ def instance(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def brute_force(length: np.ndarray, k: np.ndarray, alpha: np.ndarray, c_base: float, c_tok: float) -> float:
-    """Least J over a grid of N, laid ever closer around the best. Shares no formula with the solver: the budget for N
-    is found by inverting Eq 4 as it stands, J by Eq 5. Grids reach both limits."""
+    """The smallest J over a grid of N that is refined around the best point several times.
+
+    It shares no formula with the solver: the budget for N comes from inverting Eq 4 as it stands, J from Eq 5. The
+    grids reach both limits.
+    """
 
     def costs(passes: np.ndarray) -> np.ndarray:
-        left = np.minimum(passes[:, None] / length, 1)  # N / l; no budget below 0
-        drafted = -(length / alpha) * np.log((left - (1 - k)) / k)
-        needed = (length * (1 - k + k * np.exp(-alpha * drafted / length))).max(axis=1)
-        return c_base * needed + c_tok * drafted.sum(axis=1)
+        share = np.minimum(passes[:, None] / length, 1)  # N / l; at most 1, so that no budget is negative
+        drafted = -(length / alpha) * np.log((share - (1 - k)) / k)
+        most_passes = (length * (1 - k + k * np.exp(-alpha * drafted / length))).max(axis=1)
+        return c_base * most_passes + c_tok * drafted.sum(axis=1)
 
     low, high = float((length * (1 - k)).max()), float(length.max())
-    # Close to the lower limit budgets grow without bound; the grid is laid on the logarithm of the distance to it.
+    # Budgets grow without bound near the lower limit, so the grid is even in the logarithm of the distance to it.
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.linspace(np.log((high - low) * 1e-9), np.log(high - low), 200)
         best = np.inf
         for _ in range(4):
-            found = costs(np.minimum(low + np.exp(logs), high))
-            at = int(np.nanargmin(found))
-            best = min(best, float(found[at]))
+            grid_costs = costs(np.minimum(low + np.exp(logs), high))
+            at = int(np.nanargmin(grid_costs))
+            best = min(best, float(grid_costs[at]))
             logs = np.linspace(logs[max(at - 1, 0)], logs[min(at + 1, len(logs) - 1)], 60)
     return best
 
 
 def test_no_worse_than_brute_force_on_random_instances() -> None:
     rng = np.random.default_rng(0)
-    worst, never = 0.0, 0
+    largest_error, num_undrafted = 0.0, 0
     for _ in range(INSTANCES):
         length, k, alpha, c_base, c_tok = instance(rng)
-        found = optimal_budget(length, k, alpha, c_base, c_tok)
-        mine = optimal.cost(found.drafted_R, length, k, alpha, c_base, c_tok)
+        optimum = optimal_budget(length, k, alpha, c_base, c_tok)
+        cost = optimal.cost(optimum.drafted_R, length, k, alpha, c_base, c_tok)
         best = brute_force(length, k, alpha, c_base, c_tok)
-        worst = max(worst, abs(mine - best) / best)
-        never += not found.drafted_R.any()
-    assert worst < 1e-5
-    assert 0.05 < never / INSTANCES < 0.95  # both cases are met
+        largest_error = max(largest_error, abs(cost - best) / best)
+        num_undrafted += not optimum.drafted_R.any()
+    assert largest_error < 1e-5
+    assert 0.05 < num_undrafted / INSTANCES < 0.95  # both cases occur
 
 
 def test_no_single_budget_improves_it() -> None:
-    """Against changes of p itself, which need not have the form p(N)."""
+    """Random changes of p itself, which need not have the form p(N), never lower J."""
     rng = np.random.default_rng(1)
     for _ in range(200):
         length, k, alpha, c_base, c_tok = instance(rng)
-        found = optimal_budget(length, k, alpha, c_base, c_tok)
-        best = optimal.cost(found.drafted_R, length, k, alpha, c_base, c_tok)
+        optimum = optimal_budget(length, k, alpha, c_base, c_tok)
+        best = optimal.cost(optimum.drafted_R, length, k, alpha, c_base, c_tok)
         for _ in range(20):
-            changed = found.drafted_R * rng.uniform(0.8, 1.2, len(length)) + rng.uniform(0, 1) * (rng.random() < 0.5)
+            changed = optimum.drafted_R * rng.uniform(0.8, 1.2, len(length)) + rng.uniform(0, 1) * (rng.random() < 0.5)
             assert optimal.cost(changed, length, k, alpha, c_base, c_tok) >= best * (1 - 1e-9)
 
 
 def test_equal_requests_have_the_closed_form() -> None:
     n, length, k, alpha, c_base, c_tok = 20, 1000.0, 0.6, 0.5, 279.0, 1.0
     r = n * c_tok / (alpha * c_base)
-    found = optimal_budget(np.full(n, length), np.full(n, k), np.full(n, alpha), c_base, c_tok)
-    assert found.passes == pytest.approx(length * (1 - k + r))
-    assert found.drafted_R == pytest.approx(np.full(n, length / alpha * np.log(k / r)))
-    assert found.per_pass_R == pytest.approx(found.drafted_R / found.passes)
+    optimum = optimal_budget(np.full(n, length), np.full(n, k), np.full(n, alpha), c_base, c_tok)
+    assert optimum.passes == pytest.approx(length * (1 - k + r))
+    assert optimum.drafted_R == pytest.approx(np.full(n, length / alpha * np.log(k / r)))
+    assert optimum.per_pass_R == pytest.approx(optimum.drafted_R / optimum.passes)
 
 
 def test_speculation_never_pays_above_a_number_of_requests() -> None:
@@ -87,17 +90,17 @@ def test_speculation_never_pays_above_a_number_of_requests() -> None:
     assert drafted(84) == 0
 
 
-def test_only_requests_longer_than_the_passes_are_drafted_for() -> None:
+def test_only_requests_longer_than_the_number_of_passes_get_drafts() -> None:
     length = np.array([10.0, 100.0, 5000.0])
-    found = optimal_budget(length, np.full(3, 0.8), np.full(3, 0.5), 8e-3, 3e-5)
-    assert found.drafted_R[:2].tolist() == [0, 0]
-    assert found.drafted_R[2] > 0
-    needed = optimal.passes_needed(found.drafted_R, length, np.full(3, 0.8), np.full(3, 0.5))
-    assert needed.max() == pytest.approx(found.passes)
+    optimum = optimal_budget(length, np.full(3, 0.8), np.full(3, 0.5), 8e-3, 3e-5)
+    assert optimum.drafted_R[:2].tolist() == [0, 0]
+    assert optimum.drafted_R[2] > 0
+    needed = optimal.passes_needed(optimum.drafted_R, length, np.full(3, 0.8), np.full(3, 0.5))
+    assert needed.max() == pytest.approx(optimum.passes)
 
 
 def test_feasibility_limit() -> None:
-    """Below max l (1 - k) passes no budget is enough; towards it the budget grows without bound."""
+    """No budget suffices for max l (1 - k) passes or fewer. Near that limit the budget grows without bound."""
     length, k, alpha = (np.array([x]) for x in (100.0, 0.5, 1.0))
     assert np.isinf(optimal.budget_for(50.0, length, k, alpha)).all()
     assert np.isinf(optimal.budget_for(20.0, length, k, alpha)).all()
@@ -108,16 +111,16 @@ def test_feasibility_limit() -> None:
 
 
 def test_printed_formula_misses_its_own_constraint() -> None:
-    """k = 0.5, l = 100, N = 60, alpha = 1: printed, 22.3 tokens, which leave 90 passes; corrected, 160.9 and 60."""
+    """k = 0.5, l = 100, N = 60, alpha = 1: printed, 22.3 tokens, which need 90 passes; corrected, 160.9 and 60."""
     length, k, alpha = (np.array([x]) for x in (100.0, 0.5, 1.0))
-    printed, right = (f(60.0, length, k, alpha) for f in (optimal.printed_budget, optimal.budget_for))
+    printed, corrected = (f(60.0, length, k, alpha) for f in (optimal.printed_budget, optimal.budget_for))
     assert printed == pytest.approx(22.314, abs=1e-3)
-    assert right == pytest.approx(160.944, abs=1e-3)
+    assert corrected == pytest.approx(160.944, abs=1e-3)
     assert optimal.passes_needed(printed, length, k, alpha) == pytest.approx(90)
-    assert optimal.passes_needed(right, length, k, alpha) == pytest.approx(60)
-    whole = np.ones(1)
-    assert optimal.printed_budget(60.0, length, whole, alpha) == pytest.approx(
-        optimal.budget_for(60.0, length, whole, alpha)
+    assert optimal.passes_needed(corrected, length, k, alpha) == pytest.approx(60)
+    k_one = np.ones(1)
+    assert optimal.printed_budget(60.0, length, k_one, alpha) == pytest.approx(
+        optimal.budget_for(60.0, length, k_one, alpha)
     )
 
 

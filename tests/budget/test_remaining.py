@@ -1,4 +1,4 @@
-"""Remaining length: hazards against lengths drawn from known distributions."""
+"""Remaining lengths, compared with lengths drawn from known distributions."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from das.budget.length import LengthClass, LengthModel
 from das.budget.remaining import RemainingLength
 
-MOST = 4096
+MAX_TOKENS = 4096
 
 
 def feed(model: RemainingLength, problem: str, lengths: np.ndarray) -> None:
@@ -15,27 +15,27 @@ def feed(model: RemainingLength, problem: str, lengths: np.ndarray) -> None:
 
 
 def lengths(rng: np.random.Generator, median: float, count: int) -> np.ndarray:
-    return np.minimum(np.ceil(median * np.exp(rng.normal(0, 0.5, count))), MOST)
+    return np.minimum(np.ceil(median * np.exp(rng.normal(0, 0.5, count))), MAX_TOKENS)
 
 
 @pytest.mark.parametrize("generated", [0, 100, 300])
 def test_estimates_are_those_of_the_distribution(generated: int) -> None:
     rng = np.random.default_rng(0)
-    model = RemainingLength(MOST, memory=1e6)
+    model = RemainingLength(MAX_TOKENS, memory=1e6)
     feed(model, "p", lengths(rng, 200, 5000))
-    left = lengths(rng, 200, 50_000) - generated
-    left = left[left > 0]
-    found = model.estimate("p", generated)
-    assert found.mean == pytest.approx(left.mean(), rel=0.05)
-    assert found.low == pytest.approx(np.quantile(left, 0.1), rel=0.15, abs=3)
-    assert found.high == pytest.approx(np.quantile(left, 0.9), rel=0.1)
+    remaining = lengths(rng, 200, 50_000) - generated
+    remaining = remaining[remaining > 0]
+    estimate = model.estimate("p", generated)
+    assert estimate.mean == pytest.approx(remaining.mean(), rel=0.05)
+    assert estimate.low == pytest.approx(np.quantile(remaining, 0.1), rel=0.15, abs=3)
+    assert estimate.high == pytest.approx(np.quantile(remaining, 0.9), rel=0.1)
     chances = model.beyond("p", generated, np.array([150.0, 400.0]))
-    assert chances == pytest.approx([np.mean(left + generated > limit) for limit in (150, 400)], abs=0.03)
+    assert chances == pytest.approx([np.mean(remaining + generated > limit) for limit in (150, 400)], abs=0.03)
 
 
 def test_a_new_problem_is_like_the_others_then_like_itself() -> None:
     rng = np.random.default_rng(0)
-    model = RemainingLength(MOST)
+    model = RemainingLength(MAX_TOKENS)
     for i in range(50):
         feed(model, str(i), lengths(rng, 100, 20))
     before = model.estimate("new", 0).mean
@@ -52,7 +52,7 @@ def test_limits() -> None:
     assert 0 < unknown.low < unknown.mean < 64
     assert model.estimate("p", 64).high == 0
     feed(model, "p", np.array([5] * 100))
-    late = model.estimate("p", 60)  # longer than anything seen
+    late = model.estimate("p", 60)  # longer than any response seen
     assert 0 < late.mean <= 4
     assert 0 <= late.low <= late.high <= 4
     assert model.beyond("p", 10, np.array([5.0])) == pytest.approx([1.0])

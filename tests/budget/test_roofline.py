@@ -1,4 +1,4 @@
-"""EfficientRollout's roofline: refitted on times made from known constants, and on its published measurements."""
+"""EfficientRollout's roofline, fitted to times made from known constants and to its published measurements."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ REPORTED = {
 
 
 def generated_sweep(model: Roofline, noise: float) -> Sweep:
-    """The published grid, its times from `model`."""
+    """The published grid with times from `model`."""
     rng = np.random.default_rng(0)
     grid = [np.array(axis, float) for axis in ((1, 2, 4, 8, 16, 24, 32, 48, 64), (256, 512, 1024, 2048, 4096))]
     B, S = (axis.ravel() for axis in np.meshgrid(*grid))
@@ -40,27 +40,28 @@ def generated_sweep(model: Roofline, noise: float) -> Sweep:
     )
 
 
-def six(model: Roofline) -> list[float]:
+def constants_of(model: Roofline) -> list[float]:
+    """The six fitted constants."""
     return [getattr(model, name) for name in Roofline.__dataclass_fields__ if name != "work"]
 
 
 @pytest.mark.parametrize(("noise", "within"), [(0.0, 1e-6), (0.02, 0.08)])
-def test_known_constants_come_back(noise: float, within: float) -> None:
+def test_known_constants_are_recovered(noise: float, within: float) -> None:
     work = Workload(target_bytes=15.2e9, draft_bytes=5.4e9, dense_flop=14e9, attention_flop=4e5, flops=2.3e14)
     truth = Roofline(work, 1.6e12, 3e4, 1.3, 4e-5, 7e-5, 1.5e-4)
     sweep = generated_sweep(truth, noise)
     fitted = fit(work, sweep)
-    assert six(fitted) == pytest.approx(six(truth), rel=within)
+    assert constants_of(fitted) == pytest.approx(constants_of(truth), rel=within)
     assert max(time_errors(fitted, sweep)) < noise + 1e-6
     assert sign_accuracy(fitted, sweep, 7) > (0.9 if noise else 0.99)
 
 
 def test_speedup_is_the_ratio_of_times_per_token() -> None:
     work = Workload(target_bytes=1e10, draft_bytes=2.5e9, dense_flop=1e10, attention_flop=0, flops=1e14)
-    model = Roofline(work, 1e12, 0.0, 1.0, 0.0, 0.0, 0.0)  # 10 ms a target pass, 2.5 ms a draft pass, no overhead
+    model = Roofline(work, 1e12, 0.0, 1.0, 0.0, 0.0, 0.0)  # a target pass takes 10 ms, a draft pass 2.5
     one = np.array([1.0])
     assert model.speedup(one, one, 4 * one, 5 * one) == pytest.approx(5 * 10 / (4 * 2.5 + 10))
-    wide = np.array([200.0])  # 20 ms of computing a token of each request: five of each take 100 ms, drafting 80
+    wide = np.array([200.0])  # a token of each request takes 20 ms: verifying five takes 100 ms, drafting 80
     assert model.speedup(wide, one, 4 * one, 5 * one) == pytest.approx(5 * 20 / (4 * 20 + 100))
 
 
@@ -73,8 +74,8 @@ def load(name: str) -> tuple[Workload, Sweep, dict[str, dict[str, float]]]:
 
 @published
 @pytest.mark.parametrize("name", REPORTED)
-def test_published_constants_come_out(name: str) -> None:
-    """To every printed digit but one: kappa of the 7B is 26,204.45 at the minimum, 26,205 published (next test)."""
+def test_published_constants_are_recovered(name: str) -> None:
+    """Every printed digit but one agrees: kappa of the 7B is 26,204.45 at the minimum, published 26,205 (next test)."""
     work, sweep, constants = load(name)
     fitted, calibration = fit(work, sweep), constants["calibration"]
     assert fitted.bandwidth == pytest.approx(constants["hardware"]["BW_eff"], rel=2e-8 if name == "qwen257b" else 1e-6)
@@ -91,7 +92,7 @@ def test_published_constants_come_out(name: str) -> None:
 @published
 @pytest.mark.parametrize("name", REPORTED)
 def test_published_search_stops_just_short_of_the_minimum(name: str) -> None:
-    """The published search gives the published kappa; its loss is above that of `fit` by less than 1e-9 of it."""
+    """The published search gives the published kappa. Its loss exceeds that of `fit` by less than 1e-9 of it."""
     work, sweep, constants = load(name)
     B, S, seconds = sweep.target_N_3[sweep.target_N_3[:, 0] > 0].T
     kv_bytes = constants["model"]["kappa_theoretical"]
@@ -101,8 +102,8 @@ def test_published_search_stops_just_short_of_the_minimum(name: str) -> None:
         return float(np.mean(np.log(model.target(B, S) / seconds) ** 2))
 
     bounds = [(0.4 * PEAK_BANDWIDTH, 1.05 * PEAK_BANDWIDTH), (0.1, 2.5), (0.0, 200.0)]
-    found = differential_evolution(loss, bounds, seed=42, maxiter=300, tol=1e-8)
-    assert round(found.x[1] * kv_bytes) == constants["calibration"]["kappa_eff"]
+    searched = differential_evolution(loss, bounds, seed=42, maxiter=300, tol=1e-8)
+    assert round(searched.x[1] * kv_bytes) == constants["calibration"]["kappa_eff"]
     fitted = fit(work, sweep)
     ours = loss(np.array([fitted.bandwidth, fitted.kv_bytes / kv_bytes, fitted.c_target * 1e6]))
-    assert ours < found.fun < ours * (1 + 1e-9)
+    assert ours < searched.fun < ours * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""Order of starting: longest predicted first, siblings together."""
+"""The order in which requests start: longest predicted first, siblings together."""
 
 from das.budget.schedule import LongestFirst
 
