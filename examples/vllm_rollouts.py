@@ -1,4 +1,7 @@
-"""Drafts from past rollouts in a plain vLLM script: python examples/vllm_rollouts.py MODEL [none]"""
+"""Rollouts of a plain vLLM script that draft from past ones: python examples/vllm_rollouts.py MODEL [none]
+
+MODEL: a directory or a hub id. With `none` at the end, the same tokens without drafts.
+"""
 
 import sys
 
@@ -9,15 +12,17 @@ import das
 model, method = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "das"
 questions = {"sum": "what is 3 + 4?", "difference": "what is 12 - 5?", "chain": "add 7 to 15, then take 2 away"}
 
+das.install()  # patches vLLM and sets the environment; call it before the engine is built
+# float32 gives exactly the same tokens on the CPU.
 llm = LLM(model, dtype="float32", enforce_eager=True, gpu_memory_utilization=0.1, **das.engine_arguments(method))
 for step in range(4):
-    problems = [problem for problem in questions for _ in range(4)]  # four siblings each
+    problems = [problem for problem in questions for _ in range(4)]  # four responses to each
     params = [
         SamplingParams(max_tokens=64, temperature=0.5, seed=100 * step + i, extra_args={"das_problem": problem})
         for i, problem in enumerate(problems)
     ]
     outputs = llm.generate([questions[problem] for problem in problems], params, use_tqdm=False)
-    (report,) = llm.collective_rpc("das_end_rollout", args=(step + 1,))  # what was generated becomes history
+    (report,) = llm.collective_rpc("das_end_rollout", args=(step + 1,))  # these responses become history
     tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
     print(f"step {step}: {tokens} tokens, {tokens / report['passes']:.2f} a pass, {report['drafted']} drafted")
     print([output.outputs[0].token_ids for output in outputs], file=sys.stderr)

@@ -1,20 +1,36 @@
-"""The examples run as they are, and the README shows what they do."""
+"""Every example runs as it is, and the README shows what the examples do."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from das.training.speculate import LOGGED
 
 ROOT = Path(__file__).resolve().parents[1]
+METHODS = ("none", "das")
 
 
-def test_plain_vllm_script(tiny_policy: str) -> None:
-    command = [sys.executable, "examples/vllm_rollouts.py", tiny_policy]
-    runs = [
-        subprocess.Popen([*command, method], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for method in ("none", "das")
-    ]
-    (none, none_tokens), (drafted, tokens) = (run.communicate(timeout=300) for run in runs)
-    assert all(run.returncode == 0 for run in runs), tokens[-2000:]
+def run_example(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, *(str(argument) for argument in arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def outputs(run: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a successful run wrote to stdout and to stderr."""
+    output, errors = run.communicate(timeout=300)
+    assert run.returncode == 0, (output + errors)[-3000:]
+    return output, errors
+
+
+def test_vllm_rollouts(tiny_policy: str) -> None:
+    runs = [run_example("examples/vllm_rollouts.py", tiny_policy, method) for method in METHODS]
+    (none, none_tokens), (drafted, tokens) = map(outputs, runs)
 
     def ids(text: str) -> list[str]:
         return [line for line in text.splitlines() if line.startswith("[[")]
@@ -27,10 +43,65 @@ def test_plain_vllm_script(tiny_policy: str) -> None:
     assert max(float(words[4]) for words in steps) > 1
 
 
+def test_trl_grpo(repetitive_policy: str, tmp_path: Path) -> None:
+    """das.speculate() changes nothing but the drafts."""
+    none, drafted = (tmp_path / method for method in METHODS)
+    runs = [run_example("examples/trl_grpo.py", repetitive_policy, tmp_path / method, method) for method in METHODS]
+    (none_output, _), (output, _) = map(outputs, runs)
+    for name in ("model.safetensors", "optimizer.pt"):
+        assert (none / "checkpoint-4" / name).read_bytes() == (drafted / "checkpoint-4" / name).read_bytes(), name
+    first = load_file(Path(repetitive_policy) / "model.safetensors")["model.embed_tokens.weight"]
+    last = load_file(drafted / "checkpoint-4" / "model.safetensors")["model.embed_tokens.weight"]
+    assert (last != first).any()
+
+    def logs(folder: Path) -> list[dict[str, Any]]:
+        state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())
+        rows: list[dict[str, Any]] = state["log_history"]
+        return rows
+
+    for row, none_row in zip(logs(drafted), logs(none), strict=True):
+        differing = {key for key in row | none_row if row.get(key) != none_row.get(key)}
+        assert differing <= {"step_time", *(f"das/{name}" for name in LOGGED)}
+        assert none_row["das/tokens_per_pass"] == 1
+        assert {"loss", "reward", "grad_norm", "entropy", "completions/mean_length"} <= row.keys() - differing
+    assert sum(row["das/accepted"] for row in logs(drafted)) > 100
+    assert all(row["das/drafted"] >= row["das/accepted"] for row in logs(drafted))
+    # Epochs 0 and 1 ask the same questions, so the second one drafts from the history of the first.
+    assert logs(drafted)[3]["das/tokens_per_pass"] > logs(drafted)[0]["das/tokens_per_pass"]
+    assert none_output.count("1.00 tokens a pass, 0 of 0 drafted tokens accepted") == 4
+    assert output.count("drafted tokens accepted") == 4
+
+
+def test_own_budget() -> None:
+    output, _ = outputs(run_example("examples/own_budget.py"))
+    seconds = {}
+    for line in output.splitlines():
+        name, *words = line.split()
+        seconds[name] = [float(word) for word, unit in pairwise(words) if unit == "s,"]
+    assert seconds.keys() == {"none", "fixed", "unlimited", "likely_tail"}
+    assert all(len(rollouts) == 4 for rollouts in seconds.values())
+    assert sum(seconds["likely_tail"]) < min(sum(seconds["none"]), sum(seconds["fixed"]))
+
+
+def test_advise_own_rollouts(tmp_path: Path) -> None:
+    output, _ = outputs(run_example("examples/advise_own_rollouts.py", f"out={tmp_path}", "task.tokens=20000"))
+    assert "Turn it on with arm=das" in output
+    (result,) = tmp_path.glob("advise/*/result.json")
+    assert json.loads(result.read_text())["arms"]["das"]["tokens_per_pass"] > 1
+    assert (result.parent / "advice.html").stat().st_size > 0
+
+
+def test_no_example_is_left_out() -> None:
+    tests: dict[str, Callable[..., None] | Any] = globals()
+    for example in (ROOT / "examples").glob("*.py"):
+        assert f"test_{example.stem}" in tests, example
+
+
 def test_the_readme_shows_these_lines() -> None:
     readme = (ROOT / "README.md").read_text()
-    example = (ROOT / "examples" / "vllm_rollouts.py").read_text()
-    for line in ("das.engine_arguments(", "das_problem", 'llm.collective_rpc("das_end_rollout"', "das.speculate()"):
+    examples = "".join(path.read_text() for path in (ROOT / "examples").glob("*.py"))
+    for line in ("das.install()", "das.engine_arguments(", "das_problem", 'llm.collective_rpc("das_end_rollout"'):
         assert line in readme
-    for line in ("das.engine_arguments(", "das_problem", 'llm.collective_rpc("das_end_rollout"'):
-        assert line in example
+        assert line in examples
+    assert "das.speculate(" in readme
+    assert "das.speculate(" in examples

@@ -28,11 +28,11 @@ FINAL = "final.json"  # digests, so that resuming a run that had ended needs no 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where checkpoints go, how many are kept, and what each records about its run."""
+    """Where checkpoints go, how many are kept, and what each records about its run (`checkpoint.run_identity`)."""
 
     folder: Path
     keep: int
-    about: Mapping[str, Any]
+    run_identity: Mapping[str, Any]
 
 
 class ResumableGRPOTrainer(GRPOTrainer):
@@ -44,9 +44,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def resume(self, step: int) -> None:
         """Continue training from the checkpoint of `step`, which must have been verified."""
-        folder = checkpoint.place(self.checkpoints.folder, step)
-        # An epoch is one draw of TRL's sampler. Completed epochs are drawn again here; transformers skips the steps of the
-        # current one that were trained already.
+        folder = checkpoint.step_folder(self.checkpoints.folder, step)
+        # An epoch is one draw of TRL's sampler. Completed epochs are drawn again here; of the current epoch,
+        # transformers skips the steps that were trained already.
         self._epochs_before = int(json.loads((folder / STATE).read_text())["epoch"])
         self.vllm_generation.load_state(folder)
         self.train(resume_from_checkpoint=str(folder))
@@ -67,7 +67,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             self.vllm_generation.save_state(scratch)
             final = {"final_weights": weights_digest(self.model), "optimizer": optimizer_digest(self.optimizer)}
             (scratch / FINAL).write_text(json.dumps(final))
-            checkpoint.seal(scratch, self.checkpoints.folder, step, self.checkpoints.about)
+            checkpoint.seal(scratch, self.checkpoints.folder, step, self.checkpoints.run_identity)
             checkpoint.prune(self.checkpoints.folder, self.checkpoints.keep)
         except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch.save on a full disk
             # torch.save's message does not name a full disk.

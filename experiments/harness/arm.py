@@ -57,11 +57,11 @@ def train_arm(
     about = {**said, "policy": weights_digest(model), "data": text_digest(json.dumps(rows.to_list()))}
     saved = folder / resume.CHECKPOINTS
     if start:
-        resume.refuse_another(checkpoint.about(saved, start), about, saved)
+        resume.refuse_another(checkpoint.run_identity(saved, start), about, saved)
     if start == config.trainer.max_steps:  # it had ended
         for name in (FINAL, HISTORY):
-            if (checkpoint.place(saved, start) / name).exists():
-                shutil.copy(checkpoint.place(saved, start) / name, folder / name)
+            if (checkpoint.step_folder(saved, start) / name).exists():
+                shutil.copy(checkpoint.step_folder(saved, start) / name, folder / name)
         check_drafted(config, folder)
         return
     if ranks.is_main():

@@ -108,7 +108,7 @@ def newest(arms: Mapping[Path, DictConfig], note: Callable[[str], None]) -> int:
         try:
             for folder, expected in folders.items():
                 checkpoint.verify(folder, step)
-                refuse_another(checkpoint.about(folder, step), expected, folder)
+                refuse_another(checkpoint.run_identity(folder, step), expected, folder)
         except CheckpointError as error:
             torn = torn or str(error)
             note(f"checkpoint of step {step} is not used: {error}")
@@ -137,7 +137,7 @@ def rewind(folder: Path, step: int) -> list[dict[str, Any]]:
             path.unlink()
     for later in checkpoint.steps(folder / CHECKPOINTS):
         if later > step:  # torn, or one that another arm lacks
-            checkpoint.discard(checkpoint.place(folder / CHECKPOINTS, later))
+            checkpoint.discard(checkpoint.step_folder(folder / CHECKPOINTS, later))
     shutil.rmtree(folder / SCRATCH, ignore_errors=True)
     for name in ("final.json", "history.npz"):
         (folder / name).unlink(missing_ok=True)

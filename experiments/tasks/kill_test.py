@@ -183,7 +183,7 @@ def differing_files(whole: Path, other: Path) -> Iterator[str]:
         yield "final.json"
     last = checkpoint.steps(whole / CHECKPOINTS)[0]
     for name in BYTES:
-        mine, theirs = (checkpoint.place(arm / CHECKPOINTS, last) / name for arm in (whole, other))
+        mine, theirs = (checkpoint.step_folder(arm / CHECKPOINTS, last) / name for arm in (whole, other))
         if not theirs.exists() or checkpoint.sha256(mine) != checkpoint.sha256(theirs):
             yield f"{name} of the last checkpoint"
     if checkpoint.steps(whole / CHECKPOINTS) != checkpoint.steps(other / CHECKPOINTS):

@@ -16,13 +16,13 @@ def write(folder: Path, step: int, about: dict[str, object] | None = None) -> Pa
     (scratch / "inner" / "state.json").write_text("{}")
     checkpoint.seal(scratch, folder, step, about or {})
     assert not scratch.exists()
-    return checkpoint.place(folder, step)
+    return checkpoint.step_folder(folder, step)
 
 
 def test_what_was_sealed_is_whole(tmp_path: Path) -> None:
     path = write(tmp_path / "checkpoints", 12, {"policy": "abc"})
     checkpoint.verify(tmp_path / "checkpoints", 12)
-    assert checkpoint.about(tmp_path / "checkpoints", 12) == {"policy": "abc"}
+    assert checkpoint.run_identity(tmp_path / "checkpoints", 12) == {"policy": "abc"}
     assert (path / "inner" / "state.json").read_text() == "{}"
     assert checkpoint.steps(tmp_path / "checkpoints") == [12]
 
@@ -66,7 +66,7 @@ def tear(path: Path) -> None:
 def rename(path: Path) -> None:
     path.rename(path.with_name("step_00012x"))
     write(path.parent, 11)
-    checkpoint.place(path.parent, 11).rename(path)
+    checkpoint.step_folder(path.parent, 11).rename(path)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def rename(path: Path) -> None:
         (cut, "5119 of 5120 bytes"),
         (flip, "SHA-256"),
         (lose, "missing"),
-        (plant, "not of the checkpoint"),
-        (link, "no plain file"),
+        (plant, "not part of the checkpoint"),
+        (link, "not a plain file"),
         (edit, "damaged"),
         (tear, "damaged"),
         (rename, "damaged"),

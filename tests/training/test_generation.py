@@ -1,31 +1,101 @@
-"""Seeds of requests: equal in every arm, and never twice in a step."""
+"""The generation backend without its engine: seeds of requests, problem ids, the drafter's window, refusals."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from das.engine.build import EngineError
 from das.engine.rollout import request_seed
 from das.training import generation
+from das.training.generation import problem_id, refuse
 
 
-def test_calls_of_one_step_count_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluation generates batch after batch in one step; with equal seeds all would draw the same noise."""
-    given: list[list[int]] = []
+def backend(unit: str = "epoch", **attributes: Any) -> Any:
+    """A SpeculativeGeneration whose engine was never built."""
+    without_engine: Any = object.__new__(generation.SpeculativeGeneration)
+    counters = {"rollouts": 0, "history_tick": 0, "num_drafted": 0, "num_accepted": 0}
+    vars(without_engine).update(history_unit=unit, **counters, **attributes)
+    return without_engine
+
+
+def trainer(problems: int, training: bool = True, processes: int = 1) -> Any:
+    return SimpleNamespace(
+        args=SimpleNamespace(seed=5),
+        state=SimpleNamespace(global_step=3),
+        model=SimpleNamespace(training=training),
+        accelerator=SimpleNamespace(num_processes=processes),
+        num_generations=4,
+        train_dataset=range(problems),
+    )
+
+
+def test_calls_of_one_step_get_different_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation generates several batches in one step. With equal seeds all of them would draw the same noise."""
+    seeds_of_calls: list[list[int]] = []
 
     def roll_out(llm: Any, generate: Any, prompts: Any, params: Any, problems: Any, seeds: Any, *rest: Any) -> Any:
-        given.append(seeds)
-        return [], SimpleNamespace(responses=[[1]])
+        seeds_of_calls.append(seeds)
+        return [], SimpleNamespace(responses=[[1]], tokens=1, report={"drafted": 0, "passes": 1})
 
     monkeypatch.setattr(generation, "roll_out", roll_out)
-    backend: Any = object.__new__(generation.SpeculativeGeneration)
-    vars(backend).update(
-        run_seed=7, _begun=(0, False), _requests=0, problems=["p", "q"], llm=None, _engine_generate=None,
-        accelerator=SimpleNamespace(process_index=1, num_processes=2), clock=int, schedule=None,
-        after_rollout=lambda: None,
+    calls = backend(
+        run_seed=7, _counted_in=(0, False), _requests=0, problems=["p", "q"], llm=None, _engine_generate=None,
+        accelerator=SimpleNamespace(process_index=1, num_processes=2), schedule=None, after_rollout=lambda: None,
     )  # fmt: skip
-    for backend.step, backend.evaluation in [(3, False), (3, True), (3, True), (4, False)]:
-        backend._generate_keyed([{}, {}], None)
+    for calls.step, calls.evaluation in [(3, False), (3, True), (3, True), (4, False)]:
+        calls._generate_keyed([{}, {}], None)
     places = [(3, 2, False), (3, 3, False), (3, 2, True), (3, 3, True), (3, 6, True), (3, 7, True), (4, 2, False)]
-    assert [seed for seeds in given for seed in seeds][:7] == [request_seed(7, *place) for place in places]
-    assert len({seed for seeds in given for seed in seeds}) == 8
+    assert [seed for seeds in seeds_of_calls for seed in seeds][:7] == [request_seed(7, *place) for place in places]
+    assert len({seed for seeds in seeds_of_calls for seed in seeds}) == 8
+
+
+@pytest.mark.parametrize(
+    ("unit", "problems", "processes", "ticks"),
+    [("epoch", 5, 1, [0, 1, 1, 2]), ("epoch", 8, 2, [0, 1, 1, 2]), ("step", 5, 1, [1, 2, 3, 4])],
+)
+def test_the_window_moves_with_the_training(unit: str, problems: int, processes: int, ticks: list[int]) -> None:
+    announced = backend(unit)
+    seen = []
+    for _ in range(4):  # two problems a process and rollout
+        announced.announce(trainer(problems, processes=processes), [{"prompt": str(i // 4)} for i in range(8)])
+        seen.append(announced.history_tick)
+        assert (announced.run_seed, announced.step, announced.evaluation) == (5, 3, False)
+        announced.announce(trainer(problems, training=False), [{"prompt": "evaluation"}] * 3)
+        assert announced.evaluation
+        assert len(announced.problems) == 3
+        assert announced.history_tick == seen[-1]
+    assert seen == ticks
+
+
+def test_a_dataset_without_length_has_no_epochs() -> None:
+    assert [generation.history_tick("epoch", rollouts, iter(()), 2) for rollouts in (1, 2)] == [1, 2]
+
+
+def test_problems_are_told_apart_by_id_or_prompt() -> None:
+    def asking(content: str) -> dict[str, Any]:
+        return {"prompt": [{"role": "user", "content": content}]}
+
+    assert problem_id({"prompt": "p", "problem_id": 7}) == "7"
+    assert problem_id(asking("a")) == problem_id({**asking("a"), "answer": 1})
+    assert problem_id(asking("a")) != problem_id(asking("b"))
+
+
+def trl_arguments(**changed: Any) -> dict[str, Any]:
+    usual = {"mode": "colocate", "enable_sleep_mode": False, "tensor_parallel_size": 1, "model": SimpleNamespace()}
+    return {**usual, **changed}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"mode": "server"}, 'set "colocate"'),
+        ({"enable_sleep_mode": True}, "vllm_enable_sleep_mode"),
+        ({"tensor_parallel_size": 2}, "vllm_tensor_parallel_size=2"),
+        ({"model": SimpleNamespace(quantization_method="bitsandbytes")}, "without quantization"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused(changed: dict[str, Any], message: str) -> None:
+    refuse(trl_arguments())
+    with pytest.raises(EngineError, match=message):
+        refuse(trl_arguments(**changed))

@@ -26,7 +26,7 @@ def save(arm: Path, step: int, settings: DictConfig) -> Path:
     checkpoint.seal(
         scratch, arm / resume.CHECKPOINTS, step, {**resume.about(settings), "policy": "digest", "data": "digest"}
     )
-    return checkpoint.place(arm / resume.CHECKPOINTS, step)
+    return checkpoint.step_folder(arm / resume.CHECKPOINTS, step)
 
 
 def test_the_newest_that_every_arm_has_whole(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_checkpoints_of_another_run_are_refused_by_name(tmp_path: Path) -> None:
     assert "seed (0 there, 1 here)" in str(raised.value) or "more" in str(raised.value)
     expected = {**resume.about(config()), "policy": "other", "data": "digest"}
     with pytest.raises(UserError, match="the policy's first weights"):
-        resume.refuse_another(checkpoint.about(tmp_path / resume.CHECKPOINTS, 8), expected, tmp_path)
+        resume.refuse_another(checkpoint.run_identity(tmp_path / resume.CHECKPOINTS, 8), expected, tmp_path)
 
 
 def test_the_folder_goes_back_to_the_step(tmp_path: Path) -> None:

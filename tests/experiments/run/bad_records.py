@@ -267,7 +267,7 @@ def stopped_run(tmp: Path, policy: Path, **about: Any) -> tuple[list[str], Path]
         config = arm_config("das", overrides)
     said = {**resume.about(config), "policy": "digest", "data": "digest", **about}
     checkpoint.seal(scratch, run / resume.CHECKPOINTS, 2, said)
-    return [f"resume={run}"], checkpoint.place(run / resume.CHECKPOINTS, 2)
+    return [f"resume={run}"], checkpoint.step_folder(run / resume.CHECKPOINTS, 2)
 
 
 @kind("checkpoint of another policy")
@@ -310,7 +310,7 @@ def linked_file(tmp: Path, policy: Path) -> Made:
     arguments, place = stopped_run(tmp, policy)
     (place / "model.safetensors").rename(tmp / "outside")
     (place / "model.safetensors").symlink_to(tmp / "outside")
-    return arguments, "model.safetensors is no plain file"
+    return arguments, "model.safetensors is not a plain file"
 
 
 @kind("checkpoint that is linked to elsewhere")

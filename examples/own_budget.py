@@ -1,0 +1,64 @@
+"""A budget of your own, tried in the simulator: python examples/own_budget.py
+
+No engine and no model are needed. To use it in one: `das.speculate(budget={"name": "likely_tail"})` in a TRL script, or
+`das.engine_arguments(budget={"name": "likely_tail"})` with vLLM, after the line that names it in POLICIES.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from das.budget import POLICIES, BudgetPolicy, LiveRequest, make_budget
+from das.budget.latency_forms import Affine
+from das.drafter import Drafts, HistoryDrafter
+from das.replay.cluster import simulate_rollout
+from das.replay.text_engine import TextEngine
+from das.replay.times import Times
+from das.replay.workload import Workload, workload
+
+
+class LikelyTail(BudgetPolicy):
+    """Drafts only while few requests are live, and only as far as a draft is likely to be accepted as a whole."""
+
+    def __init__(self, tokens: int = 16, most_live: int = 16, likely: float = 0.3):
+        self.max_draft_tokens = tokens
+        self.most_live = most_live
+        self.likely = likely
+
+    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        """The longest draft worth looking for, for each request."""
+        return [self.max_draft_tokens if len(live) <= self.most_live else 0] * len(live)
+
+    def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
+        """How many tokens of each draft are verified."""
+        drafted = np.arange(drafts.probs.shape[1]) < drafts.counts[:, None]  # [requests, tokens]
+        accepted_so_far = np.cumprod(np.where(drafted, drafts.probs, 0.0), axis=1)
+        return (accepted_so_far >= self.likely).sum(axis=1).tolist()
+
+
+POLICIES["likely_tail"] = LikelyTail  # by this name it can be chosen wherever a budget is
+
+
+def rollout(random: np.random.Generator, texts: Sequence[np.ndarray]) -> Workload:
+    """Four responses to each of eight problems: parts of the problem's text, of long-tailed length, one token in 25
+    another one."""
+    problems, responses = [], []
+    for problem, text in enumerate(texts):
+        for _ in range(4):
+            length = int(np.clip(random.lognormal(4.5, 0.8), 10, len(text)))
+            changed = random.random(length) < 0.04
+            problems.append(str(problem))
+            responses.append(np.where(changed, random.integers(0, 1000, length), text[:length]))
+    return workload(problems, responses)
+
+
+random = np.random.default_rng(0)
+texts = [random.integers(0, 1000, 1024) for _ in range(8)]
+epochs = [rollout(random, texts) for _ in range(4)]
+times = Times(Affine(8e-3, 4e-4))  # seconds: a pass, and each of its tokens
+for name in ("none", "fixed", "unlimited", "likely_tail"):
+    drafter = HistoryDrafter()
+    engine = TextEngine(times, 32, drafter, make_budget({"name": name}), 1024)  # 32 requests at once, <= 1024 tokens
+    steps = [simulate_rollout(work, [engine], [range(len(work))], epoch) for epoch, work in enumerate(epochs, start=1)]
+    told = "".join(f"   {step.rollout_s:.2f} s, {step.tokens_per_pass:.2f} tokens a pass" for step in steps)
+    print(f"{name:12s}{told}")
