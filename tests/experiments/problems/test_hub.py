@@ -29,16 +29,16 @@ class Hub(BaseHTTPRequestHandler):
         name = path.partition("/resolve/")[2].partition("/")[2].partition("?")[0]
         script = name.endswith(".py") and "script" in self.path
         if "/resolve/" in path:
-            found = b"" if script else FILES.get(name)
-            tag = hashlib.sha1(found or b"").hexdigest()
-            extra = {"etag": f'"{tag}"'} if found is not None else {"x-error-code": "EntryNotFound"}
-            self.reply(found, {"x-repo-commit": COMMIT, **extra})
+            content = b"" if script else FILES.get(name)
+            tag = hashlib.sha1(content or b"").hexdigest()
+            etag_or_error = {"etag": f'"{tag}"'} if content is not None else {"x-error-code": "EntryNotFound"}
+            self.reply(content, {"x-repo-commit": COMMIT, **etag_or_error})
         elif "/tree/" in path:
-            listed = [{"type": "file", "path": name, "size": len(FILES[name]), "oid": "0" * 40} for name in FILES]
-            self.reply(json.dumps(listed).encode(), {"content-type": "application/json"})
+            entries = [{"type": "file", "path": name, "size": len(FILES[name]), "oid": "0" * 40} for name in FILES]
+            self.reply(json.dumps(entries).encode(), {"content-type": "application/json"})
         elif path:
-            described = {"id": "somebody/set", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]}
-            self.reply(json.dumps(described).encode(), {"content-type": "application/json"})
+            description = {"id": "somebody/set", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]}
+            self.reply(json.dumps(description).encode(), {"content-type": "application/json"})
         else:
             self.reply(b"" if self.path == "/" else None, {})
 
