@@ -1,1 +1,1 @@
-"""Problem sets that others published: from the hub or a local file to the rows a trainer takes."""
+"""Published problem sets: read from the hub or from a local file, and turned into the rows that a trainer takes."""

@@ -1,7 +1,7 @@
-"""Which problems of a set are used: held out or not, how many, and none whose prompt is too long.
+"""Choose the problems of a set that are used: from the training or the held-out part, and how many.
 
-Every choice is made by hashes of the problem's id, so it is the same on every machine, for any order of the rows, and
-stays the same for the other problems when some are added.
+Every choice depends only on a hash of the problem's id. So it is the same on every machine and for any order of the
+rows, and adding problems does not change the choice for the others.
 """
 
 import hashlib
@@ -11,31 +11,38 @@ from collections.abc import Callable, Sequence
 from experiments.problems.problem_set import Problem
 
 PARTS = ("train", "eval")
-_WHOLE = 1 << 64
+_HASHES = 1 << 64
 
 
 def share(key: str) -> float:
-    """A number from 0 to 1 that a text always gets."""
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / _WHOLE
+    """A number from 0 to 1, the same for the same text."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / _HASHES
 
 
 def part_of(problems: Sequence[Problem], part: str, held_out: float) -> list[Problem]:
-    """The held-out problems (eval) or the others (train). No seed: no run trains on what another holds out."""
+    """The held-out problems (part "eval") or all others (part "train").
+
+    The choice does not depend on a seed, so no run trains on problems that another run holds out.
+    """
     return [problem for problem in problems if (share(problem.problem_id) < held_out) == (part == "eval")]
 
 
 def draw(
     problems: Sequence[Problem], count: int | None, seed: int, unfit: Callable[[Problem], str | None]
 ) -> tuple[list[Problem], Counter[str]]:
-    """The first `count` (None: all) that fit, in an order drawn by the seed, and why others were passed over."""
+    """The first `count` problems (None for all) that are fit, in an order drawn from the seed.
+
+    unfit: returns the reason why a problem cannot be used, or None. Also returns how many problems were passed over for
+    each reason.
+    """
     passed_over: Counter[str] = Counter()
     drawn: list[Problem] = []
     for problem in sorted(problems, key=lambda problem: (share(f"{seed}/{problem.problem_id}"), problem.problem_id)):
         if len(drawn) == count:
             break
-        why = unfit(problem)
-        if why is None:
+        reason = unfit(problem)
+        if reason is None:
             drawn.append(problem)
         else:
-            passed_over[why] += 1
+            passed_over[reason] += 1
     return drawn, passed_over

@@ -1,4 +1,4 @@
-"""Problem files on disk, read with their errors as one line each."""
+"""Read problem files from disk. Every error becomes one line that names the file."""
 
 import gzip
 import json
@@ -13,11 +13,11 @@ from experiments.run.errors import UserError, reading
 
 T = TypeVar("T")
 KINDS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz")
-_LARGEST = 1 << 30  # bytes of a file, unpacked; the sets in text form have some 10 MB
+_MAX_BYTES = 1 << 30  # of an unpacked file; published sets in text form have about 10 MB
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a file of one of KINDS, at least one. Raises UserError for anything else, in one line."""
+    """Rows of a file whose name ends in one of KINDS. Raises UserError for a malformed file or one without rows."""
     kind = next((kind for kind in KINDS if path.name.endswith(kind)), None)
     if kind is None:
         raise UserError(f"data.path={path}: the name must end in one of {', '.join(KINDS)}")
@@ -35,40 +35,40 @@ def _parse(path: Path, kind: str) -> Any:
 
 
 def lines(text: str) -> list[Any]:
-    """A JSON value a line; empty lines do not count."""
+    """The JSON values of a text with one value on each line. Empty lines are ignored."""
     return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
 def read(path: Path, parse: Callable[[Path], T]) -> T:
-    """What `parse` makes of the file. Raises UserError where it is missing or malformed."""
+    """Return parse(path). Raises UserError if the file is missing or malformed."""
     with reading(path):
         return parse(path)
 
 
 def unpacked(path: Path) -> str:
-    """Text of a gzip file. Raises ValueError for an absurd size, a byte order or an encoding that is not UTF-8."""
+    """Text of a gzip file. Raises ValueError if it unpacks to more than 1 GiB or is not UTF-8."""
     with gzip.open(path) as file:
-        data = file.read(_LARGEST + 1)
-    if len(data) > _LARGEST:
-        raise ValueError(f"more than {_LARGEST} bytes unpacked")
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise ValueError(f"more than {_MAX_BYTES} bytes unpacked")
     return data.decode()
 
 
 def some(rows: Any) -> list[Any]:
-    """The rows. Raises ValueError where there are none, or no list."""
+    """Return the rows. Raises ValueError if they are not a list, or an empty one."""
     if not isinstance(rows, list) or not rows:
         raise ValueError("no rows")
     return rows
 
 
 def text(value: object) -> str:
-    """The value. Raises TypeError where it is no text."""
+    """Return the value. Raises TypeError if it is not a text."""
     if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} where text is due")
+        raise TypeError(f"a {type(value).__name__} where a text is expected")
     return value
 
 
 def _mapping(row: object) -> dict[str, Any]:
     if not isinstance(row, dict):
-        raise TypeError(f"a {type(row).__name__} where a row with named columns is due")
+        raise TypeError(f"a {type(row).__name__} where a row with named columns is expected")
     return row

@@ -1,4 +1,4 @@
-"""Problem sets from the Hugging Face hub, by `datasets`; without the network, from its cache."""
+"""Read problem sets from the Hugging Face hub through `datasets`. Without a network, read them from its cache."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,46 +11,47 @@ from huggingface_hub.errors import HTTPError
 
 from experiments.run.errors import UserError
 
-_PATIENCE_S = 5.0  # for the hub's first answer; its client by itself tries six times over 23 s or more
-_FAILURES = (OSError, ValueError, RuntimeError, DatasetsError, HTTPError)  # RuntimeError: a set that is a script
+_PATIENCE_S = 5.0  # seconds to wait for the hub's first answer; its own client tries six times, for 23 s or more
+# What `datasets` and its client raise for a set that cannot be loaded; RuntimeError is for a set that is a script.
+_FAILURES = (OSError, ValueError, RuntimeError, DatasetsError, HTTPError)
 
 
 def rows(name: str, subsets: Sequence[str], split: str, revision: str) -> Iterator[dict[str, Any]]:
-    """Rows of the subsets, one after the other. No code of the set's own is run.
+    """Rows of the subsets, one subset after the other. Code that belongs to the set is never run.
 
-    name: id on the hub. Raises UserError, in one line, where the hub or the set cannot be had.
+    name: the set's id on the hub. Raises UserError if the set cannot be loaded.
     """
     with _offline_if(not _answers()):
         try:
             parts = [datasets.load_dataset(name, subset, split=split, revision=revision) for subset in subsets]
         except _FAILURES as error:
-            raise UserError(_why(name, error)) from error
+            raise UserError(_explanation(name, error)) from error
     for part in parts:
         yield from part
 
 
 def check(name: str, revision: str) -> None:
-    """Raise UserError if neither the hub answers nor the cache has the set; before any work is done."""
+    """Raise UserError if the hub does not answer and the cache does not have the set. Call it before any work."""
     if _answers():
         return
     with _offline_if(True):
         try:
             datasets.get_dataset_config_names(name, revision=revision)
         except _FAILURES as error:
-            raise UserError(_why(name, error)) from error
+            raise UserError(_explanation(name, error)) from error
 
 
-def _why(name: str, error: Exception) -> str:
-    offline = isinstance(error, ConnectionError)  # neither the hub nor its cache
-    said = "the Hugging Face hub is out of reach, and the set is not in its cache" if offline else str(error)
+def _explanation(name: str, error: Exception) -> str:
+    offline = isinstance(error, ConnectionError)  # datasets found the set neither on the hub nor in its cache
+    reason = "the Hugging Face hub cannot be reached, and the set is not in its cache" if offline else str(error)
     return (
-        f"{name} cannot be had: {' '.join(said.split())[:300]}; with a copy of it on disk, set data.path=FILE "
-        "(.parquet, .jsonl or .json, .gz too)"
+        f"{name} cannot be loaded: {' '.join(reason.split())[:300]}; if you have a copy on disk, set data.path=FILE "
+        "(.parquet, .jsonl, .json, .jsonl.gz or .json.gz)"
     )
 
 
 def _answers() -> bool:
-    """Whether the hub answers at all, whatever it says. HF_ENDPOINT, proxies and HF_HUB_OFFLINE count."""
+    """Whether the hub answers, with any status. Respects HF_ENDPOINT, proxies and HF_HUB_OFFLINE."""
     try:
         huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=_PATIENCE_S)
     except (HTTPError, ConnectionError):
@@ -60,7 +61,7 @@ def _answers() -> bool:
 
 @contextmanager
 def _offline_if(offline: bool) -> Iterator[None]:
-    """Both libraries in their offline mode, in which they look into the cache at once."""
+    """If `offline`, put both libraries into their offline mode, in which they read only the cache."""
     before = datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE
     if offline:
         datasets.config.HF_HUB_OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE = True

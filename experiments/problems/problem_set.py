@@ -1,6 +1,6 @@
-"""Rows of any published set -> problems: prompt, stable id, and what the reward needs.
+"""Turn the rows of any published set into problems: prompt, stable id, and what the reward needs.
 
-Nothing here depends on the order of the rows, so neither does what is trained on.
+Nothing here depends on the order of the rows, so training does not depend on it either.
 """
 
 import hashlib
@@ -15,14 +15,18 @@ from typing import Any
 from experiments.run.errors import UserError
 from rewards.forms import FORMS, tests_of
 
-_PLACE = re.compile(r"\{(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 Message = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """problem_id: the set's own id or a hash of the text, with the set's name before it. messages: the conversation up
-    to the answer. text: the question as the set has it. gold: answer or tests, as the reward takes them."""
+    """One problem.
+
+    problem_id: the set's name, followed by the set's own id or a hash of the question. messages: (role, content) of the
+    conversation up to the answer. text: the question as the set has it. gold: the answer or the tests, in the form that
+    the reward takes.
+    """
 
     problem_id: str
     messages: tuple[tuple[str, str], ...]
@@ -30,34 +34,35 @@ class Problem:
     gold: str
 
     def row(self, judged_by: str) -> dict[str, Any]:
-        """A row as TRL and the rewards take it."""
+        """The row that TRL and the rewards take."""
         prompt: list[Message] = [{"role": role, "content": content} for role, content in self.messages]
         column = "answer" if judged_by == "maths" else "tests"
         return {"prompt": prompt, "problem_id": self.problem_id, column: self.gold}
 
 
 def problems_of(rows: Iterable[Mapping[str, Any]], data: Mapping[str, Any]) -> tuple[list[Problem], Counter[str]]:
-    """Distinct problems, in an order that is the same for any order of the rows, and what was left out: why -> rows.
+    """Distinct problems, and the number of rows that were left out for each reason.
 
-    data: a config of configs/data. Raises UserError for columns that are not there or hold something else.
+    The order of the problems is the same for any order of the rows. data: a config of configs/data. Raises UserError
+    for columns that are missing or hold values of a wrong kind.
     """
     if data["judged_by"] == "code" and data["form"] not in FORMS:
         raise UserError(f"data.form={data['form']}: choose {', '.join(FORMS)}")
     left_out: Counter[str] = Counter()
-    found = []
+    with_duplicates = []
     count = 0
     for count, row in enumerate(rows, start=1):
         problem = _problem(row, data, f"data={data['name']}: row {count}")
         if isinstance(problem, Problem):
-            found.append(problem)
+            with_duplicates.append(problem)
         else:
             left_out[problem] += 1
     if not count:
         raise UserError(f"data={data['name']} has no rows")
-    found.sort(key=lambda problem: (problem.problem_id, problem.gold, problem.messages))
-    distinct = {" ".join(problem.text.split()): problem for problem in reversed(found)}
-    if len(distinct) < len(found):
-        left_out["duplicates"] = len(found) - len(distinct)
+    with_duplicates.sort(key=lambda problem: (problem.problem_id, problem.gold, problem.messages))
+    distinct = {" ".join(problem.text.split()): problem for problem in reversed(with_duplicates)}
+    if len(distinct) < len(with_duplicates):
+        left_out["duplicates"] = len(with_duplicates) - len(distinct)
     problems = sorted(distinct.values(), key=lambda problem: problem.problem_id)
     for one, other in pairwise(problems):
         if one.problem_id == other.problem_id:
@@ -68,9 +73,9 @@ def problems_of(rows: Iterable[Mapping[str, Any]], data: Mapping[str, Any]) -> t
 
 
 def _problem(row: Mapping[str, Any], data: Mapping[str, Any], where: str) -> Problem | str:
-    """The problem of a row, or why it is none."""
+    """The problem of a row, or the reason why the row has none. where: names the row in error messages."""
     columns = data["columns"]
-    system, text = _asked(_cell(row, columns["problem"], "problem", where), where)
+    system, text = _question(_cell(row, columns["problem"], "problem", where), where)
     if not text.strip():
         return "without a question"
     if data["judged_by"] == "maths":
@@ -88,16 +93,19 @@ def _problem(row: Mapping[str, Any], data: Mapping[str, Any], where: str) -> Pro
     prompt = _filled(data["prompt"] + (ending or ""), row, text, where)
     system = data["system"] or system
     messages = (("system", system), ("user", prompt)) if system else (("user", prompt),)
-    return Problem(f"{data['name']}-{_own_id(row, columns['id'], text, where)}", messages, text, gold)
+    return Problem(f"{data['name']}-{_id_in_set(row, columns['id'], text, where)}", messages, text, gold)
 
 
-def _names(given: str | Sequence[str]) -> list[str]:
-    return [given] if isinstance(given, str) else list(given)
+def _names(columns: str | Sequence[str]) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(columns)
 
 
-def _lookup(row: Mapping[str, Any], given: str | Sequence[str] | None) -> tuple[bool, Any]:
-    """(whether there is one, the value) of the first of these columns that the row has; dots go into nested ones."""
-    for name in _names(given or []):
+def _lookup(row: Mapping[str, Any], columns: str | Sequence[str] | None) -> tuple[bool, Any]:
+    """(True, value) of the first of these columns that the row has; (False, None) if it has none of them.
+
+    A dot in a column's name leads into a nested column.
+    """
+    for name in _names(columns or []):
         value: Any = row
         for part in name.split("."):
             if not isinstance(value, Mapping) or part not in value:
@@ -108,18 +116,19 @@ def _lookup(row: Mapping[str, Any], given: str | Sequence[str] | None) -> tuple[
     return False, None
 
 
-def _cell(row: Mapping[str, Any], given: str | Sequence[str], what: str, where: str) -> Any:
-    there, value = _lookup(row, given)
-    if not there:
+def _cell(row: Mapping[str, Any], columns: str | Sequence[str], purpose: str, where: str) -> Any:
+    """The value of the first of these columns that the row has. purpose: the key below data.columns that names them."""
+    exists, value = _lookup(row, columns)
+    if not exists:
         raise UserError(
-            f"{where} has no column {' or '.join(_names(given))}, it has {', '.join(row)}: set data.columns.{what}=NAME"
-            + (", or null for hashes" if what == "id" else "")
+            f"{where} has no column {' or '.join(_names(columns))}, it has {', '.join(row)}: "
+            f"set data.columns.{purpose}=NAME" + (", or null for hashes" if purpose == "id" else "")
         )
     return value
 
 
-def _asked(value: Any, where: str) -> tuple[str | None, str]:
-    """(system prompt, question) of a text or of a conversation."""
+def _question(value: Any, where: str) -> tuple[str | None, str]:
+    """(system prompt or None, question) of a text, or of a conversation that ends in the question."""
     if value is None:
         return None, ""
     if isinstance(value, str):
@@ -130,13 +139,13 @@ def _asked(value: Any, where: str) -> tuple[str | None, str]:
         case [{"role": "system", "content": str(system)}, {"role": "user", "content": str(text)}]:
             return system, text
     raise UserError(
-        f"{where}: the problem is a {type(value).__name__}, not a text or a conversation of one question: "
+        f"{where}: the problem is a {type(value).__name__}, not a text or a conversation with one question: "
         "set data.columns.problem=NAME"
     )
 
 
 def _answer(value: Any, after: str | None, where: str) -> str:
-    """The gold answer as text; empty where there is none."""
+    """The gold answer as text, which is what follows `after`. Empty if there is no answer."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -151,26 +160,29 @@ def _answer(value: Any, after: str | None, where: str) -> str:
     return answer.strip()
 
 
-def _own_id(row: Mapping[str, Any], given: str | Sequence[str] | None, text: str, where: str) -> str:
-    """The set's own id; a hash of the question where it has none, which no reordering of the rows changes."""
-    if given is None:
+def _id_in_set(row: Mapping[str, Any], columns: str | Sequence[str] | None, text: str, where: str) -> str:
+    """The set's own id of a problem. For a set without ids, a hash of the question, which no order of rows changes."""
+    if columns is None:
         return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:16]
-    value = _cell(row, given, "id", where)
+    value = _cell(row, columns, "id", where)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise UserError(f"{where}: the id is a {type(value).__name__}: set data.columns.id=NAME, or null for hashes")
     return str(value)
 
 
 def _ending(row: Mapping[str, Any], starter: str | None, data: Mapping[str, Any], tests: str) -> str | None:
-    """What is asked for, after the question: by starter code, or as a program that reads standard input."""
-    there, value = _lookup(row, starter)
-    if there and value:
+    """The instructions after a question: for starter code, or for a program that reads standard input."""
+    exists, value = _lookup(row, starter)
+    if exists and value:
         return str(data["with_starter"] or "")
     return None if tests.startswith('{"entry"') else data["as_program"]
 
 
 def _filled(template: str, row: Mapping[str, Any], text: str, where: str) -> str:
-    """The template with {problem}, the question, and any {column} of the row; lists line by line."""
+    """The template with {problem} replaced by the question, and every {column} by the value of that column.
+
+    The items of a list are written on lines of their own.
+    """
 
     def fill(match: re.Match[str]) -> str:
         if match[1] == "problem":
@@ -180,4 +192,4 @@ def _filled(template: str, row: Mapping[str, Any], text: str, where: str) -> str
         value = row[match[1]]
         return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
-    return _PLACE.sub(fill, template)
+    return _PLACEHOLDER.sub(fill, template)

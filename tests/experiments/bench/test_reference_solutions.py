@@ -57,7 +57,7 @@ def test_bad_deepcoder_files(content: bytes, tmp_path: Path) -> None:
 
 
 def test_absurd_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_LARGEST", 1000)
+    monkeypatch.setattr(files, "_MAX_BYTES", 1000)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(bytes(1 << 20)))
     one_line(problem_sets.deepcoder, path)

@@ -1,11 +1,11 @@
-"""Rows shaped like those of the published sets: names and types of their columns, made-up content."""
+"""Rows with the names and types of the columns of the published sets. Their content is made up."""
 
 import json
 from typing import Any
 
 CHAT = [{"role": "user", "content": "How many is $1+1$? Output the final answer within \\boxed{}."}]
 
-# Set -> rows as the hub has them, or as local files of the same set do.
+# Set -> rows in the form in which the hub, or a local file of the same set, has them.
 ROWS: dict[str, list[dict[str, Any]]] = {
     "problem_set": [{"problem": "How many is 1+1?", "answer": "2"}],
     "dsr_sub": [
@@ -27,7 +27,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
             "level": 1,
             "unique_id": "test/prealgebra/1.json",
         },
-        {  # One-Shot-RLVR's file
+        {  # the file of One-Shot-RLVR
             "data_source": "simplerl/math500",
             "prompt": [{"role": "user", "content": "How many is $1+2$?"}],
             "ability": "math",
@@ -84,7 +84,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
             "tests": json.dumps([{"input": "3", "output": "6", "testtype": "stdin", "metadata": {"func_name": None}}]),
             "metadata": {"func_name": None},
         },
-        {  # the LeetCode file of its repository
+        {  # the LeetCode file in DeepCoder's repository
             "problem": "Please complete:\n```python\nclass Solution:\n    def double(self, x: int) -> int:\n```",
             "solutions": "class Solution:\n    def double(self, x): return 2 * x",
             "tests": {
@@ -129,7 +129,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 
-# Solutions of the code sets' rows, in their order.
+# Solutions for the rows of the code sets, in the order of ROWS.
 SOLUTIONS: dict[str, list[str]] = {
     "deepcoder": [
         "print(2 * int(input()))",

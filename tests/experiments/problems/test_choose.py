@@ -1,4 +1,4 @@
-"""Which problems are used: the same on every machine, for any order, whatever else is in the set."""
+"""The choice of problems is the same on every machine, for any order of the rows and any other problems in the set."""
 
 import random
 
@@ -12,10 +12,10 @@ def ids(problems: list[Problem]) -> list[str]:
     return [problem.problem_id for problem in problems]
 
 
-def test_drawn_by_the_seed_alone() -> None:
+def test_the_draw_depends_on_the_seed_only() -> None:
     shuffled = random.Random(1).sample(PROBLEMS, len(PROBLEMS))
     first, _ = draw(PROBLEMS, 8, 0, lambda problem: None)
-    # the very ids: a draw that differs between machines or versions would not be the same experiment
+    # Fixed ids: a draw that differs between machines or versions would make another experiment.
     assert ids(first)[:4] == ["set-329", "set-221", "set-156", "set-373"]
     assert ids(draw(shuffled, 8, 0, lambda problem: None)[0]) == ids(first)
     assert ids(draw(PROBLEMS, 8, 1, lambda problem: None)[0]) != ids(first)
@@ -23,7 +23,7 @@ def test_drawn_by_the_seed_alone() -> None:
     assert len(draw(PROBLEMS, None, 0, lambda problem: None)[0]) == 400
 
 
-def test_unfit_ones_are_passed_over() -> None:
+def test_unfit_problems_are_passed_over() -> None:
     first, _ = draw(PROBLEMS, 4, 0, lambda problem: None)
     unfit = {first[1].problem_id}
     drawn, passed_over = draw(PROBLEMS, 4, 0, lambda problem: "long" if problem.problem_id in unfit else None)
@@ -32,7 +32,7 @@ def test_unfit_ones_are_passed_over() -> None:
     assert len(draw(PROBLEMS, 4, 0, lambda problem: "long")[0]) == 0
 
 
-def test_parts_share_nothing_and_stay() -> None:
+def test_parts_are_disjoint_and_stable() -> None:
     train, held_out = part_of(PROBLEMS, "train", 0.1), part_of(PROBLEMS, "eval", 0.1)
     assert sorted(ids(train) + ids(held_out)) == sorted(ids(PROBLEMS))
     assert 20 < len(held_out) < 60

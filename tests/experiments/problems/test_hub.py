@@ -1,4 +1,4 @@
-"""The hub: reached, out of reach, silent, and its cache; a server of this test stands in for it."""
+"""The hub when it answers, cannot be reached or is silent, and its cache. A local server acts as the hub."""
 
 import hashlib
 import json
@@ -22,23 +22,23 @@ FILES = {"README.md": CARD, "train.jsonl": b'{"question": "1+1?", "answer": "###
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the hub as `datasets` asks for: one set, and one that is a script."""
+    """The part of the hub that `datasets` uses: one set, and one set that is a script."""
 
     def do_HEAD(self) -> None:
         _, _, path = self.path.partition("/datasets/")
         name = path.partition("/resolve/")[2].partition("/")[2].partition("?")[0]
         script = name.endswith(".py") and "script" in self.path
         if "/resolve/" in path:
-            found = b"" if script else FILES.get(name)
-            tag = hashlib.sha1(found or b"").hexdigest()
-            extra = {"etag": f'"{tag}"'} if found is not None else {"x-error-code": "EntryNotFound"}
-            self.reply(found, {"x-repo-commit": COMMIT, **extra})
+            content = b"" if script else FILES.get(name)
+            tag = hashlib.sha1(content or b"").hexdigest()
+            etag_or_error = {"etag": f'"{tag}"'} if content is not None else {"x-error-code": "EntryNotFound"}
+            self.reply(content, {"x-repo-commit": COMMIT, **etag_or_error})
         elif "/tree/" in path:
-            listed = [{"type": "file", "path": name, "size": len(FILES[name]), "oid": "0" * 40} for name in FILES]
-            self.reply(json.dumps(listed).encode(), {"content-type": "application/json"})
+            entries = [{"type": "file", "path": name, "size": len(FILES[name]), "oid": "0" * 40} for name in FILES]
+            self.reply(json.dumps(entries).encode(), {"content-type": "application/json"})
         elif path:
-            described = {"id": "somebody/set", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]}
-            self.reply(json.dumps(described).encode(), {"content-type": "application/json"})
+            description = {"id": "somebody/set", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]}
+            self.reply(json.dumps(description).encode(), {"content-type": "application/json"})
         else:
             self.reply(b"" if self.path == "/" else None, {})
 
@@ -65,7 +65,7 @@ def use(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty caches of both libraries."""
+    """Give both libraries empty caches."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
 
@@ -80,7 +80,7 @@ def server() -> Iterator[ThreadingHTTPServer]:
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_set_is_read_and_then_found_in_the_cache(
+def test_a_set_is_read_from_the_hub_and_then_from_the_cache(
     server: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, f"http://127.0.0.1:{server.server_port}")
@@ -92,22 +92,22 @@ def test_a_set_is_read_and_then_found_in_the_cache(
             list(hub.rows("somebody/set", [subset], split, "main"))
     with pytest.raises(UserError, match="scripts are no longer supported"):
         list(hub.rows("somebody/script", ["main"], "train", "main"))
-    use(monkeypatch, "http://127.0.0.1:9")  # nobody listens there
+    use(monkeypatch, "http://127.0.0.1:9")  # no server listens there
     hub.check("somebody/set", "main")
     assert list(hub.rows("somebody/set", ["main"], "train", "main")) == rows
     assert not huggingface_hub.constants.HF_HUB_OFFLINE
 
 
 @pytest.mark.usefixtures("cache")
-def test_out_of_reach_is_one_line_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported_soon_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "_PATIENCE_S", 0.2)
     slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)  # what the hub's client does between its tries
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and says nothing
+    monkeypatch.setattr(time, "sleep", slept.append)  # called by the hub's client between its tries
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never answers
         for port in (9, silent.getsockname()[1]):
             use(monkeypatch, f"http://127.0.0.1:{port}")
             for call in (lambda: hub.check("a/b", "main"), lambda: list(hub.rows("a/b", ["main"], "train", "main"))):
-                with pytest.raises(UserError, match=r"a/b cannot be had: .* out of reach.*set data.path=FILE") as error:
+                with pytest.raises(UserError, match=r"a/b cannot be loaded: .* cannot be reached.*set data") as error:
                     call()
                 assert "\n" not in str(error.value)
     assert not slept

@@ -1,4 +1,4 @@
-"""From files to a trainer's rows: formats, prompt lengths, counts, and one clear line for what is wrong."""
+"""From files to a trainer's rows: formats, prompt lengths, counts, and one clear line for every error."""
 
 import gzip
 import json
@@ -106,7 +106,7 @@ def test_too_few(overrides: list[str], says: str, tiny_policy: str, tmp_path: Pa
         (["data.path=nowhere.jsonl"], "data.path=nowhere.jsonl does not exist"),
         (["data=problem_set"], "data.path=FILE is missing"),
         (["data.part=test"], "choose train or eval"),
-        (["data.part=eval"], "nothing is held out"),
+        (["data.part=eval"], "no problems are held out"),
         (["data.held_out=1"], "must be a share"),
         (["data.problems=0"], "data.problems=0"),
         (["data.max_prompt_tokens=many"], "data.max_prompt_tokens=many"),
@@ -160,9 +160,9 @@ def test_published_files(name: str, file: str, problems: int, tiny_policy: str) 
     rows = setup.dataset(config, tiny_policy, notes.append)
     assert len(set(rows["problem_id"])) == 16
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
-    for row in rows:  # text of any kind: nothing is unknown to the small tokenizer
+    for row in rows:  # the small tokenizer encodes any text
         content = row["prompt"][-1]["content"]
         assert tokenizer.decode(tokenizer(content).input_ids) == content
-    found, left_out = setup.load.problems_of(files.rows(SHARED / file), setup.plain(config.data))
-    assert len(found) == problems
+    loaded, left_out = setup.load.problems_of(files.rows(SHARED / file), setup.plain(config.data))
+    assert len(loaded) == problems
     assert left_out == ({"duplicates": 2, "without an answer": 1} if name == "dsr_sub" else {})

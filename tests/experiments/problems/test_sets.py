@@ -1,4 +1,4 @@
-"""Every published set: columns of its real rows to prompts, ids and rewards, by the configs as they are."""
+"""Every published set: the configs of configs/data turn rows with its real columns into prompts, ids and rewards."""
 
 import functools
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def test_every_set_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_every_row_is_a_problem(name: str) -> None:
+def test_every_row_becomes_a_problem(name: str) -> None:
     data = config_of(name)
     problems, left_out = problems_of(ROWS[name], data)
     assert (len(problems), left_out.total()) == (len(ROWS[name]), 0)
@@ -54,7 +54,7 @@ def test_every_row_is_a_problem(name: str) -> None:
 
 def test_prompts() -> None:
     def prompts(name: str) -> list[str]:
-        """In the order of ROWS."""
+        """The prompts of a set, in the order of ROWS."""
         return [problems_of([row], config_of(name))[0][0].messages[-1][1] for row in ROWS[name]]
 
     assert prompts("dsr_sub") == ["How many is $1+1$? Output the final answer within \\boxed{}."]
@@ -69,7 +69,7 @@ def test_prompts() -> None:
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)
-def test_solutions_pass_and_wrong_ones_do_not(name: str, reward: CodeReward) -> None:
+def test_right_solutions_pass_and_wrong_ones_do_not(name: str, reward: CodeReward) -> None:
     data = config_of(name)
     tests = [problems_of([row], data)[0][0].gold for row in ROWS[name]]
     right = [f"```python\n{source}\n```" for source in SOLUTIONS[name]]
@@ -85,7 +85,7 @@ def test_gold_answers_are_judged() -> None:
     assert not readable("")
 
 
-def test_ids_survive_another_order_and_other_instructions() -> None:
+def test_ids_do_not_depend_on_order_or_instructions() -> None:
     rows = [{"problem": f"What is {i}+1?", "answer": str(i + 1)} for i in range(20)]
     one, _ = problems_of(rows, config_of("deepscaler"))
     other, _ = problems_of(rows[::-1], config_of("deepscaler", "data.prompt='{problem} Think.'"))
@@ -93,7 +93,7 @@ def test_ids_survive_another_order_and_other_instructions() -> None:
     assert len({problem.problem_id for problem in one}) == 20
 
 
-def test_left_out_with_a_count() -> None:
+def test_rows_left_out_are_counted() -> None:
     rows = [
         {"problem": "a", "answer": "1"},
         {"problem": " a\n", "answer": "2"},
@@ -112,7 +112,7 @@ def test_left_out_with_a_count() -> None:
     assert problems_of(bad, config_of("deepcoder"))[1] == {"with tests that cannot be judged": 6}
 
 
-def test_most_tests_keeps_the_longest() -> None:
+def test_max_tests_keeps_the_longest_inputs() -> None:
     cases = [{"input": "1" * size, "output": "1", "testtype": "stdin"} for size in range(1, 40)]
     (problem,), _ = problems_of([{"problem": "a", "tests": cases}], config_of("deepcoder"))
     assert problem.gold.count('"1"') >= 15
@@ -151,7 +151,7 @@ def test_one_clear_line(row: dict[str, Any], overrides: list[str], says: str) ->
     assert "\n" not in str(error.value)
 
 
-def test_no_rows_and_ids_twice() -> None:
+def test_no_rows_and_duplicate_ids() -> None:
     with pytest.raises(UserError, match="has no rows"):
         problems_of([], config_of("gsm8k"))
     rows = [{"id": 1, "problem": text, "answer": "1"} for text in "ab"]

@@ -1,4 +1,4 @@
-"""Two training steps in the paper's settings, maths and code, whole: with a tiny policy on one CPU, small batches."""
+"""Two complete training steps in the paper's settings for maths and code, with a tiny policy and small batches."""
 
 import json
 import subprocess

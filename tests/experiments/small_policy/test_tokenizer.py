@@ -44,9 +44,9 @@ def test_chat_template(tokenizer: PreTrainedTokenizerFast) -> None:
     user = {"role": "user", "content": "Start with 2"}
     prompt = tokenizer.apply_chat_template([user], add_generation_prompt=True, tokenize=False)
     assert prompt == "<|user|>Start with 2<|end|><|assistant|>"
-    whole = tokenizer.apply_chat_template([user, {"role": "assistant", "content": "Yes."}], tokenize=False)
-    assert whole == prompt + "Yes.<|end|>"
-    assert tokenizer(whole).input_ids[-1] == tokenizer.eos_token_id
+    conversation = tokenizer.apply_chat_template([user, {"role": "assistant", "content": "Yes."}], tokenize=False)
+    assert conversation == prompt + "Yes.<|end|>"
+    assert tokenizer(conversation).input_ids[-1] == tokenizer.eos_token_id
     assert tokenizer.pad_token_id not in (None, tokenizer.eos_token_id)
 
 
