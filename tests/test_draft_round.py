@@ -74,8 +74,8 @@ def record(draft_round: DraftRound) -> list[Any]:
 
 
 def work_of(epoch: int) -> Workload:
-    """Responses of uneven lengths, each ended by STOP; an epoch resembles the one before."""
-    random = np.random.default_rng(epoch)
+    """Responses of uneven lengths, each ended by STOP; every second epoch repeats the first."""
+    random = np.random.default_rng(epoch % 2)
     texts = [(name, text) for name, group in generated(3, 6, 200, seed=1) for text in group[3 * (epoch % 2) :][:3]]
     responses = [[*text[: int(random.integers(0, 200))].tolist(), STOP] for _, text in texts]
     return workload([name for name, _ in texts], responses, prompt=20)
