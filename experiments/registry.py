@@ -22,7 +22,7 @@ class Task:
     example: str  # what to type after `python run.py`
     # Settings of a run of seconds that shows that the task works. Two names in braces are filled in:
     # {compare} is the folder of the smoke run of task=compare, which therefore comes first;
-    # {made} is a folder with made-up recorded rollouts (traces/) and problem sets (problems/).
+    # {made} is a folder with made-up recorded rollouts (traces/, lengths/) and problem sets (problems/).
     smoke: tuple[str, ...]
 
     def load(self) -> Callable[..., Any]:
@@ -61,7 +61,8 @@ TASKS = {
             "experiments.tasks.audit",
             "check exactness on this machine: count the tokens and sequences that agree with and without drafts",
             "task=audit",
-            (TINY, "task.draws=20000", "task.steps=2", "task.train_steps=1"),
+            # Without level 3, which is the smoke run of task=compare.
+            (TINY, "task.draws=20000", "task.steps=2", "task.train_steps=0"),
         ),
         Task(
             "policy",
@@ -161,7 +162,7 @@ TASKS = {
         # Benchmarks.
         Task(
             "bench_budgets",
-            "experiments.bench.budgets",
+            "experiments.bench.budgets.task",
             "time the budget policies against each other at 8, 32 and 64 live requests",
             "task=bench_budgets",
             (
@@ -194,7 +195,7 @@ TASKS = {
             "experiments.bench.lengths",
             "measure how well response lengths are predicted",
             "task=bench_lengths",
-            ("task.traces={made}/traces",),
+            ("task.traces={made}/lengths",),
         ),
         Task(
             "bench_replay",

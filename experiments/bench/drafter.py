@@ -2,7 +2,7 @@
 
 result.json: traces.NAME.{das,arctic}.{tokens_per_pass, by_epoch, drafted_per_pass, accept_rate, query_us_per_request,
 update_us_per_token, build_us_per_token, evict_us_per_trajectory, bytes_per_token, ...}, traces.NAME.ratio.*;
-batches: query cost by batch size; sizes: cost and memory by indexed tokens; array: against a suffix array.
+batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array: against a suffix array.
 """
 
 import resource
@@ -17,33 +17,39 @@ from omegaconf import DictConfig
 
 from analysis.drafter_figure import drafter_figure
 from das.drafter import HistoryDrafter
-from experiments.recorded.drafter_replay import Arctic, Das, Problems, Tally, has_arctic, read_trace
-from experiments.recorded.drafter_replay import made_up_problems as generated
-from experiments.recorded.drafter_replay import replay_problem as replay
+from experiments.recorded.drafter_replay import (
+    Arctic,
+    Das,
+    Problems,
+    Tally,
+    has_arctic,
+    made_up_problems,
+    read_trace,
+    replay_problem,
+)
 from experiments.recorded.suffix_array import against_array
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
-# Medians of repeated runs are taken of these; the rest does not depend on the clock and is equal in every run.
+# Times are medians over repeated runs. Everything else does not depend on the clock and is equal in every run.
 TIMES = ("query_us_per_request", "update_us_per_token", "build_us_per_token", "evict_us_per_trajectory")
-
 MIN_PROB = 0.005  # of the measurements that have no trace; earlier records were measured with it
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Measure cost by size and batch, replay every trace with both drafters; print, write result and figure."""
+    """Measure cost by size and batch, replay every trace with both drafters; print, write result.json and a figure."""
     task = config.task
     if not 1 <= int(task.group) <= 1024 or int(task.tokens) < 1 or int(task.runs) < 1:
         raise UserError("task.group, task.tokens and task.runs must be at least 1")
     for path in task.traces:
-        if not Path(path).is_file():  # said before minutes of measuring; what they hold is read after it
+        if not Path(path).is_file():  # checked now, because traces are read after minutes of measurements
             raise UserError(f"task.traces: {path} does not exist, or is no file")
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config)
     result: dict[str, Any] = {"arctic": has_arctic(), "traces": {}}
-    # First, while no memory freed by other measurements could hide what the index takes.
-    result["sizes"] = [size(int(tokens)) for tokens in task.sizes]
+    # This comes first: memory that other measurements have freed would hide what the index takes.
+    result["sizes"] = [cost_by_size(int(tokens)) for tokens in task.sizes]
     for row in result["sizes"]:
         progress.note("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
     if not result["arctic"]:
@@ -52,11 +58,13 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     for name, problems in traces.items():
         if max(len(responses) for _, responses in problems) < task.group:
             raise UserError(f"task.traces: no problem of {name} has task.group={task.group} responses: lower it")
-    traces = traces or {"generated": generated(min(task.problems, 6), 4 * task.group, 1000, config.seed)}
+    traces = traces or {"generated": made_up_problems(min(task.problems, 6), 4 * task.group, 1000, config.seed)}
     for name, problems in traces.items():
         result["traces"][name] = bench_trace(problems, task, progress, name)
-    result["batches"] = batches(next(iter(traces.values())), task)
-    progress.note("query, us a request, by batch: " + ", ".join(f"{b}: {u:.1f}" for b, u in result["batches"].items()))
+    result["batches"] = cost_by_batch(next(iter(traces.values())), task)
+    progress.note(
+        "query, us per request, by batch: " + ", ".join(f"{b}: {u:.1f}" for b, u in result["batches"].items())
+    )
     result["array"] = [against_array(int(tokens)) for tokens in task.array_sizes]
     drafter_figure(result, Path(folder) / "drafter.png")
     progress.note(f"figure: {folder}/drafter.png")
@@ -64,7 +72,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: str) -> dict[str, Any]:
-    """One trace: replays interleaved problem by problem, and the cost of building and evicting."""
+    """One trace: replays with both drafters, interleaved problem by problem, and the cost of building and evicting."""
     makers: dict[str, Callable[[], Das | Arctic]] = {"das": lambda: Das(min_prob=task.min_prob, window=task.window)}
     if has_arctic():
         makers["arctic"] = lambda: Arctic(task.depth)
@@ -74,9 +82,9 @@ def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: 
         tallies = {which: Tally() for which in makers}
         for problem, responses in problems:
             for which, drafter in drafters.items():
-                replay(problem, responses, drafter, task.group, task.tokens, tallies[which])
+                replay_problem(problem, responses, drafter, task.group, task.tokens, tallies[which])
         for which in makers:
-            runs[which].append({**tallies[which].summary(), **COSTS[which](problems, task)})
+            runs[which].append({**tallies[which].summary(), **HISTORY_COSTS[which](problems, task)})
     row: dict[str, Any] = {w: {**r[0], **{k: median(x[k] for x in r) for k in TIMES}} for w, r in runs.items()}
     if "arctic" in row:
         row["ratio"] = {
@@ -84,23 +92,24 @@ def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: 
             for key in ("tokens_per_pass", "drafted_per_pass", "bytes_per_token", *TIMES)
         }
         row["ratio"]["drafted_at_equal_tokens_per_pass"] = drafted_at_equal(problems, task, row)
-    for which, r in row.items():
-        progress.note(f"{name} {which}: " + "  ".join(f"{k} {v:.4g}" for k, v in r.items() if isinstance(v, float)))
+    for which, values in row.items():
+        numbers = "  ".join(f"{k} {v:.4g}" for k, v in values.items() if isinstance(v, float))
+        progress.note(f"{name} {which}: {numbers}")
     return row
 
 
 def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) -> float | None:
-    """Tokens das drafts, over arctic's, when min_prob is raised until tokens per pass equal arctic's.
+    """Tokens that das drafts divided by arctic's, if min_prob is raised until tokens per pass equal arctic's.
 
-    Interpolated between replays at the values of task.min_probs; None when das is below arctic at all of them.
+    Interpolates between replays at the values of task.min_probs. None if das is below arctic at all of them.
     """
+    goal = row["arctic"]["tokens_per_pass"]
     above = row["das"]
     for min_prob in task.min_probs:
-        drafter, t = Das(min_prob=min_prob, window=task.window), Tally()
+        drafter, tally = Das(min_prob=min_prob, window=task.window), Tally()
         for problem, responses in problems:
-            replay(problem, responses, drafter, task.group, task.tokens, t)
-        below = t.summary()
-        goal = row["arctic"]["tokens_per_pass"]
+            replay_problem(problem, responses, drafter, task.group, task.tokens, tally)
+        below = tally.summary()
         if below["tokens_per_pass"] <= goal <= above["tokens_per_pass"]:
             part = (goal - below["tokens_per_pass"]) / (above["tokens_per_pass"] - below["tokens_per_pass"])
             drafted = below["drafted_per_pass"] + part * (above["drafted_per_pass"] - below["drafted_per_pass"])
@@ -112,8 +121,8 @@ def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) 
 # ---- cost of history ----
 
 
-def das_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
-    """Index all responses as history, then let the window pass them. Nothing is copied for other problems."""
+def das_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
+    """Cost of indexing all responses, then of letting them leave the window. Nothing is copied for other problems."""
     drafter = HistoryDrafter(cross_problem_tokens=0, window=1)
     tokens = trajectories = 0
     start = time.perf_counter()
@@ -125,21 +134,21 @@ def das_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
             tokens += len(response)
             trajectories += 1
     built = time.perf_counter()
-    held = drafter.index_bytes
+    index_bytes = drafter.index_bytes
     drafter.end_step(1)
     evicted = time.perf_counter()
     return {
         "build_us_per_token": (built - start) / tokens * 1e6,
         "evict_us_per_trajectory": (evicted - built) / trajectories * 1e6,
-        "bytes_per_token": held / tokens,
+        "bytes_per_token": index_bytes / tokens,
     }
 
 
-def arctic_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
-    """The same for suffix trees; memory is what the trees estimate themselves."""
+def arctic_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
+    """The same for suffix trees. Their memory is their own estimate."""
     from arctic_inference.suffix_decoding._C import SuffixTree
 
-    tokens = trajectories = held = 0
+    tokens = trajectories = tree_bytes = 0
     build = evict = 0.0
     for _, responses in problems:
         start = time.perf_counter()
@@ -149,7 +158,7 @@ def arctic_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
             tokens += len(response)
             trajectories += 1
         build += time.perf_counter() - start
-        held += tree.estimate_memory()
+        tree_bytes += tree.estimate_memory()
         start = time.perf_counter()
         for i in range(len(responses)):
             tree.remove(i)
@@ -157,17 +166,20 @@ def arctic_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
     return {
         "build_us_per_token": build / tokens * 1e6,
         "evict_us_per_trajectory": evict / trajectories * 1e6,
-        "bytes_per_token": held / tokens,
+        "bytes_per_token": tree_bytes / tokens,
     }
 
 
-COSTS: dict[str, Callable[[Problems, DictConfig], dict[str, float]]] = {"das": das_costs, "arctic": arctic_costs}
+HISTORY_COSTS: dict[str, Callable[[Problems, DictConfig], dict[str, float]]] = {
+    "das": das_history_costs,
+    "arctic": arctic_history_costs,
+}
 
 
-def batches(problems: Problems, task: DictConfig) -> dict[str, float]:
-    """Query cost, us of this thread's processor time a request, by batch, of the call that the engine makes.
+def cost_by_batch(problems: Problems, task: DictConfig) -> dict[str, float]:
+    """Batch size -> processor time of this thread per request, us, for the query that the engine makes.
 
-    Requests of all problems decode at once over a group of history each.
+    Requests of all problems decode at once. Each problem has one group of responses as its history.
     """
     costs = {}
     for batch in task.batches:
@@ -196,11 +208,11 @@ def batches(problems: Problems, task: DictConfig) -> dict[str, float]:
     return costs
 
 
-def size(tokens: int) -> dict[str, float]:
-    """Index this many generated tokens, 100 trajectories of 1000 a problem; what they cost then."""
-    (_, texts), *_ = generated(1, 100, min(1000, tokens // 100), 0)
+def cost_by_size(tokens: int) -> dict[str, float]:
+    """Cost and memory of an index of `tokens` made-up tokens: problems of 100 trajectories x 1000 tokens."""
+    (_, texts), *_ = made_up_problems(1, 100, min(1000, tokens // 100), 0)
     drafter = HistoryDrafter(window=2, min_prob=MIN_PROB)
-    rss = resident()
+    resident_before = resident_bytes()
     start = time.perf_counter()
     for problem in range(tokens // (100 * len(texts[0]))):
         for text in texts:
@@ -217,18 +229,18 @@ def size(tokens: int) -> dict[str, float]:
         drafter.propose(["live"], [16])
         update += middle - start
         query += time.perf_counter() - middle
-    held = drafter.history_tokens
+    indexed = drafter.history_tokens
     return {
-        "tokens": held,
-        "build_us_per_token": build / held * 1e6,
+        "tokens": indexed,
+        "build_us_per_token": build / indexed * 1e6,
         "update_us_per_token": update / 900 * 1e6,
         "query_us_per_request": query / 300 * 1e6,
-        "bytes_per_token": drafter.index_bytes / held,
-        "resident_bytes_per_token": max(0.0, resident() - rss) / held,
+        "bytes_per_token": drafter.index_bytes / indexed,
+        "resident_bytes_per_token": max(0.0, resident_bytes() - resident_before) / indexed,
     }
 
 
-def resident() -> float:
-    """Bytes of memory this process holds now."""
+def resident_bytes() -> float:
+    """Memory that this process holds now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return float(pages * resource.getpagesize())

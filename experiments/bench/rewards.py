@@ -1,9 +1,9 @@
 """task=bench_rewards: do the rewards tell right from wrong on whole problem sets, and what does the sandbox cost?
 
-gold        gold answers scored against themselves; all but empty ones should be right
-permuted    gold answers scored against those of other problems; only equal ones should be right
-reference   reference solutions against their own tests
-other       the solution of the next problem, an empty one and `pass`, against the same tests: none should pass
+gold        correct answers scored against themselves; all but empty ones should be right
+permuted    correct answers scored against those of other problems; only equal ones should be right
+reference   reference solutions run against their own tests; all should pass
+other       the solution of the next problem, an empty one and `pass`, run against the same tests; none should pass
 """
 
 import random
@@ -13,8 +13,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from experiments.bench import reference_solutions as problem_sets
 from experiments.harness import setup
+from experiments.problems import reference_solutions as problem_sets
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -27,7 +27,7 @@ MATHS_WORKERS, MATHS_TIMEOUT_S = 2, 8.0  # as configs/reward/maths.yaml
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Measure, print a line a set, write result.json."""
+    """Measure, print a line per set, write result.json."""
     setup.check(config)
     if config.reward.name != "code":
         raise UserError("task=bench_rewards measures the sandbox too: add reward=code data=programs")
@@ -38,8 +38,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     result: dict[str, Any] = {}
     for name in MATHS:
         golds = problem_sets.gold_answers(problems / f"{name}.parquet")
-        result[name] = found = judge_golds(maths, golds, config.task.permutations)
-        progress.note(f"{name:10s} gold right {found['right']} of {len(golds)}; permuted {found['permuted']}")
+        result[name] = verdicts = judge_golds(maths, golds, config.task.permutations)
+        progress.note(f"{name:10s} gold right {verdicts['right']} of {len(golds)}; permuted {verdicts['permuted']}")
     maths.close()
     try:
         sandbox = setup.sandbox(config, config.reward.parallel)
@@ -59,37 +59,40 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def judge_golds(maths: MathsReward, golds: list[str], permutations: int) -> dict[str, Any]:
-    """Counts, and every pair that is no plain match: wrong gold, or two texts found equal."""
+    """Counts of verdicts. Lists correct answers that are judged wrong, and different texts that are judged equal."""
     usable = [gold for gold in golds if gold.strip()]
     right = maths([f"\\boxed{{{gold}}}" for gold in usable], usable)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "right": int(sum(right)),
         "empty": len(golds) - len(usable),
         "wrong": [gold for gold, reward in zip(usable, right, strict=True) if not reward],
     }
     permuted = []
     for seed in range(permutations):
-        others = random.Random(seed).sample(usable, len(usable))
-        rewards = maths([f"\\boxed{{{other}}}" for other in others], usable)
-        pairs = [pair for pair, reward in zip(zip(others, usable, strict=True), rewards, strict=True) if reward]
-        same = sum(other == gold for other, gold in pairs)
-        missed = sum(other == gold for other, gold in zip(others, usable, strict=True)) - same
-        equal = [pair for pair in pairs if pair[0] != pair[1]]
-        permuted.append({"same_text": same, "missed": missed, "found_equal": equal})
-    return {**found, "permuted": permuted, "hung": maths.hung}
+        answers = random.Random(seed).sample(usable, len(usable))
+        rewards = maths([f"\\boxed{{{answer}}}" for answer in answers], usable)
+        accepted = [pair for pair, reward in zip(zip(answers, usable, strict=True), rewards, strict=True) if reward]
+        same = sum(answer == gold for answer, gold in accepted)
+        missed = sum(answer == gold for answer, gold in zip(answers, usable, strict=True)) - same
+        found_equal = [pair for pair in accepted if pair[0] != pair[1]]
+        permuted.append({"same_text": same, "missed": missed, "found_equal": found_equal})
+    return {**result, "permuted": permuted, "hung": maths.hung}
 
 
 def judge_solutions(reward: CodeReward, rows: list[tuple[str, str, str]]) -> dict[str, Any]:
-    """How many reference solutions pass, which do not and why, whether any other does, and the time it takes."""
+    """How many reference solutions pass, which fail and why, whether any other code passes, and how long it takes.
+
+    rows: name, reference solution and tests of each problem.
+    """
     tests = [row[2] for row in rows]
     began = time.perf_counter()
     passed = sum(reward([fenced(row[1]) for row in rows], tests))
     seconds = time.perf_counter() - began
     verdicts = reward.verdicts
     failed = {row[0]: verdict.why for row, verdict in zip(rows, verdicts, strict=True) if not verdict.passed}
-    others = [row[1] for row in rows[1:]] + [rows[0][1]]
+    next_solutions = [row[1] for row in rows[1:]] + [rows[0][1]]
     wrong = {
-        "next": reward([fenced(source) for source in others], tests),
+        "next": reward([fenced(source) for source in next_solutions], tests),
         "empty": reward([fenced("")] * len(rows), tests),
         "pass": reward([fenced("pass")] * len(rows), tests),
     }
@@ -106,7 +109,10 @@ def judge_solutions(reward: CodeReward, rows: list[tuple[str, str, str]]) -> dic
 
 
 def overhead(reward: CodeReward, count: int) -> dict[str, float]:
-    """Milliseconds of a solution that does next to nothing: by the clock over all, and from start to end of one."""
+    """Milliseconds that a solution of next to no work takes.
+
+    clock_ms: wall clock over all solutions, divided by their number. median_ms, p99_ms: from start to end of one.
+    """
     tests = [leetcode_tests("def check(candidate):\n    assert candidate(3) == 9\ncheck(f)")] * count
     sources = [fenced("def f(x): return x * x")] * count
     reward(sources[:8], tests[:8])

@@ -1,7 +1,7 @@
-"""task=bench_sampler: what exactness costs, in ratios of arms interleaved in one run.
+"""task=bench_sampler: what exactness costs, as ratios of times measured in turn in one run.
 
-sampling       keyed sampler / vLLM's own with per-request seeds, no drafts
-verification   batch x (draft + 1) rows verified, all drafts right / as many rows sampled, both keyed
+sampling       keyed sampler / vLLM's own with a seed per request, without drafts
+verification   verifying batch x (draft + 1) rows, all drafts right / sampling as many rows, both keyed
 decode_step    a decode step with the plug-in loaded, with keyed sampling, and in a drafting engine of requests that
                never draft / a decode step of vLLM without the plug-in
 """
@@ -25,24 +25,24 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
 STEP_ARMS = ("stock", "loaded", "keyed", "never_drafting")
-STEP_BATCHES = (1, 16)  # requests a burst
+STEP_BATCHES = (1, 16)  # requests per burst
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Measure, print a line each, write result.json."""
+    """Measure, print a line for each ratio, write result.json."""
     setup.check(config)
     progress = Progress(1)
     run_folder = RunFolder(Path(folder), config)
     policy = setup.policy_directory(config, progress.note) if config.task.rounds else ""
     setup.prepare(config)
     result: dict[str, Any] = {"sampling": {}, "verification": {}, "decode_step": {}}
-    for vocab in config.task.vocabularies:
+    for vocabulary in config.task.vocabularies:
         for batch in config.task.batches:
-            sampling, verification = sampler_ratios(vocab, batch, config.task.draft, config.task.repeats)
-            result["sampling"][f"{vocab}x{batch}"] = sampling
-            result["verification"][f"{vocab}x{batch}"] = verification
+            sampling, verification = sampler_ratios(vocabulary, batch, config.task.draft, config.task.repeats)
+            result["sampling"][f"{vocabulary}x{batch}"] = sampling
+            result["verification"][f"{vocabulary}x{batch}"] = verification
             progress.note(
-                f"vocabulary {vocab:6d}  batch {batch:3d}   keyed / stock {spread(sampling)}   "
+                f"vocabulary {vocabulary:6d}  batch {batch:3d}   keyed / stock {spread(sampling)}   "
                 f"verify / sample {spread(verification)}"
             )
     if config.task.rounds:
@@ -52,20 +52,20 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def spread(ratio: Mapping[str, float]) -> str:
-    """Median with the quartiles."""
+    """A ratio with its quartiles, as text."""
     return f"{ratio['ratio']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
 
 
-def summarise(mine: list[float], base: list[float]) -> dict[str, float]:
-    """Ratio of interleaved timings: median and quartiles of the pairs; medians of both, in microseconds."""
-    pairs = np.asarray(mine) / np.asarray(base)
+def paired_ratio(seconds: list[float], base: list[float]) -> dict[str, float]:
+    """Ratio of times that were measured in turn: median and quartiles over the pairs; medians of both times, in us."""
+    pairs = np.asarray(seconds) / np.asarray(base)
     low, middle, high = np.percentile(pairs, [25, 50, 75])
-    micro = {"us": float(np.median(mine)) * 1e6, "base_us": float(np.median(base)) * 1e6}
+    micro = {"us": float(np.median(seconds)) * 1e6, "base_us": float(np.median(base)) * 1e6}
     return {"ratio": float(middle), "low": float(low), "high": float(high), **micro}
 
 
-def sampler_ratios(vocab: int, batch: int, draft: int, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
-    """(keyed / stock, verification / plain sampling of as many rows)."""
+def sampler_ratios(vocabulary: int, batch: int, draft: int, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
+    """(keyed / stock, verification / sampling of as many rows). draft: drafted tokens per request."""
     import torch
     from vllm import SamplingParams
     from vllm.v1.sample.sampler import Sampler
@@ -75,36 +75,36 @@ def sampler_ratios(vocab: int, batch: int, draft: int, repeats: int) -> tuple[di
     from das.engine.sampler import KeyedSampler
 
     rows = batch * (draft + 1)
-    few = plain_runner([SamplingParams(seed=i) for i in range(batch)], vocab)
-    many = plain_runner([SamplingParams(seed=i) for i in range(rows)], vocab)
-    keyed, keyed_many = (KeyedSampler(0, "processed_logprobs") for _ in range(2))
+    batch_runner = plain_runner([SamplingParams(seed=i) for i in range(batch)], vocabulary)
+    rows_runner = plain_runner([SamplingParams(seed=i) for i in range(rows)], vocabulary)
+    keyed, keyed_rows = (KeyedSampler(0, "processed_logprobs") for _ in range(2))
     stock = Sampler("processed_logprobs")
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(rows, vocab, generator=generator)
-    # Every drafted token is right, so that no row can be skipped.
+    logits = torch.randn(rows, vocabulary, generator=generator)
+    # Every drafted token is right, so the verifier cannot skip a row.
     owner, offset = np.repeat(np.arange(batch), draft + 1), np.tile(np.arange(draft + 1), batch)
-    right = keyed_argmax(logits, owner, offset).view(batch, draft + 1)[:, :draft]
-    drafts = draft_metadata(right.tolist())
-    few_logits = logits[:batch].clone()
+    right_tokens = keyed_argmax(logits, owner, offset).view(batch, draft + 1)[:, :draft]
+    drafts = draft_metadata(right_tokens.tolist())
+    batch_logits = logits[:batch].clone()
     arms: dict[str, Callable[[], Any]] = {
-        "stock": lambda: stock(few_logits, few.input_batch.sampling_metadata),
-        "keyed": lambda: keyed.sample(few, few_logits, None),
-        "sample": lambda: keyed_many.sample(many, logits, None),
-        "verify": lambda: keyed.sample(few, logits, drafts),
+        "stock": lambda: stock(batch_logits, batch_runner.input_batch.sampling_metadata),
+        "keyed": lambda: keyed.sample(batch_runner, batch_logits, None),
+        "sample": lambda: keyed_rows.sample(rows_runner, logits, None),
+        "verify": lambda: keyed.sample(batch_runner, logits, drafts),
     }
-    calls = {name: max(1, int(0.02 / once(arm))) for name, arm in arms.items()}  # 20 ms a timing
-    taken: dict[str, list[float]] = {name: [] for name in arms}
+    calls = {name: max(1, int(0.02 / second_call_s(arm))) for name, arm in arms.items()}  # 20 ms per timing
+    times: dict[str, list[float]] = {name: [] for name in arms}
     for _ in range(repeats):
         for name, arm in arms.items():
             start = time.perf_counter()
             for _ in range(calls[name]):
                 arm()
-            taken[name].append((time.perf_counter() - start) / calls[name])
-    return summarise(taken["keyed"], taken["stock"]), summarise(taken["verify"], taken["sample"])
+            times[name].append((time.perf_counter() - start) / calls[name])
+    return paired_ratio(times["keyed"], times["stock"]), paired_ratio(times["verify"], times["sample"])
 
 
-def once(arm: Callable[[], Any]) -> float:
-    """Seconds of one call, after a first one."""
+def second_call_s(arm: Callable[[], Any]) -> float:
+    """Seconds that the second of two calls takes."""
     arm()
     start = time.perf_counter()
     arm()
@@ -114,7 +114,7 @@ def once(arm: Callable[[], Any]) -> float:
 def step_ratios(
     settings: EngineSettings, rounds: int, steps: int, folder: Path, progress: Progress
 ) -> dict[str, dict[str, float]]:
-    """Decode step time of each arm / that of vLLM without the plug-in; an engine and a process each."""
+    """Decode step time of each arm / that of vLLM without the plug-in. Each arm has an engine in its own process."""
     spawn = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
     processes = []
@@ -123,17 +123,17 @@ def step_ratios(
         processes.append(spawn.Process(target=_step_process, args=(arm, settings, steps, folder, theirs), daemon=True))
         processes[-1].start()
         theirs.close()
-        _answer(pipes[arm], arm, folder)  # one at a time: set-up is heavy
+        _answer(pipes[arm], arm, folder)  # one after the other: building an engine is heavy
     result = {}
     for batch in STEP_BATCHES:
-        taken: dict[str, list[float]] = {arm: [] for arm in STEP_ARMS}
+        times: dict[str, list[float]] = {arm: [] for arm in STEP_ARMS}
         for turn in range(rounds):
             for i in range(len(STEP_ARMS)):
                 arm = STEP_ARMS[(turn + i) % len(STEP_ARMS)]
                 pipes[arm].send(batch)
-                taken[arm].append(_answer(pipes[arm], arm, folder))
+                times[arm].append(_answer(pipes[arm], arm, folder))
         for arm in STEP_ARMS[1:]:
-            ratio = result[f"{arm}x{batch}"] = summarise(taken[arm], taken["stock"])
+            ratio = result[f"{arm}x{batch}"] = paired_ratio(times[arm], times["stock"])
             progress.note(f"decode step, {batch:2d} requests   {arm:14s} / stock {spread(ratio)}")
     for pipe in pipes.values():
         pipe.close()
@@ -150,9 +150,9 @@ def _answer(pipe: Connection, arm: str, folder: Path) -> Any:
 
 
 def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, pipe: Connection) -> None:
-    """Answer every batch size received with the seconds a decode step of a burst took, until the pipe closes."""
+    """Body of an arm's process: answers every batch size with the seconds of a decode step, until the pipe closes."""
     if arm == "stock":
-        os.environ["VLLM_PLUGINS"] = ""  # vLLM loads every installed plug-in unless told which
+        os.environ["VLLM_PLUGINS"] = ""  # vLLM loads every installed plug-in unless this names some
     with quiet_into(folder / f"{arm}.log"):
         from vllm import LLM, SamplingParams
 

@@ -1,9 +1,9 @@
 """task=calibrate_torch: the time of a decode pass on this device, by torch alone, with random weights.
 
-It is for a GPU machine without vLLM. The weights have a model's shape. A pass computes 1 + drafts tokens of each live request against its cached keys and
-values, up to the argmax of the logits. On CUDA a pass is captured as a graph and timed by events. What the host adds to
-a pass (scheduling, output) is therefore missing; task.host_us adds it. Writes latency.json
-(experiments/recorded/latency_files.py). result.json: forms, passes (their number), parameters.
+It is for a GPU machine without vLLM. The weights have the shape of a model. A pass computes 1 + drafts tokens of each
+live request against its cached keys and values, up to the argmax of the logits. On CUDA a pass is captured as a graph
+and timed by events. What the host adds to a pass (scheduling, output) is therefore missing; task.host_us adds it.
+Writes latency.json (experiments/recorded/latency_files.py). result.json: forms, passes (their number), parameters.
 """
 
 import time

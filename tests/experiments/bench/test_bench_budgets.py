@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.bench.budget_cost import cost_us
-from experiments.bench.budgets import measure, pass_prices, workload
+from experiments.bench.budgets.cost import cost_us
+from experiments.bench.budgets.engines import Requests, requests_of
+from experiments.bench.budgets.task import measure, pass_prices
 from experiments.run.errors import UserError
 
 PRICES = np.array([3e-3, 1e-4, 1e-3, 5e-5])  # seconds a pass, request, drafted pass, drafted token
@@ -45,15 +46,15 @@ def test_measure_compares_with_no_speculation() -> None:
 
 def test_a_rollout_of_broken_groups_is_refused() -> None:
     config = OmegaConf.create({"trainer": {"num_generations": 8}, "task": {"problems": 8, "steps": 4}})
-    assert workload(config, 64, hopeless=False) == {"live": 64, "siblings": 8, "problems": 8, "hopeless": False}
-    assert workload(config, 16, hopeless=True) == {"live": 16, "siblings": 1, "problems": 64, "hopeless": True}
+    assert requests_of(config, 64, hopeless=False) == Requests(live=64, siblings=8, problems=8, hopeless=False)
+    assert requests_of(config, 16, hopeless=True) == Requests(live=16, siblings=1, problems=64, hopeless=True)
     with pytest.raises(UserError, match="no multiple"):
-        workload(config, 12, hopeless=False)
+        requests_of(config, 12, hopeless=False)
 
 
 def test_cost_counts_the_decisions_of_each_pass_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that is a second on whenever it is read: a second a pass, whatever lies between the passes."""
     readings = itertools.count()
-    monkeypatch.setattr("experiments.bench.budget_cost.time.thread_time", lambda: float(next(readings)))
+    monkeypatch.setattr("experiments.bench.budgets.cost.time.thread_time", lambda: float(next(readings)))
     assert cost_us({"name": "marginal", "tokens": 32, "ratio": 64}, 64, passes=64, rounds=3) == 1e6
     assert next(readings) == 2 * 64 * 4  # a warm-up and three rounds

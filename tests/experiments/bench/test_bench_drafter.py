@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 
 from das.drafter import Draft
 from experiments.bench import drafter as bench_drafter
-from experiments.recorded.drafter_replay import PROMPT, Tally, read_trace, replay
+from experiments.recorded.drafter_replay import PROMPT, Tally, read_trace, replay_problem
 from experiments.run.errors import UserError
 
 CONFIGS = str(Path(__file__).resolve().parents[3] / "configs")
@@ -39,13 +39,13 @@ class Oracle:
 def test_replay_counts_passes_drafted_and_accepted() -> None:
     text = np.arange(100, dtype=np.int32)
     tally = Tally()
-    replay("p", [text, text], Oracle(text), 2, 16, tally)
+    replay_problem("p", [text, text], Oracle(text), 2, 16, tally)
     summary = tally.summary()
     # A pass for the first token, then one at every tenth position ends at the wrong token and emits the right one.
     assert summary["tokens"] == 200
     assert summary["tokens_per_pass"] == pytest.approx(200 / (2 * 11))
-    assert tally.accepted == 2 * 90  # the last pass of a response emits no token of its own
-    assert summary["accept_rate"] == pytest.approx(tally.accepted / tally.drafted)
+    assert tally.num_accepted == 2 * 90  # the last pass of a response emits no token of its own
+    assert summary["accept_rate"] == pytest.approx(tally.num_accepted / tally.num_drafted)
 
 
 def test_result_has_its_keys(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.bench.lengths import class_measures, evaluate, generated, recorded
+from experiments.bench.lengths import class_measures, evaluate, made_up_lengths, trace_lengths
 
 
 def test_measures_of_known_answers() -> None:
@@ -31,7 +31,7 @@ def test_a_problem_that_repeats_itself_is_predicted() -> None:
 
 
 def test_hazard_states_its_own_uncertainty_on_generated_lengths() -> None:
-    result = evaluate(generated(seed=1), samples=8, quantiles=(0.5, 0.8), ema_weight=0.3)
+    result = evaluate(made_up_lengths(seed=1), samples=8, quantiles=(0.5, 0.8), ema_weight=0.3)
     assert 0.75 < result["hazard"]["inside"] < 0.88
     assert result["hazard"]["brier"] < 0.75 * result["ema"]["brier"]
     assert result["hazard"]["remaining"] < result["ema"]["remaining"]
@@ -48,4 +48,4 @@ def test_traces_give_lengths(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl.gz"
     with gzip.open(path, "wt") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-    assert recorded(path) == {"a": [3], "b": [5, 7]}
+    assert trace_lengths(path) == {"a": [3], "b": [5, 7]}

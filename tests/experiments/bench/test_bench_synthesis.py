@@ -40,7 +40,7 @@ def test_wordings_of_a_problem_count_once(tmp_path: Path) -> None:
     traces = write_traces(tmp_path / "traces")
     with initialize_config_dir(str(CONFIGS), version_base=None):
         task = compose("config", overrides=["task=bench_synthesis"]).task
-    work = bench_synthesis.choose(traces / "steer_r1d_qwen14b_pos0to3.jsonl.gz", task)
+    work = bench_synthesis.whole_groups(traces / "steer_r1d_qwen14b_pos0to3.jsonl.gz", task)
     assert list(dict.fromkeys(work.problems)) == ["generated-0", "generated-4"]
 
 

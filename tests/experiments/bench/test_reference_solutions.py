@@ -10,9 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.bench import reference_solutions as problem_sets
 from experiments.bench import rewards as bench_rewards
 from experiments.problems import files
+from experiments.problems import reference_solutions as problem_sets
 from experiments.run.errors import UserError
 from rewards.maths import MathsReward
 

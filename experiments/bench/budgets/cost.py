@@ -1,4 +1,4 @@
-"""What a budget itself costs a decode pass: its decisions over made-up drafts, without an engine."""
+"""What a budget itself costs in a decode pass: its decisions over made-up drafts, without an engine."""
 
 import time
 from collections.abc import Mapping
@@ -10,12 +10,16 @@ import numpy as np
 from das.budget import LiveRequest, TargetPass, make_budget
 from das.drafter import Drafts
 
-SIBLINGS, LONGEST = 8, 32  # requests a problem; tokens a made-up draft may have
+SIBLINGS = 8  # requests of each problem
+MAX_DRAFT_TOKENS = 32  # of a made-up draft
 
 
 def cost_us(settings: Mapping[str, Any], live: int, passes: int = 640, rounds: int = 5) -> float:
-    """Processor time of a budget, in us a pass of `live` requests: limits, floors, trim, prediction and observation,
-    refits of its models included. The median of `rounds` means over `passes` passes, after as many to warm up."""
+    """Processor time of a budget, in us per pass of `live` requests.
+
+    It contains limits, floors, trim, prediction, observation and the refits of the budget's models. The result is the
+    median over `rounds` of the mean over `passes`, after one round to warm up.
+    """
     rng = np.random.default_rng(0)
     budget = make_budget(settings)
     for i in range(300):  # lengths and acceptance to predict from
@@ -29,9 +33,9 @@ def cost_us(settings: Mapping[str, Any], live: int, passes: int = 640, rounds: i
     ]
     for request in requests:
         budget.begin(request)
+    shape = live, MAX_DRAFT_TOKENS
     drafts = [
-        Drafts(np.zeros((live, LONGEST), np.int32), rng.uniform(0.3, 1, (live, LONGEST)), rng.integers(0, 17, live))
-        for _ in range(64)
+        Drafts(np.zeros(shape, np.int32), rng.uniform(0.3, 1, shape), rng.integers(0, 17, live)) for _ in range(64)
     ]
     costs = []
     for _ in range(rounds + 1):
@@ -39,14 +43,14 @@ def cost_us(settings: Mapping[str, Any], live: int, passes: int = 640, rounds: i
         for i in range(passes):
             noise = rng.uniform(0.9, 1.1)
             start = time.thread_time()
-            kept = [0]
+            draft_lengths = [0]
             if any(budget.limits(requests)):
                 budget.floors(requests)
-                kept = budget.trim(requests, drafts[i % 64])
-            drafted = sum(kept)
-            budget.predict(live, drafted, 200 * live)
-            seconds = 3e-3 + (1e-4 * live + 5e-5 * drafted) * noise
-            budget.observe_pass(TargetPass(live, drafted, drafted // 2, 200 * live, seconds))
+                draft_lengths = budget.trim(requests, drafts[i % 64])
+            num_drafted = sum(draft_lengths)
+            budget.predict(live, num_drafted, 200 * live)
+            seconds = 3e-3 + (1e-4 * live + 5e-5 * num_drafted) * noise
+            budget.observe_pass(TargetPass(live, num_drafted, num_drafted // 2, 200 * live, seconds))
             spent += time.thread_time() - start
             for request in requests:
                 request.generated += i % 64 == 0

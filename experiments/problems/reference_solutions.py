@@ -1,4 +1,4 @@
-"""Reference solutions and gold answers of problem files, for task=bench_rewards."""
+"""Reference solutions and correct answers of published problem files, for task=bench_rewards."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from rewards.code import humaneval_tests, leetcode_tests
 
 
 def deepcoder(path: Path) -> list[tuple[str, str, str]]:
-    """(name, reference solution, tests) of deepcoder_leetcode.json.gz; the tests as rewards/code.py takes them."""
+    """(name, reference solution, tests) of deepcoder_leetcode.json.gz. Tests are in the form of rewards/code.py."""
 
     def parse(path: Path) -> list[tuple[str, str, str]]:
         rows = json.loads(unpacked(path))
@@ -36,7 +36,7 @@ def humaneval(path: Path) -> list[tuple[str, str, str]]:
 
 
 def gold_answers(path: Path) -> list[str]:
-    """Gold answers of a maths set: `reward_model.ground_truth` of a parquet file."""
+    """The correct answers of a maths set: `reward_model.ground_truth` of a parquet file."""
 
     def parse(path: Path) -> list[str]:
         rows = pyarrow.parquet.read_table(path, columns=["reward_model"]).to_pylist()

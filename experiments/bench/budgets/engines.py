@@ -1,0 +1,177 @@
+"""task=bench_budgets: two engines in processes of their own. Each rollout names its workload and its policy."""
+
+import hashlib
+import multiprocessing
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.harness import setup
+from experiments.harness.lock_step import expect, tell
+from experiments.harness.rolls import tokenized
+from experiments.run.errors import RunFailed, UserError
+from experiments.run.output import quiet_into
+
+BASELINE = "none"  # label of the policy without speculation
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The requests of a workload's rollouts."""
+
+    live: int  # requests of a rollout, in groups of siblings
+    siblings: int  # requests of each problem
+    problems: int  # distinct problems: an epoch
+    hopeless: bool  # nothing can be accepted: untrained weights, no siblings, no problem twice
+
+
+def requests_of(config: DictConfig, live: int, hopeless: bool) -> Requests:
+    """The requests of a workload with `live` of them per rollout. Raises UserError if they form no whole groups."""
+    siblings = 1 if hopeless else int(config.trainer.num_generations)
+    if live < 1 or live % siblings:
+        raise UserError(f"task.live: {live} requests are no multiple of trainer.num_generations={siblings}")
+    problems = live * int(config.task.steps) if hopeless else max(int(config.task.problems), live // siblings)
+    return Requests(live, siblings, problems, hopeless)
+
+
+class Engines:
+    """Two engines, a process each: one without speculation, and one whose policies take turns, rollout by rollout."""
+
+    def __init__(self, arms: Mapping[str, DictConfig], policy: str, max_num_seqs: int, folder: Path) -> None:
+        """Start both. arms: label -> config, the baseline among them. Logs go to folder/arms."""
+        self._folder = folder
+        drafting = [label for label in arms if label != BASELINE]
+        self._first = {"plain": BASELINE, "drafting": drafting[0]}
+        self._pipes = {
+            engine: _start({label: arms[label] for label in labels}, policy, max_num_seqs, folder / "arms" / engine)
+            for engine, labels in (("plain", [BASELINE]), ("drafting", drafting))
+        }
+
+    def warm_up(self, requests: Requests) -> None:
+        """Wait until both engines are built and have made a first rollout."""
+        for engine, label in self._first.items():
+            expect(self._pipes[engine], "ready", engine, self._folder)
+            self.roll_out(label, "warm-up", requests, 0)
+
+    def roll_out(self, label: str, workload: str, requests: Requests, step: int) -> dict[str, Any]:
+        """One rollout with the policy `label`: its row of metrics."""
+        engine = "plain" if label == BASELINE else "drafting"
+        tell(self._pipes[engine], (label, workload, requests, step))
+        row: dict[str, Any] = expect(self._pipes[engine], "rolled", engine, self._folder)
+        return row
+
+    def close(self) -> None:
+        """End both engines."""
+        for pipe in self._pipes.values():
+            pipe.close()
+
+
+def interleaved(
+    engines: Engines, labels: Sequence[str], workloads: Mapping[str, Requests], steps: int
+) -> Iterator[dict[str, Any]]:
+    """Rows of metrics as they come: each workload, each step, each policy in turn. The first policy changes by step.
+
+    Raises RunFailed if policies emitted different tokens.
+    """
+    for name, requests in workloads.items():
+        for step in range(steps):
+            turn = step % len(labels)
+            rows = []
+            for label in [*labels[turn:], *labels[:turn]]:
+                rows.append(engines.roll_out(label, name, requests, step))
+                yield rows[-1]
+            _check_same_tokens(rows)
+
+
+def _check_same_tokens(rows: Sequence[dict[str, Any]]) -> None:
+    digests = {row["arm"]: row["digest"] for row in rows}
+    wrong = [arm for arm, digest in digests.items() if digest != digests[BASELINE]]
+    if wrong:
+        raise RunFailed(
+            f"{', '.join(wrong)} emitted other tokens than {BASELINE}: python run.py task=audit shows where"
+        )
+
+
+def untrained(policy: str, folder: Path) -> str:
+    """Write the policy's architecture and tokenizer with random weights to `folder`, whose path is returned.
+
+    Its tokens are nearly uniform, so nothing that is drafted is accepted.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(policy)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
+    return str(folder)
+
+
+def _start(arms: Mapping[str, DictConfig], policy: str, max_num_seqs: int, folder: Path) -> Connection:
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    containers = {label: OmegaConf.to_container(config, resolve=True) for label, config in arms.items()}
+    arguments = containers, policy, max_num_seqs, folder / "log.txt", theirs
+    spawn.Process(target=_engine_process, args=arguments, daemon=True).start()
+    theirs.close()
+    return ours
+
+
+def _engine_process(containers: dict[str, Any], policy: str, max_num_seqs: int, log: Path, pipe: Connection) -> None:
+    """Body of an engine's process, until the pipe closes. Output goes to the log, errors to the parent as one line."""
+    with quiet_into(log):
+        try:
+            arms = {label: OmegaConf.create(container) for label, container in containers.items()}
+            _serve(arms, policy, max_num_seqs, pipe)
+        except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
+            return
+        except Exception as error:
+            traceback.print_exc()
+            tell(pipe, ("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))
+
+
+def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Connection) -> None:
+    """Build one engine for all policies of `arms`, then answer each (label, workload, requests, step) with its row.
+
+    Every pair of workload and policy has a drafter and a history of its own.
+    """
+    first = next(iter(arms.values()))
+    setup.prepare(first)
+    from vllm import SamplingParams
+
+    from das.budget import make_budget
+    from das.engine.build import build_engine
+    from das.engine.rollout import request_seed, roll_out, rollout_row
+
+    settings = {label: setup.engine_settings(config, policy) for label, config in arms.items()}
+    longest_drafts = max(settings.values(), key=lambda each: make_budget(each.budget).max_draft_tokens)
+    llm = build_engine(longest_drafts, max_num_seqs=max_num_seqs)
+    problems_of: dict[str, list[tuple[str, Any]]] = {}  # workload -> (problem id, prompt) of its epoch
+    params = SamplingParams(temperature=first.trainer.temperature, max_tokens=first.trainer.max_completion_length)
+    pipe.send(("ready", None))
+    while True:
+        label, workload, requests, step = pipe.recv()
+        if label != BASELINE:
+            options = {"drafter": dict(settings[label].drafter), "budget": dict(settings[label].budget)}
+            llm.collective_rpc("das_use_proposer", args=(f"{workload} {label}", options))
+        llm.reset_prefix_cache()
+        if workload not in problems_of:
+            data = OmegaConf.merge(first, {"data": {"problems": requests.problems}})
+            assert isinstance(data, DictConfig)
+            problems_of[workload] = tokenized(data, policy)
+        epoch, groups = problems_of[workload], requests.live // requests.siblings
+        batch = [
+            epoch[i % len(epoch)] for i in range(step * groups, (step + 1) * groups) for _ in range(requests.siblings)
+        ]
+        problems, prompts = zip(*batch, strict=True)
+        seeds = [request_seed(first.seed, step, i) for i in range(len(prompts))]
+        next_history_tick = (step + 1) * groups // len(epoch)
+        _, rollout = roll_out(llm, llm.generate, prompts, params, problems, seeds, step, next_history_tick)
+        counts = {key: rollout.report[key] for key in ("live_sum", "drafted_steps")}
+        digest = hashlib.sha256(repr(rollout.responses).encode()).hexdigest()
+        row = {"arm": label, "workload": workload, "step": step + 1, "digest": digest, **counts, **rollout_row(rollout)}
+        pipe.send(("rolled", row))

@@ -1,0 +1,151 @@
+"""task=bench_budgets: which budget makes rollouts shortest?
+
+There are two engines, a process each: one without speculation, and one whose policies take turns, rollout by rollout,
+each with a drafter and a history of its own. All roll out the same requests with the same noise, so all emit the same
+tokens; this is checked.
+
+result.json: WORKLOAD.POLICY.{ratio, quartiles, computed ...} and cost_us.
+ratio      sum of rollout times divided by that without speculation; quartiles are those of the single rollouts' ratios
+computed   the same from the policies' decisions alone, without the machine's noise: every pass has the price that is
+           fitted to all rollouts (per pass, per request in it, per pass that drafts, per drafted token)
+cost_us    processor time of the decisions themselves, over made-up drafts
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from analysis.budgets_figure import budgets_figure
+from das.budget import least_squares
+from experiments.bench.budgets.cost import cost_us
+from experiments.bench.budgets.engines import BASELINE, Engines, Requests, interleaved, requests_of, untrained
+from experiments.harness import setup
+from experiments.run.errors import UserError, compose_config
+from experiments.run.progress import Progress
+from experiments.run.run_folder import RunFolder
+
+
+def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+    """Roll out every workload with every policy; print a line per policy, write result.json and a figure."""
+    task = config.task
+    arms = policy_arms(task, overrides)
+    workloads = {f"live_{live}": requests_of(config, int(live), hopeless=False) for live in task.live}
+    if task.hopeless:
+        workloads["hopeless"] = requests_of(config, int(task.hopeless_live), hopeless=True)
+    budgets = {label: setup.engine_settings(arm, "unnamed").budget for label, arm in arms.items() if label != BASELINE}
+    progress = Progress(int(task.steps), len(arms) * len(workloads))
+    run_folder = RunFolder(Path(folder), config)
+    costs = {label: {str(n): cost_us(budget, int(n)) for n in task.cost_live} for label, budget in budgets.items()}
+    for label, cost in costs.items():
+        by_live = "   ".join(f"{live}: {us:.1f}" for live, us in cost.items())
+        progress.note(f"{label:18s} processor time, us per pass, by live requests: {by_live}")
+    if not workloads:
+        progress.note(f"result: {run_folder.write_result({'cost_us': costs})}")
+        return
+    policy = setup.policy_directory(config, progress.note)
+    progress.note(f"starting 2 engines; {', '.join(arms)} on {', '.join(workloads)}; logs in {folder}")
+    rows = roll_workloads(config, arms, workloads, policy, run_folder, progress)
+    prices = pass_prices(rows)
+    progress.note(
+        "seconds per pass, request, pass that drafts, drafted token: " + ", ".join(f"{p:.2e}" for p in prices)
+    )
+    result = {name: measure([row for row in rows if row["workload"] == name], [*arms], prices) for name in workloads}
+    for name, measured in result.items():
+        progress.note(f"{name}:")
+        for label, row in sorted(measured.items(), key=lambda item: item[1]["ratio"]):
+            low, high = row["quartiles"]
+            progress.note(
+                f"    {label:16s}{row['ratio']:.3f} [{low:.3f}, {high:.3f}] of none   computed {row['computed']:.3f}   "
+                f"tokens/pass {row['tokens_per_pass']:5.2f}   drafted {row['drafted']:7d}   accepted "
+                f"{row['accepted']:7d}"
+            )
+    budgets_figure(result, Path(folder) / "budgets.png")
+    progress.note(f"result: {run_folder.write_result({**result, 'cost_us': costs})}")
+
+
+def policy_arms(task: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
+    """The config of each policy that is to run, by label; the one without speculation first."""
+    labels = [str(label) for label in task.only or task.policies]
+    unknown = [label for label in labels if label not in task.policies]
+    if unknown or not labels or BASELINE in labels:
+        raise UserError(
+            f"task.only={labels}: choose from {', '.join(task.policies)}; `{BASELINE}` (no speculation) always runs"
+        )
+    others = [override for override in overrides if not override.startswith("arm=")]
+    arms = {BASELINE: compose_config([*others, "arm=none"])}
+    return arms | {label: compose_config([*others, "arm=das", *task.policies[label]]) for label in labels}
+
+
+def roll_workloads(
+    config: DictConfig,
+    arms: Mapping[str, DictConfig],
+    workloads: Mapping[str, Requests],
+    policy: str,
+    run_folder: RunFolder,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    """Roll out all workloads; returns the rows of metrics. Hopeless workloads have engines with untrained weights."""
+    rows: list[dict[str, Any]] = []
+    max_num_seqs = max(requests.live for requests in workloads.values())
+    for hopeless in (False, True):
+        chosen = {name: requests for name, requests in workloads.items() if requests.hopeless == hopeless}
+        if not chosen:
+            continue
+        weights = untrained(policy, run_folder.path / "untrained") if hopeless else policy
+        engines = Engines(arms, weights, max_num_seqs, run_folder.path)
+        try:
+            engines.warm_up(requests_of(config, int(config.trainer.num_generations), hopeless=False))
+            if not progress.done:
+                progress.start()
+            for row in interleaved(engines, list(arms), chosen, int(config.task.steps)):
+                rows.append(row)
+                run_folder.add_metrics(row)
+                progress.step(row)
+        finally:
+            engines.close()
+    return rows
+
+
+def measure(rows: Sequence[dict[str, Any]], labels: Sequence[str], prices: np.ndarray) -> dict[str, Any]:
+    """For the rows of one workload: each policy's rollout time over the baseline's, and what it drafted.
+
+    prices: see pass_prices.
+    """
+    computed = {label: sum(float(prices @ _counts(row)) for row in rows if row["arm"] == label) for label in labels}
+    seconds = {label: np.array([row["rollout_s"] for row in rows if row["arm"] == label]) for label in labels}
+    measured = {}
+    for label in labels:
+        of_policy = [row for row in rows if row["arm"] == label]
+        ratios = seconds[label] / seconds[BASELINE]
+        measured[label] = {
+            "n": len(of_policy),
+            "rollout_s": float(seconds[label].sum()),
+            "ratio": float(seconds[label].sum() / seconds[BASELINE].sum()),
+            "computed": computed[label] / computed[BASELINE],
+            "quartiles": [float(q) for q in np.quantile(ratios, [0.25, 0.75])],
+            "median_ratio": float(np.median(ratios)),
+            "tokens_per_pass": sum(row["tokens"] for row in of_policy) / sum(row["passes"] for row in of_policy),
+            "drafted": sum(row["drafted"] for row in of_policy),
+            "accepted": sum(row["accepted"] for row in of_policy),
+        }
+    return measured
+
+
+def _counts(row: dict[str, Any]) -> np.ndarray:
+    return np.array([row["decode_steps"], row["live_sum"], row["drafted_steps"], row["drafted"]], float)
+
+
+def pass_prices(rows: Sequence[dict[str, Any]]) -> np.ndarray:
+    """Seconds per pass, per live request in it, per pass that drafts, per drafted token.
+
+    They minimise the sum of absolute relative errors of the rows' rollout times, by reweighted least squares.
+    """
+    counts, seconds = np.stack([_counts(row) for row in rows]), np.array([row["rollout_s"] for row in rows])
+    weights = 1 / np.square(seconds)
+    for _ in range(20):
+        prices = least_squares.linear(counts, seconds, weights)
+        weights = 1 / (np.square(seconds) * np.maximum(np.abs(counts @ prices / seconds - 1), 1e-3))
+    return prices
