@@ -228,7 +228,7 @@ def _serve(configs: dict[str, DictConfig], policy: str, slots: int, pipe: Connec
 
     from das.budget import make_budget
     from das.engine.build import build_engine
-    from das.engine.rollout import request_seed, roll_out, rollout_row
+    from das.engine.rollout import RolloutRequest, request_seed, roll_out, rollout_row
 
     settings = {label: setup.engine_settings(config, policy) for label, config in configs.items()}
     widest = max(settings.values(), key=lambda own: make_budget(own.budget).max_draft_tokens)
@@ -252,9 +252,8 @@ def _serve(configs: dict[str, DictConfig], policy: str, slots: int, pipe: Connec
         problems, prompts = zip(*batch, strict=True)
         params = SamplingParams(temperature=first.trainer.temperature, max_tokens=first.trainer.max_completion_length)
         seeds = [request_seed(first.seed, step, i) for i in range(len(prompts))]
-        _, rollout = roll_out(
-            llm, llm.generate, prompts, params, problems, seeds, step, (step + 1) * groups // len(known)
-        )
+        epochs = (step + 1) * groups // len(known)
+        _, rollout = roll_out(llm, RolloutRequest(prompts, params, problems, seeds, step, next_history_tick=epochs))
         counts = {key: rollout.report[key] for key in ("live_sum", "drafted_steps")}
         digest = hashlib.sha256(repr(rollout.responses).encode()).hexdigest()
         row = {"arm": label, "workload": name, "step": step + 1, "digest": digest, **counts, **rollout_row(rollout)}
