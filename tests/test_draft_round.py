@@ -17,10 +17,10 @@ from das.replay.cluster import simulate_rollout
 from das.replay.text_engine import PROMPT, TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
-from experiments.recorded.drafter_replay import generated
+from experiments.recorded.drafter_replay import made_up_problems
 
 MAX_TOKENS = 400
-STOP = 5000  # last token of every response; `generated` has smaller ones
+STOP = 5000  # last token of every response; the texts have smaller ones
 # Sums and differences of these times are exact in floating point, so both callers see the very same seconds.
 TIMES = Times(
     Drafting(2**-7, 2**-13, 2**-9, 2**-12), host=2**-10, prefill=2**-17, draft_request=2**-16, draft_token=2**-19
@@ -76,7 +76,9 @@ def record(draft_round: DraftRound) -> list[Any]:
 def work_of(epoch: int) -> Workload:
     """Responses of uneven lengths, each ended by STOP; every second epoch repeats the first."""
     random = np.random.default_rng(epoch % 2)
-    texts = [(name, text) for name, group in generated(3, 6, 200, seed=1) for text in group[3 * (epoch % 2) :][:3]]
+    texts = [
+        (name, text) for name, group in made_up_problems(3, 6, 200, seed=1) for text in group[3 * (epoch % 2) :][:3]
+    ]
     responses = [[*text[: int(random.integers(0, 200))].tolist(), STOP] for _, text in texts]
     return workload([name for name, _ in texts], responses, prompt=20)
 

@@ -1,88 +1,94 @@
-"""Alarm: speculation that stopped working says so within the step, and names the cause to look at.
+"""The alarm says within a step that speculation stopped working, and names the cause to look at.
 
-Compares a rollout with the ones before it: tokens accepted per pass, problem ids against prompts, what joined the
-history. A drafter whose index is stale, or that gets wrong problem ids, still runs and still changes no token: without
-an alarm nothing would tell but the clock.
+It compares a rollout with the rollouts before it: tokens accepted per pass, problem ids against prompts, and what
+joined the history. A drafter with a stale index or with wrong problem ids still runs and still changes no token.
+Without an alarm only the rollout time would show it.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
 
-COLLAPSE = 3.0  # times fewer tokens accepted per pass than usual
-USUAL = 8  # rollouts that "usual" is the median of
-ENOUGH = 3  # of them before it means anything
-PASSES = 100  # target passes of requests that a rollout must have to be judged
-REMEMBERED = 2**18  # prompts
-ACCEPTED = 0.1  # tokens per pass below which there is nothing to collapse from
+COLLAPSE = 3.0  # acceptance collapsed if it is less than the usual one divided by this
+USUAL = 8  # "usual" is the median of this many rollouts
+ENOUGH = 3  # with fewer rollouts there is no "usual"
+MIN_PASSES = 100  # a rollout with fewer target passes (summed over requests) is not judged
+MAX_PROMPTS = 2**18  # prompts remembered; then all are forgotten
+MIN_ACCEPTED = 0.1  # if usually fewer tokens are accepted per pass, nothing can collapse
 
 
 class Alarm:
     """Watches one drafter in one engine."""
 
     def __init__(self) -> None:
-        self.usual: deque[tuple[float, float]] = deque(maxlen=USUAL)  # accepted per pass, per drafted token
-        self._prompt_of: dict[str, list[int]] = {}  # the latest of each problem, as of the last rollout
-        self._latest: dict[str, list[int]] = {}  # those of this one
-        self._problem_of: dict[int, str] = {}
-        self._requests = self._other_prompt = self._other_problem = 0
+        self.usual: deque[tuple[float, float]] = deque(maxlen=USUAL)  # accepted per pass, accepted per drafted token
+        self._prompt_of: dict[str, list[int]] = {}  # the newest prompt of each problem, up to the last rollout
+        self._new_prompt_of: dict[str, list[int]] = {}  # the same, of the running rollout
+        self._problem_of: dict[int, str] = {}  # the problem of each prompt, by the prompt's hash
+        self._requests = self._other_prompt = self._other_problem = 0  # counts of the running rollout
 
     def begin(self, problem: str, prompt: Sequence[int]) -> None:
-        """A request starts."""
-        if len(self._problem_of) > REMEMBERED:
+        """A request of a problem starts. prompt: token ids."""
+        if len(self._problem_of) > MAX_PROMPTS:
             self._prompt_of.clear()
             self._problem_of.clear()
         now = list(prompt)
-        before = self._prompt_of.get(problem) or self._latest.setdefault(problem, now)
+        before = self._prompt_of.get(problem) or self._new_prompt_of.setdefault(problem, now)
         shared = min(len(before), len(now))
         self._requests += 1
-        self._other_prompt += before[:shared] != now[:shared]  # the next turn of a conversation goes on from the last
-        self._latest[problem] = now
+        self._other_prompt += before[:shared] != now[:shared]  # a conversation's next turn repeats the turns before
+        self._new_prompt_of[problem] = now
         self._other_problem += self._problem_of.setdefault(hash(tuple(now)), problem) != problem
 
-    def end_step(self, passes: int, drafted: int, accepted: int, lost_tokens: int, judged: bool = True) -> list[str]:
-        """What is wrong with the rollout that ended, a line each; [] if nothing is.
+    def end_step(
+        self, passes: int, num_drafted: int, num_accepted: int, lost_tokens: int, judged: bool = True
+    ) -> list[str]:
+        """What is wrong with the rollout that ended, a line for each problem; [] if nothing is wrong.
 
-        passes, drafted, accepted: summed over requests. lost_tokens: response tokens that finished and did not join the
-        history. judged: False for an evaluation, which is not compared with rollouts of the training.
+        passes, num_drafted, num_accepted: sums over its requests. lost_tokens: response tokens that finished but did
+        not join the history. judged: False for an evaluation, which is not compared with the training's rollouts.
         """
-        requests, other_prompt, other_problem = self._requests, self._other_prompt, self._other_problem
-        self._requests = self._other_prompt = self._other_problem = 0
-        self._prompt_of |= self._latest
-        self._latest = {}
+        alarms = self._wrong_ids()
         if not judged:
             return []
-        found = []
-        if 2 * other_prompt > requests:
-            found.append(
-                f"problem ids are mixed up: {other_prompt} of {requests} requests bring an id that had another prompt "
-                "before, so drafts come from other problems' history; check das_problem"
-            )
-        elif 2 * other_problem > requests:
-            found.append(
-                f"problem ids do not repeat: {other_problem} of {requests} requests have a prompt known under another "
-                "id, so no history is ever found; give siblings and epochs of a prompt one das_problem"
-            )
         if lost_tokens > 0:
-            found.append(f"the index is stale: {lost_tokens} response tokens of this rollout did not join the history")
-        if passes < PASSES:
-            return found
-        now, share = accepted / passes, accepted / max(1, drafted)
+            alarms.append(f"the index is stale: {lost_tokens} response tokens of this rollout did not join the history")
+        if passes < MIN_PASSES:
+            return alarms
+        accepted, share = num_accepted / passes, num_accepted / max(1, num_drafted)
         usual, usual_share = (
             (median(column) for column in zip(*self.usual, strict=True)) if len(self.usual) >= ENOUGH else (0.0, 0.0)
         )
-        # Few drafts of which as many hold as ever are the budget's choice; none at all may be a mistake.
-        held = drafted and share * COLLAPSE >= usual_share
-        if usual > ACCEPTED and now * COLLAPSE < usual and not held:
-            if found:
+        # If drafts are as good as ever but fewer, the budget chose so. If there are none at all, that may be a mistake.
+        budget_chose = num_drafted and share * COLLAPSE >= usual_share
+        if usual > MIN_ACCEPTED and accepted * COLLAPSE < usual and not budget_chose:
+            if alarms:
                 why = "see above"
-            elif not drafted:
+            elif not num_drafted:
                 why = "nothing was drafted: check the budget"
             else:
                 why = (
                     "ids and index look right, so the policy in the engine is not the one that made the history: "
                     "check the weight sync, the checkpoint and the temperature"
                 )
-            found.append(f"acceptance collapsed: {now:.2f} tokens accepted per pass, {usual:.2f} usually; {why}")
-        self.usual.append((now, share))
-        return found
+            alarms.append(f"acceptance collapsed: {accepted:.2f} tokens accepted per pass, {usual:.2f} usually; {why}")
+        self.usual.append((accepted, share))
+        return alarms
+
+    def _wrong_ids(self) -> list[str]:
+        """At most one line about the problem ids of the rollout that ended. Clears its counts."""
+        requests, other_prompt, other_problem = self._requests, self._other_prompt, self._other_problem
+        self._requests = self._other_prompt = self._other_problem = 0
+        self._prompt_of |= self._new_prompt_of
+        self._new_prompt_of = {}
+        if 2 * other_prompt > requests:
+            return [
+                f"problem ids are mixed up: {other_prompt} of {requests} requests bring an id that had another prompt "
+                "before, so drafts come from other problems' history; check das_problem"
+            ]
+        if 2 * other_problem > requests:
+            return [
+                f"problem ids do not repeat: {other_problem} of {requests} requests have a prompt known under another "
+                "id, so no history is ever found; give siblings and epochs of a prompt one das_problem"
+            ]
+        return []

@@ -1,4 +1,4 @@
-"""What one rollout cost: counted inside the model runner, the same way for every arm, speculative or not."""
+"""What one rollout cost. The model runner counts it in the same way for every arm, speculative or not."""
 
 import time
 from dataclasses import dataclass, field
@@ -12,45 +12,53 @@ class RequestCost:
     """Counts of one request."""
 
     passes: int = 0  # target passes that emitted at least one token
-    drafted: int = 0  # draft tokens verified
-    first_s: float = 0.0  # seconds since the rollout began, first token
-    last_s: float = 0.0  # same, last token
+    num_drafted: int = 0  # draft tokens verified
+    first_s: float = 0.0  # when its first token came, in seconds since the rollout began
+    last_s: float = 0.0  # when its last token came
 
 
 @dataclass
 class RolloutMeter:
-    """Costs since `begin`, per request and per decode step."""
+    """Costs of one rollout so far, by request and by decode step. The rollout begins when the meter is made."""
 
     began: float = field(default_factory=time.perf_counter)
     requests: dict[str, RequestCost] = field(default_factory=dict)
     step_time_s: list[float] = field(default_factory=list)  # when each target pass ended, since `began`
-    step_live: list[int] = field(default_factory=list)  # requests in the pass
-    step_tokens: list[int] = field(default_factory=list)  # rows of logits sampled in the pass: requests + drafted
-    step_emitted: list[int] = field(default_factory=list)
-    draft_s: float = 0.0  # drafting and the drafter's bookkeeping
+    step_live: list[int] = field(default_factory=list)  # requests in each pass
+    step_tokens: list[int] = field(default_factory=list)  # rows of logits sampled in each pass: requests + drafted
+    step_emitted: list[int] = field(default_factory=list)  # tokens that each pass emitted
+    draft_s: float = 0.0  # seconds of drafting and of the drafter's bookkeeping
 
-    def record_pass(self, request_ids: list[str], drafted: np.ndarray, emitted: np.ndarray) -> None:
-        """Count one target pass. drafted, emitted: int [requests]; emitted is 0 for unfinished prompts."""
+    def record_pass(self, request_ids: list[str], num_drafted: np.ndarray, num_emitted: np.ndarray) -> None:
+        """Count one target pass. num_drafted, num_emitted: int [requests]; num_emitted is 0 for unfinished prompts."""
         now = time.perf_counter() - self.began
-        for request, asked, got in zip(request_ids, drafted.tolist(), emitted.tolist(), strict=True):
-            if got:
+        for request, drafted, emitted in zip(request_ids, num_drafted.tolist(), num_emitted.tolist(), strict=True):
+            if emitted:
                 cost = self.requests.get(request)
                 if cost is None:
                     cost = self.requests[request] = RequestCost(first_s=now)
                 cost.passes += 1
-                cost.drafted += asked
+                cost.num_drafted += drafted
                 cost.last_s = now
         self.step_time_s.append(now)
         self.step_live.append(len(request_ids))
-        self.step_tokens.append(len(request_ids) + int(drafted.sum()))
-        self.step_emitted.append(int(emitted.sum()))
+        self.step_tokens.append(len(request_ids) + int(num_drafted.sum()))
+        self.step_emitted.append(int(num_emitted.sum()))
 
     def report(self) -> dict[str, Any]:
-        """Plain numbers and lists, fit for RPC and JSON."""
+        """The counts as plain numbers and lists, which RPC and JSON can carry."""
         return {
-            "requests": {name: vars(cost) for name, cost in self.requests.items()},
+            "requests": {
+                name: {
+                    "passes": cost.passes,
+                    "drafted": cost.num_drafted,
+                    "first_s": cost.first_s,
+                    "last_s": cost.last_s,
+                }
+                for name, cost in self.requests.items()
+            },
             "passes": sum(cost.passes for cost in self.requests.values()),
-            "drafted": sum(cost.drafted for cost in self.requests.values()),
+            "drafted": sum(cost.num_drafted for cost in self.requests.values()),
             "draft_s": self.draft_s,
             "decode_steps": len(self.step_time_s),
             "live_sum": sum(self.step_live),

@@ -1,4 +1,4 @@
-"""One rollout of an engine: a seed and a problem id for every request, costs measured, the drafter's window moved."""
+"""One rollout of an engine: each request gets a seed and a problem id, and all costs are measured."""
 
 import time
 import warnings
@@ -12,10 +12,51 @@ from das.budget.schedule import LongestFirst
 from das.engine.noise import splitmix64
 from das.engine.proposer import PROBLEM_KEY
 
+# Groups of responses by length, as quantiles of the rollout's lengths.
+CLASSES = {"short": (0.0, 0.5), "medium": (0.5, 0.8), "long": (0.8, 1.0)}
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """What to roll out: `prompts[i]`, of problem `problems[i]`, gets one response, sampled with `seeds[i]`."""
+
+    prompts: Sequence[Any]  # as vLLM's generate takes them
+    sampling_params: Any  # shared by all prompts; n must be 1
+    problems: Sequence[str]
+    seeds: Sequence[int]
+    step: int
+    next_history_tick: int  # the drafter's history tick once this rollout is over
+    schedule: LongestFirst | None = None  # orders the requests and learns from their lengths; None: the order given
+    evaluation: bool = False  # the alarm does not compare an evaluation with the rollouts of the training
+
+    def parameters(self) -> list[Any]:
+        """The sampling parameters of each prompt: a copy of the shared ones with its own seed and problem id.
+
+        Raises ValueError for n > 1, and where prompts, problems and seeds differ in number.
+        """
+        if self.sampling_params.n != 1:
+            raise ValueError(
+                f"SamplingParams.n={self.sampling_params.n}: set n=1 and repeat each prompt, with a seed for each copy"
+            )
+        if not len(self.problems) == len(self.prompts) == len(self.seeds):
+            raise ValueError(
+                f"{len(self.prompts)} prompts but {len(self.problems)} problem ids and {len(self.seeds)} seeds"
+            )
+        parameters = []
+        for problem, seed in zip(self.problems, self.seeds, strict=True):
+            own_params = self.sampling_params.clone()
+            own_params.seed = seed
+            own_params.extra_args = {**(own_params.extra_args or {}), PROBLEM_KEY: problem}
+            own_params.detokenize = bool(
+                own_params.stop
+            )  # only stop strings need text; everything else reads token ids
+            parameters.append(own_params)
+        return parameters
+
 
 @dataclass
 class Rollout:
-    """One finished rollout: `responses[i]` answers prompt i. Times in seconds."""
+    """One finished rollout: `responses[i]` answers prompt i. Times are in seconds."""
 
     step: int
     problems: list[str]
@@ -32,7 +73,7 @@ class Rollout:
 
 
 def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False) -> int:
-    """Seed of the `index`-th request of a step: distinct for every request of a run, equal in every arm."""
+    """The seed of the `index`-th request of a step. It differs for every request of a run, and is equal in all arms."""
     mixed = np.uint64(run_seed)
     for part in (step, index, int(evaluation)):
         mixed = splitmix64(np.array([mixed ^ np.uint64(part)], np.uint64))[0]
@@ -40,57 +81,37 @@ def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False)
 
 
 def roll_out(
-    llm: Any,
-    generate: Callable[..., list[Any]],
-    prompts: Sequence[Any],
-    sampling_params: Any,
-    problems: Sequence[str],
-    seeds: Sequence[int],
-    step: int,
-    next_clock: int,
-    schedule: LongestFirst | None = None,
-    evaluation: bool = False,
+    llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None
 ) -> tuple[list[Any], Rollout]:
-    """Generate one response for each prompt.
+    """Generate one response for each prompt of `request`.
 
-    generate: llm.generate, or what stands behind it. sampling_params: shared; each request gets a copy with its own
-    seed and problem id. next_clock: the drafter's clock once this rollout is over. schedule: in which order requests
-    are handed in; it learns from what came.
-    evaluation: the alarm does not compare it with the rollouts of the training.
-    Returns vLLM's outputs and the measured rollout. Raises ValueError for n > 1: hand in n requests instead.
+    llm: vLLM's LLM, built with das. generate: called in place of llm.generate, for callers that replaced that method.
+    Returns vLLM's outputs, in the order of the prompts, and the measured rollout. What the alarm says is raised as a
+    RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
     """
-    if sampling_params.n != 1:
-        raise ValueError(
-            f"SamplingParams.n={sampling_params.n}: hand each prompt in that many times, with seeds of its own"
-        )
-    if not len(problems) == len(prompts) == len(seeds):
-        raise ValueError(f"{len(prompts)} prompts but {len(problems)} problem ids and {len(seeds)} seeds")
-    parameters = []
-    for problem, seed in zip(problems, seeds, strict=True):
-        own = sampling_params.clone()
-        own.seed = seed
-        own.extra_args = {**(own.extra_args or {}), PROBLEM_KEY: problem}
-        own.detokenize = bool(own.stop)  # token ids are what is read; text is only needed to find stop strings
-        parameters.append(own)
-    order = list(range(len(prompts))) if schedule is None else schedule.order(problems)
-    llm.collective_rpc("das_begin_rollout", args=(len(prompts),))
+    parameters = request.parameters()
+    count = len(request.prompts)
+    order = list(range(count)) if request.schedule is None else request.schedule.order(request.problems)
+    generate = generate or llm.generate
+    llm.collective_rpc("das_begin_rollout", args=(count,))
     start = time.perf_counter()
-    started = generate([prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
+    ordered_outputs = generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
     rollout_s = time.perf_counter() - start
-    report = llm.collective_rpc("das_end_rollout", args=(next_clock, not evaluation))[0]
-    outputs = [output for _, output in sorted(zip(order, started, strict=True), key=lambda pair: pair[0])]
+    report = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick, not request.evaluation))[0]
+    outputs = [output for _, output in sorted(zip(order, ordered_outputs, strict=True), key=lambda pair: pair[0])]
     # vLLM appends a random tail to request ids inside the engine.
     costs = {name.rsplit("-", 1)[0]: cost for name, cost in report.pop("requests").items()}
     for name, predicted in report.pop("predicted_length", {}).items():
         costs[name.rsplit("-", 1)[0]]["predicted_length"] = predicted
     for alarm in report.get("alarms", []):
-        warnings.warn(f"speculation, step {step}: {alarm}", RuntimeWarning, stacklevel=2)
-    if schedule is not None:
-        schedule.observe(problems, [len(output.outputs[0].token_ids) for output in outputs])
+        warnings.warn(f"speculation, step {request.step}: {alarm}", RuntimeWarning, stacklevel=2)
+    responses = [list(output.outputs[0].token_ids) for output in outputs]
+    if request.schedule is not None:
+        request.schedule.observe(request.problems, [len(response) for response in responses])
     return outputs, Rollout(
-        step=step,
-        problems=list(problems),
-        responses=[list(output.outputs[0].token_ids) for output in outputs],
+        step=request.step,
+        problems=list(request.problems),
+        responses=responses,
         finish_reasons=[str(output.outputs[0].finish_reason) for output in outputs],
         requests=[costs[output.request_id] for output in outputs],
         rollout_s=rollout_s,
@@ -120,39 +141,41 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
     return row | by_class(rollout) | prediction_errors(rollout) | {"alarms": rollout.report.get("alarms", [])}
 
 
-CLASSES = {"short": (0.0, 0.5), "medium": (0.5, 0.8), "long": (0.8, 1.0)}  # quantiles of the rollout's lengths
-
-
 def by_class(rollout: Rollout) -> dict[str, int]:
-    """Drafted, accepted, wasted tokens of the shorter half of the responses, the longest fifth, and those between."""
+    """Drafted, accepted and wasted tokens of three groups of responses: the shorter half, the longest fifth, the rest
+    between them."""
     lengths = np.array([len(response) for response in rollout.responses])
-    drafted = np.array([request["drafted"] for request in rollout.requests])
-    accepted = lengths - np.array([request["passes"] for request in rollout.requests])
+    num_drafted = np.array([request["drafted"] for request in rollout.requests])
+    num_accepted = lengths - np.array([request["passes"] for request in rollout.requests])
     rank = np.argsort(np.argsort(lengths, kind="stable"), kind="stable") / len(lengths)
     row: dict[str, int] = {}
     for name, (low, high) in CLASSES.items():
-        own = (rank >= low) & (rank < high)
-        row[f"drafted_{name}"], row[f"accepted_{name}"] = int(drafted[own].sum()), int(accepted[own].sum())
+        in_class = (rank >= low) & (rank < high)
+        row[f"drafted_{name}"] = int(num_drafted[in_class].sum())
+        row[f"accepted_{name}"] = int(num_accepted[in_class].sum())
         row[f"wasted_{name}"] = row[f"drafted_{name}"] - row[f"accepted_{name}"]
     return row
 
 
 def prediction_errors(rollout: Rollout) -> dict[str, float]:
-    """What the arm foresaw, as far as it does: calibration_error, length_error, pass_time_error (docs/metrics.md)."""
+    """How far the arm's predictions were off: calibration_error, length_error and pass_time_error (docs/metrics.md).
+
+    An arm that did not predict a quantity has no entry for it.
+    """
     row: dict[str, float] = {}
     if "calibration_error" in rollout.report:
         row["calibration_error"] = rollout.report["calibration_error"]
-    known = [
+    length_pairs = [
         (request["predicted_length"], len(response))
         for request, response in zip(rollout.requests, rollout.responses, strict=True)
         if "predicted_length" in request
     ]
-    if known:
-        predicted, actual = np.array(known).T
+    if length_pairs:
+        predicted, actual = np.array(length_pairs).T
         row["length_error"] = float(np.abs(predicted - actual).sum() / actual.sum())
-    expected = np.array(rollout.report.get("pass_predicted_s", []), float)
-    measured = np.array(rollout.report.get("pass_measured_s", []), float)
-    usable = np.isfinite(expected)
+    expected_s = np.array(rollout.report.get("pass_predicted_s", []), float)
+    measured_s = np.array(rollout.report.get("pass_measured_s", []), float)
+    usable = np.isfinite(expected_s)
     if usable.any():
-        row["pass_time_error"] = float(np.abs(expected[usable] / measured[usable] - 1).mean())
+        row["pass_time_error"] = float(np.abs(expected_s[usable] / measured_s[usable] - 1).mean())
     return row

@@ -14,7 +14,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from das.budget.schedule import LongestFirst
 from das.engine.build import EngineError, EngineSettings, build_engine
-from das.engine.rollout import Rollout, request_seed, roll_out
+from das.engine.rollout import Rollout, RolloutRequest, request_seed, roll_out
 from das.training.errors import WeightSyncError
 from das.trajectory import load_arrays, save_arrays
 
@@ -132,18 +132,17 @@ class SpeculativeGeneration(VLLMGeneration):
             self._counted_in, self._requests = (self.step, self.evaluation), 0
         first = self._requests + self.accelerator.process_index * len(prompts)
         self._requests += self.accelerator.num_processes * len(prompts)  # a later call of the step gets other seeds
-        outputs, self.last = roll_out(
-            self.llm,
-            self._engine_generate,
+        request = RolloutRequest(
             prompts,
             sampling_params,
             self.problems,
-            [request_seed(self.run_seed, self.step, first + i, self.evaluation) for i in range(len(prompts))],
-            self.step,
-            self.history_tick,
-            None if self.evaluation else self.schedule,
-            self.evaluation,
+            seeds=[request_seed(self.run_seed, self.step, first + i, self.evaluation) for i in range(len(prompts))],
+            step=self.step,
+            next_history_tick=self.history_tick,
+            schedule=None if self.evaluation else self.schedule,
+            evaluation=self.evaluation,
         )
+        outputs, self.last = roll_out(self.llm, request, self._engine_generate)
         if not self.evaluation:
             self.num_drafted += self.last.report["drafted"]
             self.num_accepted += self.last.tokens - self.last.report["passes"]

@@ -47,7 +47,7 @@ def rolled(config: DictConfig, policy: str, llm: Any, logprobs: int) -> Iterator
     """Roll out `task.steps` batches: vLLM's outputs and the measured Rollout of each."""
     from vllm import SamplingParams
 
-    from das.engine.rollout import request_seed, roll_out
+    from das.engine.rollout import RolloutRequest, request_seed, roll_out
 
     params = SamplingParams(
         temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=logprobs
@@ -56,7 +56,9 @@ def rolled(config: DictConfig, policy: str, llm: Any, logprobs: int) -> Iterator
     for step, (batch, clock) in zip(range(config.task.steps), batches(config, policy), strict=False):
         problems, prompts = zip(*batch, strict=True)
         seeds = [request_seed(config.seed, step, i) for i in range(len(batch))]
-        yield roll_out(llm, llm.generate, prompts, params, problems, seeds, step, clock, schedule)
+        yield roll_out(
+            llm, RolloutRequest(prompts, params, problems, seeds, step, next_history_tick=clock, schedule=schedule)
+        )
 
 
 def roll_steps(config: DictConfig, policy: str, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:

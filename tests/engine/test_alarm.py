@@ -10,7 +10,7 @@ from conftest import Engines
 
 from das.budget.schedule import LongestFirst
 from das.engine.alarm import Alarm
-from das.engine.rollout import Rollout, request_seed, roll_out
+from das.engine.rollout import Rollout, RolloutRequest, request_seed, roll_out
 
 Go = Callable[..., tuple[list[str], Rollout]]
 
@@ -21,7 +21,7 @@ def step(alarm: Alarm, accepted: int, ids: dict[str, str] | None = None, lost: i
     for problem, prompt in PROMPTS.items():
         for _ in range(4):
             alarm.begin(ids[problem] if ids else problem, prompt)
-    return alarm.end_step(passes=1000, drafted=5000, accepted=accepted, lost_tokens=lost)
+    return alarm.end_step(passes=1000, num_drafted=5000, num_accepted=accepted, lost_tokens=lost)
 
 
 def test_silent_while_acceptance_grows_wavers_or_was_never_there() -> None:
@@ -58,9 +58,9 @@ def test_few_drafts_that_hold_are_no_collapse() -> None:
     alarm = Alarm()
     for _ in range(3):
         step(alarm, 2000)
-    assert alarm.end_step(passes=1000, drafted=300, accepted=250, lost_tokens=0) == []
-    assert alarm.end_step(passes=1000, drafted=5000, accepted=0, lost_tokens=0, judged=False) == []
-    (line,) = alarm.end_step(passes=1000, drafted=0, accepted=0, lost_tokens=0)
+    assert alarm.end_step(passes=1000, num_drafted=300, num_accepted=250, lost_tokens=0) == []
+    assert alarm.end_step(passes=1000, num_drafted=5000, num_accepted=0, lost_tokens=0, judged=False) == []
+    (line,) = alarm.end_step(passes=1000, num_drafted=0, num_accepted=0, lost_tokens=0)
     assert "nothing was drafted" in line
 
 
@@ -69,7 +69,7 @@ def test_a_conversation_that_goes_on_keeps_its_problem() -> None:
     for length in (10, 30, 80):
         for problem, first in (("a", 1), ("b", 2)):
             alarm.begin(problem, [first, *range(100, 100 + length)])
-        assert alarm.end_step(passes=10, drafted=0, accepted=0, lost_tokens=0) == []
+        assert alarm.end_step(passes=10, num_drafted=0, num_accepted=0, lost_tokens=0) == []
 
 
 def test_a_stale_index_is_named() -> None:
@@ -85,11 +85,11 @@ def roll(engines: Engines, tiny_policy: str) -> Iterator[tuple[Go, Any]]:
     llm = engines.build(
         tiny_policy, method="das", max_num_seqs=4, drafter={"min_prob": 0.005}, budget={"name": "fixed", "tokens": 8}
     )
-    clock = 0
+    tick = 0
 
     def go(ids: dict[str, str] | None = None, schedule: LongestFirst | None = None) -> tuple[list[str], Rollout]:
-        nonlocal clock
-        clock += 1
+        nonlocal tick
+        tick += 1
         names = [name for name in PROMPTS for _ in range(2)]
         prompts = [{"prompt_token_ids": [9 + ord(name), *range(20, 28)]} for name in names]
         problems = [ids[name] if ids else name for name in names]
@@ -97,7 +97,9 @@ def roll(engines: Engines, tiny_policy: str) -> Iterator[tuple[Go, Any]]:
         seeds = [request_seed(0, 0, i) for i in range(len(names))]
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            outputs, rollout = roll_out(llm, llm.generate, prompts, params, problems, seeds, clock, clock, schedule)
+            outputs, rollout = roll_out(
+                llm, RolloutRequest(prompts, params, problems, seeds, tick, next_history_tick=tick, schedule=schedule)
+            )
         alarms = rollout.report["alarms"]
         assert [str(w.message).split(": ", 1)[1] for w in heard if "speculation" in str(w.message)] == alarms
         assert [list(output.outputs[0].token_ids) for output in outputs] == rollout.responses
@@ -152,7 +154,7 @@ def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: En
     proposer._watch_pass = watched
     prompts = [{"prompt_token_ids": [7 + i, *range(20, 90)]} for i in range(6)]
     params = SamplingParams(temperature=1.0, max_tokens=400, ignore_eos=True)
-    _, rollout = roll_out(llm, llm.generate, prompts, params, list("abcdef"), list(range(6)), 1, 1)
+    _, rollout = roll_out(llm, RolloutRequest(prompts, params, list("abcdef"), range(6), step=1, next_history_tick=1))
     assert rollout.tokens == rollout.report["history_tokens"]
     assert [len(response) for response in rollout.responses] == [128 - 71] * 6
     assert len(decoding) == rollout.report["decode_steps"]
@@ -195,8 +197,8 @@ def test_those_who_only_end_rollouts_hear_no_alarm(roll: tuple[Go, Any]) -> None
 
     _, llm = roll
     params = SamplingParams(max_tokens=20, ignore_eos=True, extra_args={"das_problem": "p"})
-    for clock in (100, 200, 300):
+    for tick in (100, 200, 300):
         llm.generate([{"prompt_token_ids": [5, 6, 7]}] * 4, params, use_tqdm=False)
-        (report,) = llm.collective_rpc("das_end_rollout", args=(clock,))
+        (report,) = llm.collective_rpc("das_end_rollout", args=(tick,))
         assert report["alarms"] == []
         assert report["history_tokens"] in (0, 80)

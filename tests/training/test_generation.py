@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from das.engine.build import EngineError
-from das.engine.rollout import request_seed
+from das.engine.rollout import RolloutRequest, request_seed
 from das.training import generation
 from das.training.generation import problem_id, refuse
 
@@ -34,8 +34,8 @@ def test_calls_of_one_step_get_different_seeds(monkeypatch: pytest.MonkeyPatch) 
     """An evaluation generates several batches in one step. With equal seeds all of them would draw the same noise."""
     seeds_of_calls: list[list[int]] = []
 
-    def roll_out(llm: Any, generate: Any, prompts: Any, params: Any, problems: Any, seeds: Any, *rest: Any) -> Any:
-        seeds_of_calls.append(seeds)
+    def roll_out(llm: Any, request: RolloutRequest, generate: Any) -> Any:
+        seeds_of_calls.append(list(request.seeds))
         return [], SimpleNamespace(responses=[[1]], tokens=1, report={"drafted": 0, "passes": 1})
 
     monkeypatch.setattr(generation, "roll_out", roll_out)

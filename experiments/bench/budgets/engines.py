@@ -145,7 +145,7 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
 
     from das.budget import make_budget
     from das.engine.build import build_engine
-    from das.engine.rollout import request_seed, roll_out, rollout_row
+    from das.engine.rollout import RolloutRequest, request_seed, roll_out, rollout_row
 
     settings = {label: setup.engine_settings(config, policy) for label, config in arms.items()}
     longest_drafts = max(settings.values(), key=lambda each: make_budget(each.budget).max_draft_tokens)
@@ -170,7 +170,9 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
         problems, prompts = zip(*batch, strict=True)
         seeds = [request_seed(first.seed, step, i) for i in range(len(prompts))]
         next_history_tick = (step + 1) * groups // len(epoch)
-        _, rollout = roll_out(llm, llm.generate, prompts, params, problems, seeds, step, next_history_tick)
+        _, rollout = roll_out(
+            llm, RolloutRequest(prompts, params, problems, seeds, step, next_history_tick=next_history_tick)
+        )
         counts = {key: rollout.report[key] for key in ("live_sum", "drafted_steps")}
         digest = hashlib.sha256(repr(rollout.responses).encode()).hexdigest()
         row = {"arm": label, "workload": workload, "step": step + 1, "digest": digest, **counts, **rollout_row(rollout)}
