@@ -57,8 +57,8 @@ texts = [random.integers(0, 1000, 1024) for _ in range(8)]
 epochs = [rollout(random, texts) for _ in range(4)]
 times = Times(Affine(8e-3, 4e-4))  # seconds: a pass, and each of its tokens
 for name in ("none", "fixed", "unlimited", "likely_tail"):
-    drafter = HistoryDrafter()
-    engine = TextEngine(times, 32, drafter, make_budget({"name": name}), 1024)  # 32 requests at once, <= 1024 tokens
+    budget = make_budget({"name": name})
+    engine = TextEngine(times, max_num_seqs=32, drafter=HistoryDrafter(), budget=budget, max_tokens=1024)
     steps = [simulate_rollout(work, [engine], [range(len(work))], epoch) for epoch, work in enumerate(epochs, start=1)]
     told = "".join(f"   {step.rollout_s:.2f} s, {step.tokens_per_pass:.2f} tokens a pass" for step in steps)
     print(f"{name:12s}{told}")

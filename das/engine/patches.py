@@ -1,6 +1,6 @@
 """Every patch of vLLM and TRL, each with its reason. Versions are checked first; a hook that has moved is an error.
 
-vLLM, patched once a process by `apply`; none of these does anything in an engine that is not das's:
+vLLM is patched once a process, by `apply`. None of these patches does anything in an engine that is not das's:
 
 - GPUModelRunner._sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
 - GPUModelRunner.propose_draft_token_ids: vLLM gives a custom proposer no request ids. Drafting is timed here too, for
@@ -147,20 +147,21 @@ def _keyed_sample(original: Callable[..., Any], runner: Any, logits: Any, spec_d
         output = runner.das_sampler.sample(runner, logits, spec_decode_metadata)
     else:
         output = original(runner, logits, spec_decode_metadata)
-    count = batch.num_reqs
-    drafted = np.zeros(count, np.int64)
+    num_drafted = np.zeros(batch.num_reqs, np.int64)
     if spec_decode_metadata is not None:
-        drafted = np.asarray(spec_decode_metadata.num_draft_tokens, np.int64)
+        num_drafted = np.asarray(spec_decode_metadata.num_draft_tokens, np.int64)
     if output.sampled_token_ids.shape[1] == 1:
-        emitted = np.ones(count, np.int64)
+        num_emitted = np.ones(batch.num_reqs, np.int64)
     else:
-        emitted = (output.sampled_token_ids != REJECTED).sum(dim=1).cpu().numpy()
-    emitted[runner.discard_request_mask.np[:count]] = 0
-    meter(runner).record_pass(batch.req_ids, drafted, emitted)
+        num_emitted = (output.sampled_token_ids != REJECTED).sum(dim=1).cpu().numpy()
+    num_emitted[runner.discard_request_mask.np[: batch.num_reqs]] = 0  # unfinished prompts
+    meter(runner).record_pass(batch.req_ids, num_drafted, num_emitted)
     return output
 
 
 def _propose_with_requests(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
+    if das_settings(runner.vllm_config) is None:
+        return original(runner, *args, **kwargs)
     start = time.perf_counter()
     if hasattr(runner.drafter, "attach"):
         runner.drafter.attach(runner)

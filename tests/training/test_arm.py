@@ -36,18 +36,19 @@ IDENTICAL = ("completions", "rewards", "losses", "grad_norms", "final_weights", 
 
 
 def compare(policy: str, out: Path, *overrides: str) -> tuple[Path, str]:
-    """A comparison through run.py; returns its folder and what it printed."""
+    """Run a comparison through run.py. Returns its folder and what it printed."""
     command = [sys.executable, "run.py", f"policy.path={policy}", f"out={out}", *SMALL, *overrides]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    last = done.stdout.strip().splitlines()[-1]
-    assert last.startswith("result: ")
-    return Path(last.removeprefix("result: ")).parent, done.stdout
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    last_line = run.stdout.strip().splitlines()[-1]
+    assert last_line.startswith("result: ")
+    return Path(last_line.removeprefix("result: ")).parent, run.stdout
 
 
 @pytest.fixture(scope="module")
 def compared(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """20 steps of none, das and ngram; TRL's importance-sampling correction is on: engine log-probs enter the loss."""
+    """20 steps of none, das and ngram. TRL's importance-sampling correction is on, so the engine's log-probs enter the
+    loss."""
     return compare(tiny_policy, tmp_path_factory.mktemp("outputs"), "arms=[none,das,ngram]")
 
 
@@ -105,36 +106,36 @@ def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
 
 
 def test_every_name_a_run_logs_is_documented_and_the_reverse(compared: tuple[Path, str]) -> None:
-    shown = (ROOT / "docs" / "metrics.md").read_text()
-    rows = [line for line in shown.split("\n## ")[0].splitlines() if line.startswith("| `")]
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rows = [line for line in page.split("\n## ")[0].splitlines() if line.startswith("| `")]
     names = {
-        name.replace("CLASS", which)
+        name.replace("CLASS", length_class)
         for line in rows
         for name in re.findall(r"`([^`]+)`", line.split("|")[1])
-        for which in CLASSES
+        for length_class in CLASSES
     }
     assert {key for row in read.metrics(compared[0]) for key in row} == names
     assert set(SUMMARY) <= names
     assert {metric for panel in PANELS for metric in panel.metrics} <= names
     for panel in PANELS:
-        assert f"| {panel.title} | {', '.join(f'`{metric}`' for metric in panel.metrics)} |" in shown
+        assert f"| {panel.title} | {', '.join(f'`{metric}`' for metric in panel.metrics)} |" in page
 
 
 def test_wandb_holds_the_run_too(compared: tuple[Path, str]) -> None:
     folder, _ = compared
     none, das = (str(next((folder / "arms" / arm / "wandb").glob("offline-run-*"))) for arm in ("none", "das"))
-    for named in ([str(folder / "arms" / "none"), das], [none, das]):
-        (found,) = curves.compare(named)
-        assert found.identical is True
-    (own,), (run,) = find(f"{folder}:das"), find(das)
-    assert [row["step"] for row in run.rows] == list(range(1, 21))
-    for ours, theirs in zip(run.rows, own.rows, strict=True):
-        assert all(ours[key] == value for key, value in theirs.items() if key != "alarms" and value is not None)
-        assert {key for key in ours if not key.startswith("_")} <= theirs.keys()
+    for runs in ([str(folder / "arms" / "none"), das], [none, das]):
+        (comparison,) = curves.compare(runs)
+        assert comparison.identical is True
+    (in_folder,), (in_wandb,) = find(f"{folder}:das"), find(das)
+    assert [row["step"] for row in in_wandb.rows] == list(range(1, 21))
+    for logged, written in zip(in_wandb.rows, in_folder.rows, strict=True):
+        assert all(logged[key] == value for key, value in written.items() if key != "alarms" and value is not None)
+        assert {key for key in logged if not key.startswith("_")} <= written.keys()
 
 
 def test_identity_check_sees_a_difference(compared: tuple[Path, str], tmp_path: Path) -> None:
-    """The verdict must be able to say no: one altered loss, one altered weight digest."""
+    """The verdict must be able to say no: here one loss and one digest of weights are altered."""
     from shutil import copytree
 
     from analysis import arms
@@ -163,7 +164,7 @@ def _train_with_lost_weights(config: DictConfig, policy: str, folder: str) -> st
     patches.apply()
     import das.engine.worker
 
-    das.engine.worker.repack_linear_layers = lambda model: None  # the engine keeps computing with the old weights
+    das.engine.worker.repack_linear_layers = lambda model: None  # the engine goes on with the old weights
     try:
         train_arm(config, policy, Path(folder), "test", Alone(lambda row: None))
     except WeightSyncError as error:
@@ -175,8 +176,8 @@ def test_weights_that_do_not_arrive_stop_the_run(tiny_policy: str, tmp_path: Pat
     with initialize_config_dir(str(ROOT / "configs"), version_base=None):
         config = arm_config("none", [*SMALL, "wandb=off"])
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        said: Any = pool.apply(_train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
-    assert "did not reach the engine" in said
+        message: Any = pool.apply(_train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
+    assert "did not reach the engine" in message
 
 
 def _train_until_a_loss_is_nan(config: DictConfig, policy: str, folder: str) -> str:
@@ -190,10 +191,10 @@ def _train_until_a_loss_is_nan(config: DictConfig, policy: str, folder: str) -> 
 
     compute_loss = GRPOTrainer.compute_loss
 
-    def lost(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def nan_in_third_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         return compute_loss(self, *args, **kwargs) * (float("nan") if self.state.global_step == 2 else 1.0)
 
-    GRPOTrainer.compute_loss = lost
+    GRPOTrainer.compute_loss = nan_in_third_step
     try:
         train_arm(config, policy, Path(folder), "test", Alone(lambda row: None))
     except TrainingDiverged as error:
@@ -201,11 +202,11 @@ def _train_until_a_loss_is_nan(config: DictConfig, policy: str, folder: str) -> 
     return "trained on"
 
 
-def test_a_loss_that_is_no_number_stops_the_run_before_a_checkpoint(tiny_policy: str, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_the_run_before_a_checkpoint(tiny_policy: str, tmp_path: Path) -> None:
     with initialize_config_dir(str(ROOT / "configs"), version_base=None):
         config = arm_config("none", [*SMALL, "wandb=off", "checkpoint.every=1"])
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        said: Any = pool.apply(_train_until_a_loss_is_nan, (config, tiny_policy, str(tmp_path)))
-    assert said.startswith("step 3: loss nan, gradient norm nan: the policy is lost")
+        message: Any = pool.apply(_train_until_a_loss_is_nan, (config, tiny_policy, str(tmp_path)))
+    assert message.startswith("step 3: loss nan, gradient norm nan: the policy is lost")
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_00001", "step_00002"]
     assert [row["step"] for row in read.metrics(tmp_path)] == [1, 2]

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or not there; what is torn, altered, swapped or of another run is seen before use."""
+"""Checkpoints on disk are complete or do not exist. A torn, altered or swapped one is noticed before it is used."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,17 +9,17 @@ from das.training import checkpoint
 from das.training.checkpoint import CheckpointError
 
 
-def write(folder: Path, step: int, about: dict[str, object] | None = None) -> Path:
+def write(folder: Path, step: int, run_identity: dict[str, object] | None = None) -> Path:
     scratch = folder.parent / "scratch"
     (scratch / "inner").mkdir(parents=True)
     (scratch / "model.safetensors").write_bytes(bytes(range(256)) * 20)
     (scratch / "inner" / "state.json").write_text("{}")
-    checkpoint.seal(scratch, folder, step, about or {})
+    checkpoint.seal(scratch, folder, step, run_identity or {})
     assert not scratch.exists()
     return checkpoint.step_folder(folder, step)
 
 
-def test_what_was_sealed_is_whole(tmp_path: Path) -> None:
+def test_a_sealed_checkpoint_is_complete(tmp_path: Path) -> None:
     path = write(tmp_path / "checkpoints", 12, {"policy": "abc"})
     checkpoint.verify(tmp_path / "checkpoints", 12)
     assert checkpoint.run_identity(tmp_path / "checkpoints", 12) == {"policy": "abc"}
@@ -70,7 +70,7 @@ def rename(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damage", "message"),
     [
         (cut, "5119 of 5120 bytes"),
         (flip, "SHA-256"),
@@ -82,16 +82,16 @@ def rename(path: Path) -> None:
         (rename, "damaged"),
     ],
 )
-def test_damage_is_seen(damage: Callable[[Path], None], says: str, tmp_path: Path) -> None:
+def test_damage_is_noticed(damage: Callable[[Path], None], message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "checkpoints", 12, {"policy": "abc"})
     damage(path)
-    with pytest.raises(CheckpointError, match=says) as raised:
+    with pytest.raises(CheckpointError, match=message) as raised:
         checkpoint.verify(tmp_path / "checkpoints", 12)
     assert "step_00012" in str(raised.value)
 
 
-def test_nothing_shows_before_all_of_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stops before the rename, at whatever file, leaves no checkpoint; the next one is written all the same."""
+def test_an_incomplete_checkpoint_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure before the rename leaves no checkpoint."""
     calls = 0
 
     def fail(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rollouts of several ranks as one."""
+"""Rollouts of several ranks are merged into one."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def rollout(rollout_s: float, lengths: list[int], drafted: int, alarms: list[str
     return Rollout(3, [f"p{n}" for n in lengths], responses, ["stop"] * len(lengths), costs, rollout_s, report)
 
 
-def test_counts_are_summed_and_the_slowest_rank_is_the_clock() -> None:
+def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
     slow, fast = rollout(4.0, [5, 7], 2, ["stale"]), rollout(1.0, [3, 9], 4, [])
     both = merged([fast, slow])
     assert both.problems == ["p3", "p9", "p5", "p7"]
@@ -39,6 +39,6 @@ def test_counts_are_summed_and_the_slowest_rank_is_the_clock() -> None:
     assert row["alarms"] == ["rank 1: stale"]
 
 
-def test_one_rollout_is_itself() -> None:
+def test_a_single_rollout_is_returned_as_it_is() -> None:
     alone = rollout(4.0, [5, 7], 2, ["stale"])
     assert merged([alone]) is alone

@@ -1,4 +1,4 @@
-"""Which rank answers which problem: always the same one, in TRL's order where there is but one."""
+"""A problem is always answered on the same rank. With one rank, the order is TRL's."""
 
 from typing import Any
 
@@ -39,11 +39,13 @@ def test_a_problem_stays_on_its_rank(problems: int, per_step: int, ranks: int) -
             assert all(len(set(group)) == 1 for group in groups)
             asked += [group[0] for group in groups]
             for place, group in enumerate(groups):
-                rank = place // (per_step // ranks)  # accelerate gives each rank an equal run of a step's rows
+                rank = place // (
+                    per_step // ranks
+                )  # accelerate gives each rank an equal share of a step's rows, in order
                 assert home.setdefault(group[0], rank) == rank
         assert len(set(asked)) == len(asked)
-    assert len(orders) > 3  # shuffled anew each epoch
-    assert len(home) >= problems * 0.9  # and none is left out for ever
+    assert len(orders) > 3  # each epoch is shuffled anew
+    assert len(home) >= problems * 0.9  # and hardly any problem is left out every time
 
 
 def test_steps_that_cannot_be_shared_out_are_refused() -> None:

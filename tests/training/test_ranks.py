@@ -1,4 +1,4 @@
-"""GRPO on two processes, an engine each (gloo, DDP, CPU): arms agree bit for bit, history stays with its problem."""
+"""GRPO on two processes with an engine each (gloo, DDP, CPU): arms are equal, and history stays with its problem."""
 
 import json
 import shlex
@@ -38,13 +38,13 @@ IDENTICAL = ("completions", "rewards", "losses", "grad_norms", "final_weights", 
 
 @pytest.fixture(scope="module")
 def compared(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """none and das, one after the other, two processes each."""
+    """The arms none and das, one after the other, with two processes each."""
     out = tmp_path_factory.mktemp("outputs")
     command = [sys.executable, "run.py", f"policy.path={repetitive_policy}", f"out={out}", *SMALL]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.strip().splitlines()
-    assert sum(line.startswith("step ") for line in lines) == 2 * STEPS  # the main process alone speaks
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.strip().splitlines()
+    assert sum(line.startswith("step ") for line in lines) == 2 * STEPS  # only the main process prints
     (folder,) = (out / "compare").iterdir()
     assert lines[-1] == f"result: {folder / 'result.json'}"
     assert not (out / "train").exists()
@@ -86,9 +86,9 @@ def test_history_stays_with_its_problem(compared: Path) -> None:
 
 
 def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetitive_policy: str) -> None:
-    own = [*SMALL, f"policy.path={repetitive_policy}"]
+    overrides = [*SMALL, f"policy.path={repetitive_policy}"]
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        same, other = arm_config("das", own), arm_config("das", [*own, "seed=1"])
+        same, other = arm_config("das", overrides), arm_config("das", [*overrides, "seed=1"])
     assert one_by_one.finished(compared / "arms" / "das", same)
     assert not one_by_one.finished(compared / "arms" / "ngram", same)
     with pytest.raises(UserError, match="another seed"):
@@ -96,7 +96,7 @@ def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetit
 
 
 @pytest.mark.parametrize(
-    ("launched", "overrides", "says"),
+    ("launched", "overrides", "message"),
     [
         (1, ["engine.processes=2"], "started alone: python -m torch.distributed.run --standalone --nproc_per_node 2"),
         (1, ["setting=maths_paper"], "python -m accelerate.commands.launch .* --num_processes 8"),
@@ -106,12 +106,12 @@ def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetit
     ],
 )
 def test_processes_must_be_as_configured(
-    launched: int, overrides: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+    launched: int, overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(launched))
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = arm_config("das", overrides)
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         setup.check_processes(config)
 
 
@@ -124,7 +124,7 @@ def test_deepspeed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commands() -> list[str]:
-    """What docs/paper_scale.md hands to run.py behind a launcher."""
+    """The arguments that docs/paper_scale.md gives to run.py after a launcher."""
     text = (ROOT / "docs" / "paper_scale.md").read_text().replace("\\\n", " ")
     return [line.split(" run.py ")[1] for line in text.splitlines() if "num_processes" in line and " run.py " in line]
 
@@ -148,7 +148,7 @@ def test_a_policy_that_fills_the_devices_is_not_compared_in_lock_step(tmp_path: 
 
 
 def test_the_launcher_takes_its_config() -> None:
-    """launch/fsdp.yaml, as far as it goes without GPUs: what accelerate would tell the processes."""
+    """accelerate reads launch/fsdp.yaml, and would tell the processes this. No GPU is needed to see that much."""
     with initialize_config_dir(str(CONFIGS), version_base=None):
         words = shlex.split(arm_config("das", ["engine=gpu", "engine.processes=16"]).engine.launch)
     arguments = launch_command_parser().parse_args([*words[1:], "run.py", "task=train"])

@@ -1,6 +1,6 @@
-"""A run that meets a full disk, is resumed, killed, and resumed again is bit for bit the run that met nothing.
+"""A run that meets a full disk, is resumed, killed and resumed again equals, bit for bit, a run without trouble.
 
-More ways to die, with two arms in lock step and the default policy: task=kill_test.
+task=kill_test tries more ways to die, with two arms in lock step and the default policy.
 """
 
 import os
@@ -24,7 +24,7 @@ RUN = [
     f"trainer.max_steps={STEPS}", "trainer.per_device_train_batch_size=8", "trainer.num_generations=4",
     "trainer.max_completion_length=48", "engine.max_model_len=160", "trainer.learning_rate=0.01", "checkpoint.every=2",
 ]  # fmt: skip
-DISK_KB = 2900  # two checkpoints and a bit; the third is written before the first goes
+DISK_KB = 2900  # room for two checkpoints; the third is written before the first is deleted
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -34,48 +34,48 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def suffer(policy: str, folder: Path, outcome: Path) -> None:
-    """Inside a mount namespace of its own: the run on a small disk, then on a larger one; copied to `outcome`."""
+def run_with_trouble(policy: str, folder: Path, outcome: Path) -> None:
+    """Run on a small disk, then on a larger one, and copy what it left to `outcome`. Needs its own mount namespace."""
     mount = ["mount", "-t", "tmpfs", "-o"]
     subprocess.run([*mount, f"size={DISK_KB}k", "tmpfs", str(folder)], check=True)
     run = folder / "run"
     full = start(*RUN, f"policy.path={policy}", f"hydra.run.dir={run}")
-    _, said = full.communicate()
-    assert full.returncode == 1, said
-    (line,) = said.strip().splitlines()
+    _, errors = full.communicate()
+    assert full.returncode == 1, errors
+    (line,) = errors.strip().splitlines()
     assert "disk full" in line, line
     assert f"python run.py resume={run}" in line, line
-    done = len(read.metrics(run))
-    assert 2 <= done < STEPS
+    finished_steps = len(read.metrics(run))
+    assert 2 <= finished_steps < STEPS
     subprocess.run([*mount, "remount,size=64m", "tmpfs", str(folder)], check=True)
     killed = start(f"resume={run}")
-    row = random.randrange(done, STEPS)
-    while killed.poll() is None and len(read.metrics(run)) < row:
+    kill_after = random.randrange(finished_steps, STEPS)
+    while killed.poll() is None and len(read.metrics(run)) < kill_after:
         time.sleep(0.001)
     time.sleep(random.random())
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     last = start(f"resume={run}")
-    printed, said = last.communicate()
-    assert last.returncode == 0, said
-    assert "going on after step" in printed
+    output, errors = last.communicate()
+    assert last.returncode == 0, errors
+    assert "going on after step" in output
     shutil.copytree(run, outcome)
 
 
 def test_full_disk_and_kill_leave_no_trace(tiny_policy: str, tmp_path: Path) -> None:
     if os.system("unshare -rm true 2>/dev/null"):
         pytest.skip("this machine lets no user mount a small disk (unshare -rm)")
-    whole = tmp_path / "whole"
-    alone = start(*RUN, f"policy.path={tiny_policy}", f"hydra.run.dir={whole}")
-    _, said = alone.communicate()
-    assert alone.returncode == 0, said
+    undisturbed = tmp_path / "undisturbed"
+    run = start(*RUN, f"policy.path={tiny_policy}", f"hydra.run.dir={undisturbed}")
+    _, errors = run.communicate()
+    assert run.returncode == 0, errors
     (tmp_path / "disk").mkdir()
-    command = f"from tests.training.test_survival import *; suffer({tiny_policy!r}, Path({str(tmp_path / 'disk')!r}), "
-    command += f"Path({str(tmp_path / 'other')!r}))"
-    done = subprocess.run(
+    arguments = f"{tiny_policy!r}, Path({str(tmp_path / 'disk')!r}), Path({str(tmp_path / 'other')!r})"
+    command = f"from tests.training.test_survival import *; run_with_trouble({arguments})"
+    troubled = subprocess.run(
         ["unshare", "-rm", sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert timeless(read.metrics(whole)) == timeless(read.metrics(tmp_path / "other"))
-    assert [row["step"] for row in read.metrics(whole)] == list(range(1, STEPS + 1))
-    assert list(differing_files(whole, tmp_path / "other")) == []
+    assert troubled.returncode == 0, troubled.stdout + troubled.stderr
+    assert timeless(read.metrics(undisturbed)) == timeless(read.metrics(tmp_path / "other"))
+    assert [row["step"] for row in read.metrics(undisturbed)] == list(range(1, STEPS + 1))
+    assert list(differing_files(undisturbed, tmp_path / "other")) == []
