@@ -1,5 +1,5 @@
 """DAS (arXiv 2511.13841): what drafts are made of. Cold start, scope (Fig 6), window (Fig 7), similarity of text over
-training (Fig 2), lengths of a problem's responses (Fig 9), tree against array (Fig 5)."""
+training (Fig 2), lengths of a problem's responses (Fig 9), suffix tree against suffix array (Fig 5)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,26 +11,38 @@ import numpy as np
 from analysis.report import Line, Section, curves, points
 from das.replay.cluster import Step
 from das.replay.workload import Workload
-from experiments.papers.replayed import Setting, arm, percent
+from experiments.papers.replayed import MAX_TOKENS, Setting, percent, simulate_arm
 from experiments.recorded.rollouts import grouped, read_rollouts
 from experiments.recorded.suffix_array import against_array
 from experiments.run.errors import UserError
 
 GRAMS = (2, 4, 8)  # tokens; the paper does not say which n its Fig 2 is about
-CORPORA = (10_000, 50_000, 100_000, 500_000)  # tokens; of Fig 5, without its million
-EVERY = 10**6  # a window that nothing leaves
+CORPORA = (10_000, 50_000, 100_000, 500_000)  # tokens; those of Fig 5, without its million
+ALL_EPOCHS = 10**6  # a window that nothing leaves
+FIXED = {"name": "fixed", "tokens": 16}
 
 
-def sections(at: Setting) -> list[Section]:
+def sections(setting: Setting) -> list[Section]:
     """All sections of this module."""
-    return [cold_start(at), scope(at), window(at), similarity(at), lengths(at), structures(at)]
+    return [
+        cold_start(setting),
+        draft_scope(setting),
+        history_window(setting),
+        similarity(setting),
+        response_lengths(setting),
+        tree_and_array(setting),
+    ]
 
 
-def cold_start(at: Setting) -> Section:
-    """What each source of drafts is worth, epoch by epoch; and trees that are warm from the start."""
-    works = grouped(at.synthesis.make(int(at.task.ablation_problems), 32, 16384, seed=3), 8, 0)
-    fixed = {"name": "fixed", "tokens": 16}
-    none = arm(works, at.times, 256, None, 1, 16384)
+def ablation_epochs(setting: Setting) -> list[Workload]:
+    """Four epochs of task.ablation_problems x 8 responses."""
+    return grouped(setting.synthesis.make(int(setting.task.ablation_problems), 32, MAX_TOKENS, seed=3), 8, 0)
+
+
+def cold_start(setting: Setting) -> Section:
+    """What each source of drafts is worth, epoch by epoch; and what a history that exists from the start is worth."""
+    works = ablation_epochs(setting)
+    none = simulate_arm(works, setting.times, None, 1)
     variants: dict[str, dict[str, Any]] = {
         "own text only": {"scope": "own"},
         "own text and siblings": {"scope": "siblings"},
@@ -39,18 +51,19 @@ def cold_start(at: Setting) -> Section:
     }
     lines = []
     for name, options in variants.items():
-        steps = arm(works, at.times, 256, fixed, 1, 16384, **options)
+        steps = simulate_arm(works, setting.times, FIXED, 1, **options)
         lines.append(_by_epoch(name, steps, none))
-        at.say.note(f"cold start, {name}: {lines[-1].replay}")
-    warm = arm([works[-1], *works[:-1]], at.times, 256, fixed, 1, 16384)[1:]
+        setting.progress.note(f"cold start, {name}: {lines[-1].replay}")
+    warm = simulate_arm([works[-1], *works[:-1]], setting.times, FIXED, 1)[1:]
     lines.append(_by_epoch("warm: another epoch was seen before the first", warm, none[:-1]))
     return Section(
         "Cold start: where do drafts come from?",
-        f"{at.task.ablation_problems} problems x 8 x 4 epochs, fixed drafts of 16. Tokens per pass in each epoch, and "
-        "the reduction of rollout time over all of them. The paper has no such ablation.",
+        f"{setting.task.ablation_problems} problems x 8 x 4 epochs, fixed drafts of 16. Tokens per pass in each epoch, "
+        "and the reduction of rollout time over all of them. The paper has no such ablation.",
         lines,
-        "Tokens per pass come from own text first, then siblings, then history, which a warm start gives to the first "
-        "epoch too. Fixed drafts of 16 save little time at 64 live requests: most of what they draft is wasted.",
+        "Tokens per pass come from the response's own text first, then from siblings, then from history, which a warm "
+        "start gives to the first epoch too. Fixed drafts of 16 save little time at 64 live requests: most of what "
+        "they draft is wasted.",
     )
 
 
@@ -59,75 +72,79 @@ def _by_epoch(name: str, steps: Sequence[Step], none: Sequence[Step]) -> Line:
     return Line(name, replay=" ".join(f"{s.tokens_per_pass:.2f}" for s in steps) + f", {percent(saved)}")
 
 
-def accepted(at: Setting, works: Sequence[Workload], **options: Any) -> str:
-    """Accepted tokens a round in the second half of the steps, fixed drafts of 16."""
-    fixed = {"name": "fixed", "tokens": 16}
-    steps = arm(works, at.times, 256, fixed, 1, 16384, **options)[len(works) // 2 :]
-    found = f"{sum(s.accepted for s in steps) / sum(s.passes for s in steps):.2f}"
-    at.say.note(f"accepted a round, {options}: {found}")
-    return found
+def late_accepted(setting: Setting, works: Sequence[Workload], **options: Any) -> str:
+    """Accepted tokens per pass in the second half of the steps, with fixed drafts of 16. options: of the drafter."""
+    steps = simulate_arm(works, setting.times, FIXED, 1, **options)[len(works) // 2 :]
+    accepted = f"{sum(s.accepted for s in steps) / sum(s.passes for s in steps):.2f}"
+    setting.progress.note(f"accepted per pass, {options}: {accepted}")
+    return accepted
 
 
-def scope(at: Setting) -> Section:
+def draft_scope(setting: Setting) -> Section:
     """Fig 6, on distinct problems."""
-    six = at.published["das_fig6"]["data"]["accepted"]
-    works = grouped(at.synthesis.make(int(at.task.ablation_problems), 32, 16384, seed=3), 8, 0)
+    paper = setting.published["das_fig6"]["data"]["accepted"]
+    works = ablation_epochs(setting)
+    problem, both, everything = (
+        late_accepted(setting, works, scope=scope) for scope in ("problem", "problem+request", "global+request")
+    )
     return Section(
         "Fig 6: scope",
-        f"{at.task.ablation_problems} problems x 8 x 4 epochs, as for the cold start; accepted tokens a round in the "
-        "last two epochs, fixed drafts of 16.",
+        f"{setting.task.ablation_problems} problems x 8 x 4 epochs, as for the cold start; accepted tokens per pass in "
+        "the last two epochs, fixed drafts of 16.",
         [
-            Line("problem only", f"{six['problem_only']['mean']}", "", accepted(at, works, scope="problem")),
-            Line("problem + request", "3.05 (gap at most .03)", "", accepted(at, works, scope="problem+request")),
-            Line(
-                "global + request",
-                f"{six['global_plus_request']['mean']}",
-                "",
-                accepted(at, works, scope="global+request"),
-            ),
+            Line("problem only", f"{paper['problem_only']['mean']}", "", problem),
+            Line("problem + request", "3.05 (gap at most .03)", "", both),
+            Line("global + request", f"{paper['global_plus_request']['mean']}", "", everything),
         ],
-        "The request's own text is worth more here than there.",
+        "The request's own text is worth more here than in the paper.",
     )
 
 
-def window(at: Setting) -> Section:
-    """Fig 7, on traces with many samples of a problem, so that no text is synthetic. The drafter's window counts the
-    epoch that runs: `past` epochs of history are a window of past + 1."""
-    seven = at.published["das_fig7"]["data"]["accepted"]
-    names = {
+def history_window(setting: Setting) -> Section:
+    """Fig 7, on traces with many samples of a problem, so that no text is synthetic.
+
+    The drafter's window contains the running epoch: `past` epochs of history are a window of past + 1.
+    """
+    paper = setting.published["das_fig7"]["data"]["accepted"]
+    traces = {  # name -> trace, number of prompts of each problem
         "R1-14B, one policy": ("steer_r1d_qwen14b_pos0to3", 4),
         "Llama-3B, RL steps 400 and 800": ("rg_llama3b_rl", 1),
     }
-    epochs, problems = int(at.task.window_epochs), int(at.task.window_problems)
-    texts = {}
-    for name, (trace, variants) in names.items():
-        (whole,) = read_rollouts(Path(at.task.traces) / f"{trace}.jsonl.gz")
-        distinct = list(dict.fromkeys(whole.problems))[::variants]
-        count = Counter(whole.problems)
-        chosen = [problem for problem in distinct if count[problem] >= 8 * epochs][:problems]
-        if not chosen:
-            raise UserError(f"task.window_epochs={epochs}: no problem of {trace} has {8 * epochs} responses")
-        mine = whole.part([i for i, problem in enumerate(whole.problems) if problem in chosen])
-        texts[name] = grouped(mine, 8, 0)[:epochs]
+    epochs = int(setting.task.window_epochs)
+    works_of = {name: recorded_epochs(setting, trace, variants) for name, (trace, variants) in traces.items()}
     lines = []
-    for past in (0, 1, 4, 8, EVERY):
-        plotted = seven["window_all" if past == EVERY else f"window_{past}"]["mean"] if past in (4, EVERY) else ""
-        found = [accepted(at, works, window=past + 1) for works in texts.values()]
-        lines.append(Line("all" if past == EVERY else f"{past}", str(plotted), "", " / ".join(found)))
-    sizes = " and ".join(f"{len(set(works[0].problems))} problems ({name})" for name, works in texts.items())
+    for past in (0, 1, 4, 8, ALL_EPOCHS):
+        key = "window_all" if past == ALL_EPOCHS else f"window_{past}"
+        plotted = paper[key]["mean"] if past in (4, ALL_EPOCHS) else ""
+        accepted = [late_accepted(setting, works, window=past + 1) for works in works_of.values()]
+        lines.append(Line("all" if past == ALL_EPOCHS else f"{past}", str(plotted), "", " / ".join(accepted)))
+    sizes = " and ".join(f"{len(set(works[0].problems))} problems ({name})" for name, works in works_of.items())
     return Section(
         "Fig 7: window, in past epochs",
-        f"{sizes}, x 8 x {epochs} epochs of recorded text; accepted tokens a round in the second half of the epochs, "
+        f"{sizes}, x 8 x {epochs} epochs of recorded text; accepted tokens per pass in the second half of the epochs, "
         "fixed drafts of 16.",
         lines,
-        "A longer window helps, most the first past epoch, as in the paper. Levels differ: the paper's steps "
-        "400-600 follow hundreds of updates that make a policy repeat itself. R1-14B is one policy, of which "
-        "nothing goes stale; the 3B policy's second half begins with another checkpoint than its first.",
+        "A longer window helps, and the first past epoch helps most, as in the paper. Levels differ: the paper's steps "
+        "400-600 follow hundreds of updates that make a policy repeat itself. R1-14B is a single policy, so nothing of "
+        "it goes stale. The second half of the 3B policy's text begins with another checkpoint than the first.",
     )
 
 
+def recorded_epochs(setting: Setting, trace: str, variants: int) -> list[Workload]:
+    """task.window_epochs epochs of 8 responses, of task.window_problems problems that have so many responses."""
+    epochs, problems = int(setting.task.window_epochs), int(setting.task.window_problems)
+    (recorded,) = read_rollouts(Path(setting.task.traces) / f"{trace}.jsonl.gz")
+    distinct = list(dict.fromkeys(recorded.problems))[::variants]
+    count = Counter(recorded.problems)
+    chosen = [problem for problem in distinct if count[problem] >= 8 * epochs][:problems]
+    if not chosen:
+        raise UserError(f"task.window_epochs={epochs}: no problem of {trace} has {8 * epochs} responses")
+    part = recorded.part([i for i, problem in enumerate(recorded.problems) if problem in chosen])
+    return grouped(part, 8, 0)[:epochs]
+
+
 def grams(tokens: np.ndarray, n: int) -> set[bytes]:
-    """All runs of n tokens."""
+    """All distinct runs of n tokens."""
     if len(tokens) < n:
         return set()
     rows = np.lib.stride_tricks.sliding_window_view(np.ascontiguousarray(tokens, np.int32), n)
@@ -135,71 +152,24 @@ def grams(tokens: np.ndarray, n: int) -> set[bytes]:
 
 
 def seen_before(work: Workload, past: Workload, n: int) -> float:
-    """Share of the n-grams of responses that past responses of their problem hold; mean over responses long enough."""
+    """Share of a response's n-grams that past responses of its problem contain; mean over the responses.
+
+    Responses shorter than n tokens and problems without past responses do not count.
+    """
     known: dict[str, set[bytes]] = {}
     for i, problem in enumerate(past.problems):
         known.setdefault(problem, set()).update(grams(past.response(i), n))
     shares = []
     for i, problem in enumerate(work.problems):
-        if problem in known and (mine := grams(work.response(i), n)):
-            shares.append(len(mine & known[problem]) / len(mine))
+        if problem in known and (of_response := grams(work.response(i), n)):
+            shares.append(len(of_response & known[problem]) / len(of_response))
     if not shares:
         raise UserError(f"no response has a past one of its problem to be compared with ({n} tokens in a row)")
     return float(np.mean(shares))
 
 
-def similarity(at: Setting) -> Section:
-    """Fig 2: how much of a response was in the problem's recent responses, as training goes on."""
-    two = at.published["das_fig2"]["data"]
-    (whole,) = read_rollouts(Path(at.task.traces) / "rg_llama3b_rl.jsonl.gz")
-    chosen = list(dict.fromkeys(whole.problems))[: int(at.task.similarity_problems)]
-    groups = grouped(whole.part([i for i, p in enumerate(whole.problems) if p in set(chosen)]), 8, 0)
-    early, late = groups[: len(groups) // 2], groups[-(len(groups) // 2) :]
-    pairs = {
-        "step 400 after step 400": (early[1], early[0]),
-        "step 800 after step 400": (late[-1], early[0]),
-        "step 800 after step 800": (late[-1], late[-2]),
-    }
-    lines = [
-        Line(f"{name}, steps 0 / 100 / 400", " / ".join(f"{two[name][two['step'].index(s)]}" for s in (0, 100, 400)))
-        for name in two
-        if name not in ("step", "accuracy")
-    ]
-    for name, (now, past) in pairs.items():
-        found = " / ".join(f"{seen_before(now, past, n):.2f}" for n in GRAMS)
-        lines.append(Line(f"Llama-3B trained by RL, {name}: n = {', '.join(map(str, GRAMS))}", replay=found))
-    figures = []
-    if at.task.engine_run is not None:
-        steps = read_rollouts(Path(at.task.engine_run) / "arms" / "none")
-        seen = {n: by_step(steps, n) for n in GRAMS}
-        for n, (_, shares) in seen.items():
-            quarter = max(1, len(shares) // 4)
-            first, last = np.mean(shares[:quarter]), np.mean(shares[-quarter:])
-            lines.append(Line(f"small policy, first / last quarter: n = {n}", engine=f"{first:.2f} / {last:.2f}"))
-        drawn: dict[str, tuple[Any, Any]] = {
-            f"{name} (paper)": (np.array(two["step"]) / two["step"][-1], two[name])
-            for name in two
-            if name not in ("step", "accuracy")
-        }
-        drawn |= {f"small policy, n = {n}": (np.array(x) / len(steps), y) for n, (x, y) in seen.items()}
-        figures.append(
-            curves(at.folder / "das_fig2.png", drawn, "share of the steps", "seen in the epoch before", "Fig 2")
-        )
-    return Section(
-        "Fig 2: similarity with recent history",
-        f"Share of the runs of n tokens of a response that 8 recent responses of its problem hold; {len(chosen)} "
-        "problems of a 3B policy recorded at two steps of its RL; the small policy of task.engine_run against its "
-        "epoch before. The paper does not state n, nor what recent means.",
-        lines,
-        "The paper's similarity rises over 400 steps from .5-.6 to .7-.8. Recorded RL of the 3B policy has two "
-        "points of it, both late; the small policy is warm-started and trained for 8 epochs of 4 steps. Neither n "
-        "nor `recent` is known, so levels cannot be compared; what can is the direction.",
-        figures,
-    )
-
-
-def by_step(steps: Sequence[Workload], n: int) -> tuple[list[int], list[float]]:
-    """Of each step whose problems all came before: its number, and the share of it that was in their last responses."""
+def seen_by_step(steps: Sequence[Workload], n: int) -> tuple[list[int], list[float]]:
+    """Numbers of the steps whose problems all came before, and `seen_before` of each against their last responses."""
     last: dict[str, Workload] = {}
     numbers, shares = [], []
     for number, work in enumerate(steps, 1):
@@ -213,70 +183,127 @@ def by_step(steps: Sequence[Workload], n: int) -> tuple[list[int], list[float]]:
     return numbers, shares
 
 
-def lengths(at: Setting) -> Section:
-    """Fig 9: mean against longest response of each problem."""
-    nine = at.published["das_fig9"]["data"]
+def similarity(setting: Setting) -> Section:
+    """Fig 2: how much of a response the problem's recent responses contain, as training goes on."""
+    paper = setting.published["das_fig2"]["data"]
+    plotted = {name: values for name, values in paper.items() if name not in ("step", "accuracy")}
+    lines = [
+        Line(
+            f"{name}, steps 0 / 100 / 400",
+            " / ".join(f"{values[paper['step'].index(step)]}" for step in (0, 100, 400)),
+        )
+        for name, values in plotted.items()
+    ]
+    (recorded,) = read_rollouts(Path(setting.task.traces) / "rg_llama3b_rl.jsonl.gz")
+    chosen = set(list(dict.fromkeys(recorded.problems))[: int(setting.task.similarity_problems)])
+    groups = grouped(recorded.part([i for i, p in enumerate(recorded.problems) if p in chosen]), 8, 0)
+    early, late = groups[: len(groups) // 2], groups[-(len(groups) // 2) :]
+    pairs = {
+        "step 400 after step 400": (early[1], early[0]),
+        "step 800 after step 400": (late[-1], early[0]),
+        "step 800 after step 800": (late[-1], late[-2]),
+    }
+    for name, (now, past) in pairs.items():
+        shares = " / ".join(f"{seen_before(now, past, n):.2f}" for n in GRAMS)
+        lines.append(Line(f"Llama-3B trained by RL, {name}: n = {', '.join(map(str, GRAMS))}", replay=shares))
+    engine_lines, figures = engine_similarity(setting, paper["step"], plotted)
+    return Section(
+        "Fig 2: similarity with recent history",
+        "Share of a response's runs of n tokens that 8 recent responses of its problem contain: for "
+        f"{len(chosen)} problems of a 3B policy, recorded at two steps of its RL, and for the small policy of "
+        "task.engine_run against its epoch before. The paper states neither n nor what recent means.",
+        [*lines, *engine_lines],
+        "The paper's similarity rises over 400 steps from .5-.6 to .7-.8. The recorded RL of the 3B policy has two "
+        "points, both late. The small policy is warm-started and trained for 8 epochs of 4 steps. Neither n nor "
+        "`recent` is known, so only the direction can be compared, not the levels.",
+        figures,
+    )
+
+
+def engine_similarity(
+    setting: Setting, paper_steps: Sequence[int], plotted: dict[str, Any]
+) -> tuple[list[Line], list[str]]:
+    """Lines and figure of Fig 2 for the run on the real engine, task.engine_run; nothing without a run."""
+    if setting.task.engine_run is None:
+        return [], []
+    steps = read_rollouts(Path(setting.task.engine_run) / "arms" / "none")
+    seen = {n: seen_by_step(steps, n) for n in GRAMS}
+    lines = []
+    for n, (_, shares) in seen.items():
+        quarter = max(1, len(shares) // 4)
+        first, last = np.mean(shares[:quarter]), np.mean(shares[-quarter:])
+        lines.append(Line(f"small policy, first / last quarter: n = {n}", engine=f"{first:.2f} / {last:.2f}"))
+    drawn: dict[str, tuple[Any, Any]] = {
+        f"{name} (paper)": (np.array(paper_steps) / paper_steps[-1], values) for name, values in plotted.items()
+    }
+    drawn |= {f"small policy, n = {n}": (np.array(x) / len(steps), y) for n, (x, y) in seen.items()}
+    path = setting.folder / "das_fig2.png"
+    return lines, [curves(path, drawn, "share of the steps", "seen in the epoch before", "Fig 2")]
+
+
+def response_lengths(setting: Setting) -> Section:
+    """Fig 9: mean and longest response of each problem."""
+    paper = setting.published["das_fig9"]["data"]
     members: dict[str, list[int]] = {}
-    for problem, length in zip(at.recorded.problems, at.recorded.lengths.tolist(), strict=True):
+    for problem, length in zip(setting.recorded.problems, setting.recorded.lengths.tolist(), strict=True):
         members.setdefault(problem, []).append(length)
-    means, longest = (np.array([f(own) for own in members.values()]) for f in (np.mean, np.max))
+    means, longest = (np.array([f(lengths) for lengths in members.values()]) for f in (np.mean, np.max))
     ratio = longest / means
     drawn = points(
-        at.folder / "das_fig9.png",
+        setting.folder / "das_fig9.png",
         means,
         longest,
         "mean length of a problem's responses (tokens)",
         "longest (tokens)",
         "Fig 9",
     )
-    counts = [len(own) for own in members.values()]
+    counts = [len(lengths) for lengths in members.values()]
+    longest_range = f"{longest.min():.0f} to {longest.max():.0f}, no cap"
     return Section(
         "Fig 9: mean and longest response of a problem",
         f"{len(members)} recorded problems with {min(counts)} to {max(counts)} responses each; the paper's points are "
         "over 90 epochs.",
         [
-            Line("means", "{} to {}".format(*nine["mean_range"]), "", f"{means.min():.0f} to {means.max():.0f}"),
-            Line(
-                "longest", f"many at the cap, {nine['cap']}", "", f"{longest.min():.0f} to {longest.max():.0f}, no cap"
-            ),
+            Line("means", "{} to {}".format(*paper["mean_range"]), "", f"{means.min():.0f} to {means.max():.0f}"),
+            Line("longest", f"many at the cap, {paper['cap']}", "", longest_range),
             Line(
                 "longest over mean: least, median, most",
                 replay=f"{ratio.min():.2f}, {np.median(ratio):.2f}, {ratio.max():.2f}",
             ),
             Line("correlation of the two", replay=f"{np.corrcoef(means, longest)[0, 1]:.2f}"),
         ],
-        "Fewer problems, fewer responses of each, other policies, none cut at a cap. Here the longest follows the "
-        "mean, at 1.3 to 3 times of it; in the paper even problems with means below 1k meet the cap once in 90 "
-        "epochs, which 32 to 110 responses do not show.",
+        "There are fewer problems here, fewer responses of each, and other policies; no response is cut at a cap. The "
+        "longest follows the mean, at 1.3 to 3 times of it. In the paper even problems with means below 1k reach the "
+        "cap once in 90 epochs, which 32 to 110 responses do not show.",
         [drawn],
     )
 
 
-def structures(at: Setting) -> Section:
+def tree_and_array(setting: Setting) -> Section:
     """Fig 5: suffix tree against suffix array."""
-    five = at.published["das_fig5"]["data"]
+    paper = setting.published["das_fig5"]["data"]
     lines = []
     for tokens in CORPORA:
-        place = five["corpus_tokens"].index(tokens)
-        query = five["speculate"]["suffix_tree"][place]
-        tree, array = (five["insert_100_tokens"][kind][place] for kind in ("suffix_tree", "suffix_array"))
-        own = against_array(tokens)
+        column = paper["corpus_tokens"].index(tokens)
+        query = paper["speculate"]["suffix_tree"][column]
+        tree, array = (paper["insert_100_tokens"][kind][column] for kind in ("suffix_tree", "suffix_array"))
+        ours = against_array(tokens)
         lines += [
-            Line(f"{tokens:,} tokens: a query, tree, ms", f"{query}", "", f"{own['query_ms']:.3f}"),
+            Line(f"{tokens:,} tokens: a query, tree, ms", f"{query}", "", f"{ours['query_ms']:.3f}"),
             Line(
                 f"{tokens:,} tokens: inserting 100 tokens, tree / array, ms",
                 f"{tree:.2f} / {array:,}",
                 "",
-                f"{own['insert_100_ms']:.2f} / {own['array_sort_ms']:.0f}",
+                f"{ours['insert_100_ms']:.2f} / {ours['array_sort_ms']:.0f}",
             ),
         ]
     return Section(
         "Fig 5: suffix tree against suffix array",
-        "This machine's times, one core, generated text. Tree: the drafter's index, a draft of up to 16 tokens. Array: "
-        "sorted anew by prefix doubling in NumPy; queries of it were not timed.",
+        "Times of this machine, one core, made-up text. Tree: the drafter's index, with drafts of up to 16 tokens. "
+        "Array: sorted anew by prefix doubling in NumPy; its queries were not timed.",
         lines,
-        "Inserting is cheap in both trees and does not depend on the corpus. The array is sorted anew in NumPy "
-        "here, which is far faster than what the paper timed, and still tens to thousands of times the tree's. "
-        "The query is faster than the paper's and hardly grows: the index follows its matches instead of walking "
+        "Inserting is cheap in both trees and does not depend on the corpus. The array is sorted anew in NumPy here, "
+        "which is far faster than what the paper timed, and still takes tens to thousands of times as long as the "
+        "tree. The query is faster than the paper's and hardly grows: the index follows its matches instead of walking "
         "from the root.",
     )

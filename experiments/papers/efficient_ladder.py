@@ -1,4 +1,4 @@
-"""EfficientRollout (arXiv 2606.18967): its ladder of draft lengths, by the rule and over a training."""
+"""EfficientRollout (arXiv 2606.18967): its ladder of draft lengths. First the rule alone, then a whole training."""
 
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,17 @@ from das.budget import TargetPass
 from das.budget.ladder import Ladder
 from das.replay.profile_engine import Profile, constant_rate
 
-STEPS = 100  # of a training (paper)
-CYCLES = 1000  # a step; only shares count
+STEPS = 100  # training steps (paper)
+CYCLES = 1000  # speculation cycles per step; the ladder only uses shares of them
 
 
 def sections(published: dict[str, Any], folder: Path) -> list[Section]:
-    """The rule on the published moves, and this project's Ladder on acceptance that rises as it did."""
+    """The rule applied to the published moves, and this project's Ladder on acceptance that rises as published."""
     return [rule(published), traces(published, folder)]
 
 
 def rule(published: dict[str, Any]) -> Section:
-    """The rule's thresholds against the moves that were observed."""
+    """The rule's thresholds beside the moves that the paper observed."""
     data = published["er_ladder"]["data"]
     lines = []
     for name, moves in data["transitions"].items():
@@ -42,12 +42,15 @@ def rule(published: dict[str, Any]) -> Section:
             "Llama stays at 5", "", f"tau {start} to {end}", f"up from {up:.2f}: {'stays' if end < up else 'moves up'}"
         )
     )
-    return Section("Ladder of draft lengths: the rule", "tau >= 1 + gamma x .94 over two steps moves up.", lines)
+    return Section("Ladder of draft lengths: the rule", "tau >= 1 + gamma x .94 over two steps: move up.", lines)
 
 
 def known_rates(data: dict[str, Any], name: str) -> list[float]:
-    """Acceptance a token at the points of training that are published, in order: one rate at all positions that gives
-    the printed tau. How the others start is not printed: as Llama does."""
+    """Acceptance per token at the published points of a model's training, in order.
+
+    Each is the one rate, equal at all positions, that gives the printed tau. Only Llama's first value is printed; the
+    other models are assumed to start with it.
+    """
     start, end = data["llama_tau_start_end"]
     rates = [constant_rate(start, data["start"]).rates[0]]
     moves = data["transitions"][name]
@@ -59,37 +62,37 @@ def known_rates(data: dict[str, Any], name: str) -> list[float]:
 
 
 def rising(rates: list[float]) -> np.ndarray:
-    """Acceptance at every step, from point to point in equal times."""
+    """Acceptance at every step, interpolated. The points are equally far apart in time."""
     return np.interp(np.linspace(0, 1, STEPS), np.linspace(0, 1, len(rates)), rates)
 
 
 def climb(data: dict[str, Any], rates: np.ndarray) -> tuple[list[int], list[dict[str, float]]]:
-    """The rung of every step, and the moves with tau around them. rates: acceptance at every step."""
+    """Draft length of every step, and the ladder's moves with tau before and after. rates: acceptance at every step."""
     ladder = Ladder(data["gammas"], data["alpha_up"], data["alpha_down"], data["patience_steps"])
-    rungs, taus = [], []
+    gammas, taus = [], []
     for rate in rates.tolist():
         gamma = ladder.rungs[ladder.rung]
         tau = Profile((rate,) * gamma).tau
         accepted = round((tau - 1) * CYCLES)
         ladder.observe_pass(TargetPass(CYCLES, gamma * CYCLES, accepted, 0, 1.0))
         ladder.end_step()
-        rungs.append(gamma)
+        gammas.append(gamma)
         taus.append(tau)
     moves = [
-        {"step": i, "from": rungs[i - 1], "to": rungs[i], "before": taus[i - 1], "after": taus[i]}
+        {"step": i, "from": gammas[i - 1], "to": gammas[i], "before": taus[i - 1], "after": taus[i]}
         for i in range(1, STEPS)
-        if rungs[i] != rungs[i - 1]
+        if gammas[i] != gammas[i - 1]
     ]
-    return rungs, moves
+    return gammas, moves
 
 
 def traces(published: dict[str, Any], folder: Path) -> Section:
-    """Which moves does the ladder make over a training?"""
+    """The moves that the ladder makes over a training."""
     data = published["er_ladder"]["data"]
     lines, drawn = [], {}
     for name, observed in data["transitions"].items():
-        rungs, moves = climb(data, rising(known_rates(data, name)))
-        drawn[name] = np.arange(1, STEPS + 1), rungs
+        gammas, moves = climb(data, rising(known_rates(data, name)))
+        drawn[name] = np.arange(1, STEPS + 1), gammas
         taus = {move["from"]: (move["tau_before"], move["tau_after"]) for move in observed}
         for move in moves:
             before, after = taus.get(int(move["from"]), ("no such move", ""))
@@ -107,11 +110,11 @@ def traces(published: dict[str, Any], folder: Path) -> Section:
     figure = curves(folder / "er_ladder.png", drawn, "training step", "draft length (tokens)", "Ladder")
     return Section(
         "Ladder of draft lengths: over a training",
-        f"This project's ladder (das/budget/ladder.py) for {STEPS} steps. Acceptance goes through the values that the "
-        "published tau imply, in equal times, and stays between steps as between points; when they were reached is not "
-        "printed, so steps cannot be compared, moves can.",
+        f"This project's ladder (das/budget/ladder.py) for {STEPS} steps. Acceptance passes through the values that "
+        "the published tau imply, which are taken to be equally far apart in time. The paper does not print when they "
+        "were reached, so the moves can be compared, but not their steps.",
         lines,
-        "The moves and tau around them are the observed ones. That checks the rule and the code that follows it; "
-        "acceptance is put in, from the same published values.",
+        "The moves, and tau before and after them, are the observed ones. That checks the rule and the code that "
+        "follows it. It does not check acceptance, which is put in from the same published values.",
         [figure],
     )

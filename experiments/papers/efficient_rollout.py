@@ -22,31 +22,32 @@ from experiments.papers import efficient_ladder
 from experiments.run.progress import Progress
 
 PREFACE = (
-    "Times: the paper's published roofline constants (A100, TP1). Lengths: drawn between guessed quantiles, as the "
-    "paper gives completion times only; 8 engines of 128 requests, the slowest ends the rollout. Acceptance: the "
-    "published rate at every position. Change = with speculation / without - 1."
+    "Times: the paper's published roofline constants (A100, TP1). Lengths: drawn between guessed quantiles, because "
+    "the paper gives only completion times; 8 engines have 128 requests each, and the slowest ends the rollout. "
+    "Acceptance: the published rate, at every position. Change = time with speculation / time without - 1."
 )
 MODELS = ("Qwen2.5-7B", "Qwen2.5-14B", "Llama-3.1-8B-Instruct")
 MAIN = (
-    "With the roofline's times alone both W4 arms gain more than was measured; 10 to 15 ms of host time a cycle, "
-    "which the roofline leaves out, bring the 7B and the 8B near the measured values. The 14B's measured slowdown "
-    "of always on is not reached at any host time tried: verification beyond the roofline, largest for the 14B (T_V in "
-    "the next section), may be a part; what the rest is, is not known. The order toggle, always on, plain holds in "
-    "every cell. No constant was fitted to these results; the host times are a scan."
+    "With the roofline's times alone both W4 arms gain more than was measured. 10 to 15 ms of host time per cycle, "
+    "which the roofline leaves out, bring the 7B and the 8B near the measured values. No host time that was tried "
+    "reaches the measured slowdown of the 14B with speculation always on. Verification that costs more than the "
+    "roofline says, most of all for the 14B (T_V in the next section), may be a part of it; the rest is not known. The "
+    "order toggle, always on, plain holds in every cell. No constant was fitted to these results; the host times are a "
+    "scan."
 )
 EAGLE = (
-    "One mean tau promises all three models a quarter off and more. Acceptance falls with depth where the tail is "
-    "(not for the 14B), and verification took longer than the roofline says: with both, as published, the order is "
-    "the measured one, and the 8B loses. All three come out 7 to 9 points from what was measured. T_V was timed at "
-    "one batch, which is not stated, and is taken to cost the same beyond the roofline at all; tau by depth is of "
-    "the first five steps, the measured times of a hundred."
+    "One mean tau promises all three models a quarter less rollout time, or even less. But acceptance falls with depth "
+    "in the tail (not for the 14B), and verification took longer than the roofline says. With both as published, the "
+    "order is the measured one, and the 8B loses time. All three are 7 to 9 points away from what was measured. T_V "
+    "was timed at one batch size, which is not stated; its excess over the roofline is taken to be the same at all "
+    "batch sizes. tau by depth is from the first five steps, the measured times are from a hundred."
 )
-HOST_MS = (0, 5, 10, 15)  # of a speculation cycle: the paper's roofline leaves it out
+HOST_MS = (0, 5, 10, 15)  # host time per speculation cycle, which the paper's roofline leaves out
 
 
 @dataclass(frozen=True)
 class Target:
-    """T_T as a latency form: context is that of all requests."""
+    """T_T, the time of a plain pass, as a latency form. context: tokens of all requests together."""
 
     roofline: Roofline
 
@@ -55,14 +56,17 @@ class Target:
 
 
 def roofline(constants: dict[str, float]) -> Roofline:
-    """From the published constants: bytes, operations, microseconds a request."""
+    """The roofline of a model, from its published constants: bytes, operations, microseconds per request."""
     c = constants
     work = Work(c["W_T"], c["W_D"], c["C_dense"], c["C_attn"], c["F_eff"])
     return Roofline(work, c["BW"], c["kappa_eff"], c["eta_D"], c["c_T"] * 1e-6, c["c_D"] * 1e-6, c["c_V"] * 1e-6)
 
 
 def w4(model: Roofline, profile: Profile, toggle: bool, host_ms: float) -> ModelDrafter:
-    """The paper's drafter: gamma draft passes and a verification, switched on once they pay (eps = 0.05)."""
+    """The paper's drafter: gamma draft passes and a verification per cycle.
+
+    toggle: speculate only where it is predicted to pay (eps = 0.05). host_ms: host time per cycle.
+    """
     gamma = np.array(float(len(profile.rates)))
 
     def draft(live: float, context: float) -> float:
@@ -74,8 +78,11 @@ def w4(model: Roofline, profile: Profile, toggle: bool, host_ms: float) -> Model
     return ModelDrafter(profile, draft, verify, host_ms * 1e-3, 1.05 if toggle else 0.0)
 
 
-def lengths_of(quantiles: dict[str, int], requests: int, seed: int) -> Workload:
-    """Responses of lengths drawn between quantiles (log-linear), the shortest 1/5 of the median; prompts of 150."""
+def drawn_lengths(quantiles: dict[str, int], requests: int, seed: int) -> Workload:
+    """A workload whose lengths are drawn between quantiles (log-linear); prompts have 150 tokens.
+
+    The shortest response has 1/5 of the median.
+    """
     shares = [0.0, *map(float, quantiles)]
     values = [quantiles["0.5"] / 5, *quantiles.values()]
     drawn = np.random.default_rng(seed).random(requests)
@@ -84,7 +91,7 @@ def lengths_of(quantiles: dict[str, int], requests: int, seed: int) -> Workload:
 
 
 def change(model: Roofline, work: Workload, drafter: ModelDrafter) -> float:
-    """Rollout time with the drafter over that without, less 1, on 8 engines."""
+    """Change of rollout time by the drafter, on 8 engines: time with it / time without - 1."""
     placed = [list(range(e, len(work), 8)) for e in range(8)]
     times = Times(Target(model))
     seconds = []
@@ -99,22 +106,23 @@ def _constant(seconds: float, live: float, context: float) -> float:
 
 
 def sections(
-    task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, say: Progress
+    task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
 ) -> list[Section]:
-    """All sections; figures go to `folder`."""
+    """All sections; their figures go to `folder`."""
     constants = published["er_constants"]["data"]
     models = {name: roofline(constants[name]) for name in MODELS}
-    found = [
-        main_table(published, models, folder, say),
-        eagle(published, models, say),
-        boundary(published, models, folder),
-        adaptive(published, models),
+    return [
+        main_table(published, models, folder, progress),
+        eagle(published, models, progress),
+        toggle_boundary(published, models, folder),
+        adaptive_lengths(published, models),
+        w4_and_w8(published),
+        *efficient_ladder.sections(published, folder),
     ]
-    return [*found, w4_and_w8(published), *efficient_ladder.sections(published, folder)]
 
 
-def main_table(published: dict[str, Any], models: dict[str, Roofline], folder: Path, say: Progress) -> Section:
-    """Rollout time of W4 always on and with the toggle, against plain decoding, at 0 to 15 ms of host cost a cycle."""
+def main_table(published: dict[str, Any], models: dict[str, Roofline], folder: Path, progress: Progress) -> Section:
+    """Rollout time of W4, always on and with the toggle, against plain decoding, at several host times per cycle."""
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
     rows = published["er_main"]["data"]["rows"]
     lines, figure = [], {}
@@ -125,52 +133,54 @@ def main_table(published: dict[str, Any], models: dict[str, Roofline], folder: P
             changes = []
             for host in HOST_MS:
                 drafter = w4(model, profile, toggle, host)
-                per_step = [change(model, lengths_of(quantiles[name], 1024, seed), drafter) for seed in range(3)]
+                per_step = [change(model, drawn_lengths(quantiles[name], 1024, seed), drafter) for seed in range(3)]
                 changes.append(float(np.mean(per_step)))
             figure[f"{name}, {method}"] = (HOST_MS, [100 * c for c in changes])
             ours = " / ".join(f"{100 * c:+.1f}" for c in changes)
             lines.append(
                 Line(f"{name}, {method}, %: host 0 / 5 / 10 / 15 ms", "", f"{row['rollout_change_pct']:+.1f}", ours)
             )
-            say.note(f"{name} {method}: {ours} (paper {row['rollout_change_pct']:+.1f})")
+            progress.note(f"{name} {method}: {ours} (paper {row['rollout_change_pct']:+.1f})")
     drawn = curves(
-        folder / "er_host.png", figure, "host time a speculation cycle (ms)", "change of rollout time (%)", ""
+        folder / "er_host.png", figure, "host time per speculation cycle (ms)", "change of rollout time (%)", ""
     )
     return Section(
         "Main table: rollout time",
-        "3 rollouts a cell, means. Host time is paid in every speculation cycle; the toggle's roofline does not know.",
+        "Means of 3 rollouts per cell. Host time is paid in every speculation cycle; the roofline that the toggle asks "
+        "does not contain it.",
         lines,
         MAIN,
         [drawn],
     )
 
 
-def eagle(published: dict[str, Any], models: dict[str, Roofline], say: Progress) -> Section:
+def eagle(published: dict[str, Any], models: dict[str, Roofline], progress: Progress) -> Section:
     """EAGLE-3: tau as one mean and by depth, verification by the roofline and as it was timed."""
     rows, depth = published["er_main"]["data"]["rows"], published["er_eagle_depth"]["data"]
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
-    begins = tuple(int(bin.split("-")[0].replace("k", "000")) for bin in depth["depth_bins"])
+    begins = tuple(int(depths.split("-")[0].replace("k", "000")) for depths in depth["depth_bins"])
     lines = []
     for name, model in models.items():
         row = next(row for row in rows if row["model"] == name and row["method"] == "eagle3")
         timed = {key: value * 1e-3 for key, value in published["er_eagle_times"]["data"][name].items()}
         verify = w4(model, Profile((0.5,) * 3), False, 0).verify
+        # What the timed verification takes beyond a plain pass, and the roofline does not predict.
         beyond = timed["T_V"] - timed["T_T"] - (verify(1, 2048) - float(model.target(np.array(1.0), np.array(2048.0))))
         mean: Profile | ByDepth = constant_rate(row["tau"], 3)
         by_depth = ByDepth(begins, tuple(constant_rate(tau, 3) for tau in depth["first_five_steps"][name]))
         cells = []
         for profile, host in ((mean, 0.0), (by_depth, 0.0), (by_depth, max(0.0, beyond))):
             drafter = ModelDrafter(profile, draft=partial(_constant, timed["T_D"]), verify=verify, host=host)
-            works = [lengths_of(quantiles[name], 1024, seed) for seed in range(3)]
+            works = [drawn_lengths(quantiles[name], 1024, seed) for seed in range(3)]
             cells.append(f"{100 * float(np.mean([change(model, work, drafter) for work in works])):+.1f}")
         ours = " / ".join(cells)
         claimed = f"{row['rollout_change_pct']:+.1f}"
         lines.append(Line(f"{name}, %: mean tau / tau by depth / and {1e3 * beyond:.1f} ms of T_V", "", claimed, ours))
-        say.note(f"{name} eagle3: {ours} (paper {claimed})")
+        progress.note(f"{name} eagle3: {ours} (paper {claimed})")
     return Section(
         "EAGLE-3: acceptance by depth",
-        "Draft time as published. tau by depth: of the first five steps. T_V: what the published verification takes "
-        "beyond a plain pass and the roofline does not say. 3 rollouts a cell.",
+        "Draft time as published. tau by depth: from the first five steps. T_V: what the published verification takes "
+        "beyond a plain pass and beyond the roofline. 3 rollouts per cell.",
         lines,
         EAGLE,
     )
@@ -183,8 +193,8 @@ def largest_batch(model: Roofline, gamma: int, tau: float, context: int) -> int:
     return int(batches[gains >= 1.05].max(initial=0))
 
 
-def boundary(published: dict[str, Any], models: dict[str, Roofline], folder: Path) -> Section:
-    """Up to which batch does speculation pay?"""
+def toggle_boundary(published: dict[str, Any], models: dict[str, Roofline], folder: Path) -> Section:
+    """Up to which batch size speculation pays."""
     lines = []
     for name, model in models.items():
         for row in published["er_boundary"]["data"][name]:
@@ -192,49 +202,49 @@ def boundary(published: dict[str, Any], models: dict[str, Roofline], folder: Pat
             what = f"{name}, gamma {row['gamma']}, tau {row['tau']}: B* at S = 512 ... 8192"
             lines.append(Line(what, "", "", " ".join(map(str, ours))))
     batches = np.arange(1, 129)
-    lines_drawn = {
+    speedups = {
         name: (batches, model.speedup(batches, np.float64(2048), np.float64(7), np.float64(7.5)))  # type: ignore[arg-type]
         for name, model in models.items()
     }
     drawn = curves(
-        folder / "er_boundary.png", lines_drawn, "live requests", "predicted speedup", "gamma 7, tau 7.5, S 2048"
+        folder / "er_boundary.png", speedups, "live requests", "predicted speedup", "gamma 7, tau 7.5, S 2048"
     )
     return Section(
         "Toggle boundary", "From the published constants; the paper plots no such table.", lines, "", [drawn]
     )
 
 
-def adaptive(published: dict[str, Any], models: dict[str, Roofline]) -> Section:
-    """Fixed draft lengths and the ladder's with the toggle, 7B, at ten points of a training whose acceptance rises."""
+def adaptive_lengths(published: dict[str, Any], models: dict[str, Roofline]) -> Section:
+    """Fixed draft lengths and the ladder's, with the toggle, at ten points of the 7B's training: acceptance rises."""
     data, quantiles = published["er_adaptive"]["data"], published["er_replay"]["data"]["guessed_length_quantiles"]
-    steps = published["er_ladder"]["data"]
-    rates = efficient_ladder.rising(efficient_ladder.known_rates(steps, "Qwen2.5-7B"))
-    rungs, _ = efficient_ladder.climb(steps, rates)
+    ladder = published["er_ladder"]["data"]
+    rates = efficient_ladder.rising(efficient_ladder.known_rates(ladder, "Qwen2.5-7B"))
+    adaptive, _ = efficient_ladder.climb(ladder, rates)
     lines, model = [], models["Qwen2.5-7B"]
     for what, gammas, claimed in (
-        ("fixed, 5", [5] * len(rungs), data["fixed_5"]),
-        ("fixed, 11", [11] * len(rungs), data["fixed_11"]),
-        ("adaptive", rungs, data["adaptive"]),
+        ("fixed, 5", [5] * len(adaptive), data["fixed_5"]),
+        ("fixed, 11", [11] * len(adaptive), data["fixed_11"]),
+        ("adaptive", adaptive, data["adaptive"]),
     ):
         cells = []
         for host in (0, 10):
-            found = []
-            for step in range(5, len(rungs), 10):
+            changes = []
+            for step in range(5, len(adaptive), 10):
                 drafter = w4(model, Profile((float(rates[step]),) * gammas[step]), True, host)
-                found.append(change(model, lengths_of(quantiles["Qwen2.5-7B"], 1024, step), drafter))
-            cells.append(f"{100 * float(np.mean(found)):+.1f}")
+                changes.append(change(model, drawn_lengths(quantiles["Qwen2.5-7B"], 1024, step), drafter))
+            cells.append(f"{100 * float(np.mean(changes)):+.1f}")
         lines.append(Line(f"{what}, %: host 0 / 10 ms", "", f"{claimed:+.1f}", " / ".join(cells)))
     return Section(
         "Adaptive against fixed draft length (7B, toggle on)",
-        "Acceptance as in the ladder's training below, every tenth step.",
+        "Acceptance as in the training of the ladder's section below, at every tenth step.",
         lines,
-        "Without host time adaptive lengths are best, by less than a point; with it long drafts look best, where the "
-        "paper found 11 the worst. One rate at all positions of a draft flatters long ones.",
+        "Without host time adaptive lengths are best, by less than a point. With host time long drafts look best, "
+        "although the paper found 11 the worst. One rate at all positions of a draft flatters long drafts.",
     )
 
 
 def w4_and_w8(published: dict[str, Any]) -> Section:
-    """What the idealised draft costs and measured tau say a cycle gains at batch 1."""
+    """The speedup of a cycle at batch 1 that the idealised cost of drafts and the measured tau imply."""
     data = published["er_w4_w8"]["data"]
     lines = []
     for i, gamma in enumerate(data["tau"]["gamma"]):

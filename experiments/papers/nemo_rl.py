@@ -11,26 +11,26 @@ from das.replay.hardware import HEAD_PASS, derived
 from experiments.run.progress import Progress
 
 PREFACE = (
-    "The paper's numbers are second-hand (three public summaries that agree). Ours are computed from a model of three "
-    "parameters: rollout speedup = alpha / (c0 + c1 k), step speedup = 1 / (1 - R + R / rollout speedup), with alpha "
-    "tokens a cycle, k drafted, R the rollout's share of the step."
+    "The paper's numbers are second-hand (three public summaries that agree). Ours are computed from a model with "
+    "three parameters: rollout speedup = alpha / (c0 + c1 k), step speedup = 1 / (1 - R + R / rollout speedup). alpha: "
+    "tokens per cycle. k: drafted tokens. R: the rollout's share of the step."
 )
 
 
 def step_speedup(share: float, rollout: float) -> float:
-    """Amdahl. share: R."""
+    """Speedup of a step by Amdahl's law. share: the rollout's share R of the step. rollout: its speedup."""
     return 1 / (1 - share + share / rollout)
 
 
 def sections(
-    task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, say: Progress
+    task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
 ) -> list[Section]:
-    """All sections; figures go to `folder`."""
-    return [step_times(published), drafters(published), asynchronous(published), heatmap(published, folder)]
+    """All sections; their figures go to `folder`."""
+    return [step_times(published), drafters(published), async_lag(published), simulated_235b(published, folder)]
 
 
 def step_times(published: dict[str, Any]) -> Section:
-    """The 8B breakdown: does Amdahl explain the step from the rollout?"""
+    """The 8B breakdown: does Amdahl's law explain the step's speedup by the rollout's?"""
     data = published["nemo_step"]["data"]
     generation, total = data["rows"].index("generation"), data["rows"].index("total")
     lines = []
@@ -44,7 +44,7 @@ def step_times(published: dict[str, Any]) -> Section:
 
 
 def drafters(published: dict[str, Any]) -> Section:
-    """Cost of a cycle: implied by the measurements, and by a roofline."""
+    """The cost of a cycle, as the measurements imply it and as a roofline predicts it."""
     form = derived("B200", "8B")
 
     def cost(k: int, live: int) -> float:
@@ -70,7 +70,7 @@ def drafters(published: dict[str, Any]) -> Section:
     model = published["nemo_model"]["data"]["measured_8B_cycle_cost_per_extra_draft_token"]
     lines.append(
         Line(
-            "cycle cost a drafted token, in plain passes",
+            "cost of a cycle per drafted token, in plain passes",
             "",
             f"zero {model['zero']}, think {model['think']} (implied)",
             " ".join(f"{s:.2f}" for s in slope),
@@ -78,31 +78,32 @@ def drafters(published: dict[str, Any]) -> Section:
     )
     return Section(
         "Drafters, 8B",
-        "Ours: the published alpha with a derived B200 roofline (not measured) at 8, 64 and 256 live requests an "
+        "Ours: the published alpha, with a derived B200 roofline (not measured) at 8, 64 and 256 live requests per "
         f"engine, and {HEAD_PASS} of a plain pass for each draft pass.",
         lines,
-        "Where drafts are nearly free (few live requests) the roofline promises far more than was measured, and "
-        "longer drafts look better, where the paper found them worse. What was measured needs 0.6 to 0.8 plain passes "
-        "for every drafted token: many live requests, a slow drafting path, or host time a pass that no roofline has.",
+        "Where drafts are nearly free (few live requests) the roofline promises far more than was measured. It also "
+        "prefers longer drafts, which the paper found worse. The measurements imply 0.6 to 0.8 plain passes for every "
+        "drafted token. Many live requests, a slow drafting path, or host time per pass, which no roofline contains, "
+        "could explain that.",
     )
 
 
-def asynchronous(published: dict[str, Any]) -> Section:
-    """Lag 1: how much of the saved time is the exposed rollout's?"""
+def async_lag(published: dict[str, Any]) -> Section:
+    """Lag 1: how much of the saved time the exposed part of the rollout explains."""
     data = published["nemo_async"]["data"]
     exposed = data["exposed_generation_s"]["ar"] - data["exposed_generation_s"]["sd"]
     ours = data["step_s"]["ar"] / (data["step_s"]["ar"] - exposed)
     return Section(
         "Async, lag 1",
-        "If nothing but the exposed rollout shrank.",
+        "Ours: if nothing but the exposed rollout had shrunk.",
         [Line("step speedup", "", f"{data['step_speedup']}x", f"{ours:.2f}x")],
         f"The step shrank by {data['step_s']['ar'] - data['step_s']['sd']:.1f} s, the exposed rollout by "
         f"{exposed:.1f} s: the rest is not explained by what is published.",
     )
 
 
-def heatmap(published: dict[str, Any], folder: Path) -> Section:
-    """235B: the model's predictions, and the same with drafts that cost what was measured at 8B."""
+def simulated_235b(published: dict[str, Any], folder: Path) -> Section:
+    """235B: the model's predictions with the paper's cost of drafts, and with the cost that was measured for the 8B."""
     model = published["nemo_model"]["data"]
     c0, c1 = model["c0"], model["c1"]
     lines = []
@@ -114,14 +115,14 @@ def heatmap(published: dict[str, Any], folder: Path) -> Section:
         strict=True,
     ):
         rollout = alpha / (c0 + c1 * k)
-        dear = alpha / (c0 + model["measured_8B_cycle_cost_per_extra_draft_token"]["zero"] * k)
+        rollout_at_8b_cost = alpha / (c0 + model["measured_8B_cycle_cost_per_extra_draft_token"]["zero"] * k)
         lines.append(
             Line(
                 f"{point['gpus']} GPUs, {point['lag']}, k {k}, alpha {alpha}: rollout / step",
                 "",
                 f"{point['rollout']} / {point['step']}x",
-                f"{rollout:.2f} / {step_speedup(share, rollout):.2f}x; at 8B's measured draft cost {dear:.2f} / "
-                f"{step_speedup(share, dear):.2f}x",
+                f"{rollout:.2f} / {step_speedup(share, rollout):.2f}x; at 8B's measured draft cost "
+                f"{rollout_at_8b_cost:.2f} / {step_speedup(share, rollout_at_8b_cost):.2f}x",
             )
         )
     costs = np.linspace(0, 0.8, 41)
@@ -138,11 +139,11 @@ def heatmap(published: dict[str, Any], folder: Path) -> Section:
     grid = _heatmap(folder / "nemo_heatmap.png", c0, c1, (model["R_gen_512"], model["R_gen_2048"]))
     return Section(
         "235B-A22B, simulated by the paper",
-        f"c0 = {c0}, c1 = {c1}, R = {model['R_gen_512']} at 512 and {model['R_gen_2048']} at 2048 GPUs: solved from "
-        "the first two published points (and the last, for its R); the third is the test.",
+        f"c0 = {c0}, c1 = {c1}, R = {model['R_gen_512']} at 512 and {model['R_gen_2048']} at 2048 GPUs. They are "
+        "solved from the first two published points, and R at 2048 GPUs from the last; the third point is the test.",
         lines,
-        "The published speedups need drafting that costs 3 % of a pass a token; at the cost implied by the measured "
-        "8B runs most of them are gone (nemo_cost.png).",
+        "The published speedups need drafted tokens that cost 3 % of a pass each. At the cost that the measured 8B "
+        "runs imply, most of the speedup is gone (nemo_cost.png).",
         [grid, drawn],
     )
 
@@ -154,8 +155,8 @@ def _heatmap(path: Path, c0: float, c1: float, shares: tuple[float, float]) -> s
     from matplotlib import pyplot as plt
 
     drafted, alphas = np.arange(1, 8), np.arange(1, 9)
-    figure, both = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
-    for axes, share, gpus in zip(both, shares, (512, 2048), strict=True):
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+    for axes, share, gpus in zip(panels, shares, (512, 2048), strict=True):
         values = np.array(
             [[step_speedup(share, a / (c0 + c1 * k)) if a <= k + 1 else np.nan for k in drafted] for a in alphas]
         )
@@ -164,7 +165,7 @@ def _heatmap(path: Path, c0: float, c1: float, shares: tuple[float, float]) -> s
             for column, k in enumerate(drafted):
                 if a <= k + 1:
                     axes.text(k, a, f"{values[row, column]:.2f}", ha="center", va="center", color="white", fontsize=7)
-        axes.set(xlabel="k drafted", ylabel="alpha, tokens a cycle", title=f"step speedup, {gpus} GPUs")
+        axes.set(xlabel="k drafted", ylabel="alpha, tokens per cycle", title=f"step speedup, {gpus} GPUs")
     figure.savefig(path)
     plt.close(figure)
     return path.name

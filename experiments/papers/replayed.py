@@ -1,4 +1,4 @@
-"""What the replays of DAS's figures share: recorded text, steps made of it, arms."""
+"""What the replays of DAS's figures share: their setting, training steps cut from a workload, arms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,85 +14,67 @@ from das.replay.engine import Engine, PlainEngine
 from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
-from das.replay.workload import Workload, workload
-from experiments.recorded.rollouts import read_rollouts
-from experiments.run.errors import UserError
+from das.replay.workload import Workload
 from experiments.run.progress import Progress
 
-VARIANTS = {"steer_r1d_qwen14b_pos0to3": 4}  # prompts of each problem, one after the other
+MAX_NUM_SEQS = 256  # requests that an engine decodes at once (paper: 2,048 responses on 8 engines)
+MAX_TOKENS = 16384  # of a response (paper)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What every figure is made with. times: a pass by the paper's Fig 8."""
+    """What every figure is made with."""
 
     task: DictConfig
     budget: dict[str, Any]
     recorded: Workload
     synthesis: Synthesis
-    times: Times
-    published: dict[str, Any]
-    folder: Path
-    say: Progress
+    times: Times  # of a pass, by the paper's Fig 8
+    published: dict[str, Any]  # experiments/papers/published.json
+    folder: Path  # for figures
+    progress: Progress
 
 
-def sources(traces: Path, problems: int) -> Workload:
-    """The first problems of each recorded trace of long chains of thought, each trace with token ids of its own.
-
-    One trace has four prompts of each problem, which differ by a few words: the first of them is taken.
-    """
-    names = ("areal_deepscaler_base", "areal_nemotron_base", "steer_r1d_qwen14b_pos0to3")
-    files = [traces / f"{name}.jsonl.gz" for name in names]
-    if not all(file.exists() for file in files):
-        raise UserError(f"task.traces={traces}: the recorded traces {', '.join(names)} are not there")
-    ids, texts, offset = [], [], 0
-    for name, file in zip(names, files, strict=True):
-        (whole,) = read_rollouts(file)
-        distinct = list(dict.fromkeys(whole.problems))[:: VARIANTS.get(name, 1)]
-        chosen = set(distinct[:problems])
-        for i, problem in enumerate(whole.problems):
-            if problem in chosen:
-                ids.append(f"{name}/{problem}")
-                texts.append(whole.response(i) + offset)
-        offset += int(whole.tokens.max()) + 1
-    return workload(ids, texts)
-
-
-def steps_of(whole: Workload, steps: int, batch: int, group: int) -> list[Workload]:
-    """Training steps over a workload whose problems' responses lie in a row: epochs of batches of problems."""
+def training_steps(work: Workload, steps: int, batch: int, group: int) -> list[Workload]:
+    """Training steps of `batch` problems x the next `group` responses of each, epoch after epoch."""
     members: dict[str, list[int]] = {}
-    for i, problem in enumerate(whole.problems):
+    for i, problem in enumerate(work.problems):
         members.setdefault(problem, []).append(i)
     problems = list(members.values())
     per_epoch = len(problems) // batch
-    found = []
+    parts = []
     for step in range(steps):
-        epoch, at = divmod(step, per_epoch)
-        chosen = problems[at * batch : (at + 1) * batch]
-        found.append(whole.part([i for ids in chosen for i in ids[epoch * group : (epoch + 1) * group]]))
-    return found
+        epoch, number = divmod(step, per_epoch)
+        chosen = problems[number * batch : (number + 1) * batch]
+        parts.append(work.part([i for ids in chosen for i in ids[epoch * group : (epoch + 1) * group]]))
+    return parts
 
 
-def arm(
+def simulate_arm(
     works: Sequence[Workload],
     times: Times,
-    slots: int,
     budget: dict[str, Any] | None,
-    epoch: int,
-    most: int,
+    steps_per_epoch: int,
+    max_tokens: int = MAX_TOKENS,
     **drafter: Any,
 ) -> list[Step]:
-    """Steps of an arm on one engine; budget None: no speculation. epoch: steps until the drafter's clock moves."""
-    engine: Engine = PlainEngine(times, slots)
+    """Steps of an arm on one engine. budget None: without speculation. drafter: options of the history drafter.
+
+    The drafter's history tick moves once per epoch.
+    """
+    engine: Engine = PlainEngine(times, MAX_NUM_SEQS)
     if budget is not None:
-        history = HistoryDrafter(**drafter)
-        engine = TextEngine(times, slots, history, make_budget(budget), most)
-    return [simulate_rollout(work, [engine], [range(len(work))], (i + 1) // epoch) for i, work in enumerate(works)]
+        engine = TextEngine(times, MAX_NUM_SEQS, HistoryDrafter(**drafter), make_budget(budget), max_tokens)
+    return [
+        simulate_rollout(work, [engine], [range(len(work))], (i + 1) // steps_per_epoch) for i, work in enumerate(works)
+    ]
 
 
-def seconds(steps: Sequence[Step], first: int, last: int) -> float:
+def rollout_seconds(steps: Sequence[Step], first: int, last: int) -> float:
+    """Sum of the rollout times of steps `first` to `last`, counted from 1."""
     return sum(step.rollout_s for step in steps[first - 1 : last])
 
 
 def percent(value: float) -> str:
+    """A share as text: 0.5 is "50.0 %"."""
     return f"{100 * value:.1f} %"

@@ -309,7 +309,7 @@ def test_ladder_climbs_as_published() -> None:
 
 
 def test_similarity_counts_runs_of_tokens() -> None:
-    from experiments.papers.das_drafts import by_step, seen_before
+    from experiments.papers.das_drafts import seen_before, seen_by_step
 
     past = workload(["a", "b"], [[1, 2, 3, 4], [9, 9, 9, 9]])
     assert seen_before(workload(["a"], [[1, 2, 3, 7]]), past, 2) == pytest.approx(2 / 3)
@@ -317,4 +317,4 @@ def test_similarity_counts_runs_of_tokens() -> None:
     with pytest.raises(UserError, match="past one"):
         seen_before(workload(["c"], [[1, 2]]), past, 2)
     steps = [workload(["a"], [[1, 2, 3]]), workload(["b"], [[1, 2, 3]]), workload(["a"], [[1, 2, 4]])]
-    assert by_step(steps, 2) == ([3], [0.5])
+    assert seen_by_step(steps, 2) == ([3], [0.5])

@@ -1,0 +1,138 @@
+"""DAS (arXiv 2511.13841): Fig 10's maths step if a pass had other prices than those of Fig 8."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from analysis.report import Line, Section, curves
+from das.budget.latency_forms import Form
+from das.replay.hardware import BANDWIDTH_SHARE, GPUS, derived
+from das.replay.scale import ContextRead, CostScaled
+from das.replay.times import Times
+from das.replay.workload import Workload
+from experiments.papers.das_rollouts import STEPS_PER_EPOCH
+from experiments.papers.replayed import MAX_TOKENS, Setting, percent, simulate_arm, training_steps
+
+PRICES = (
+    "Fig 8 has one price for a live request and for a drafted token. Any cost of a pass that drafted tokens do not add "
+    "to makes them cheap by comparison. Keys and values are read once per pass, however many tokens are verified (here "
+    "at the share of bandwidth and the bytes that EfficientRollout fitted for Qwen2.5-7B on an A100). The host's time "
+    "is paid once per pass too. `What Fig 10 takes beyond` is host time per pass, fitted to the paper's plain arm "
+    "alone, as if its longest response had 16,384 tokens; nothing was fitted to its DAS arm. With it the replay saves "
+    "about what the paper plots over all steps, but less in the first epoch, where no problem has come before, and "
+    "more in the last two. The roofline is the other extreme: verifying costs nothing until a pass is compute-bound. "
+    "`Drafts for nothing` is the most that this text supports with 16 drafted tokens per pass, so 55 % would need "
+    "verification that is all but free, or text that repeats itself more."
+)
+
+
+@dataclass(frozen=True)
+class PriceList:
+    """What a pass costs."""
+
+    name: str
+    form: Form
+    fitted_host: bool = False  # plus host time per pass, so that the plain arm takes as long as the paper's
+    free_drafts: bool = False  # drafting costs nothing, and fixed drafts of 16 take the budget's place
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rollout times under a price list, epoch by epoch."""
+
+    name: str
+    none: np.ndarray  # seconds of an epoch's step without speculation
+    das: np.ndarray
+    tokens_per_pass: float
+
+
+def price_lists(setting: Setting) -> Section:
+    """Fig 10 under several price lists.
+
+    Only one of an epoch's nine batches of problems is simulated, epoch after epoch: batches hardly affect each other.
+    """
+    steps, batch = int(setting.task.maths_steps), int(setting.task.maths_batch)
+    epochs = -(-steps // STEPS_PER_EPOCH)
+    works = training_steps(setting.synthesis.make(batch, 16 * epochs, MAX_TOKENS, seed=1), epochs, batch, 16)
+    # How many of the steps belong to each epoch.
+    weights = np.array([min(STEPS_PER_EPOCH, steps - STEPS_PER_EPOCH * epoch) for epoch in range(epochs)])
+    paper = setting.published["das_fig10_time"]["data"]["arms"]
+    longest = weights @ np.array([int(work.lengths.max()) for work in works])
+    paper_line, paper_curve = published_reduction(paper)
+    lines, drawn = [paper_line], {}
+    for prices in lists(setting):
+        outcome = simulate(setting, prices, works, weights, float(np.mean(paper["verl"]["seconds"])))
+        saved = " / ".join(percent(1 - a / b) for a, b in zip(outcome.das, outcome.none, strict=True))
+        in_all = percent(1 - float((weights @ outcome.das) / (weights @ outcome.none)))
+        ours = f"{saved}; {in_all} in all, {outcome.tokens_per_pass:.2f} tokens per pass"
+        pass_ms = 1e3 * float((weights @ outcome.none) / longest)
+        lines.append(Line(f"{outcome.name}: {pass_ms:.1f} ms", replay=ours))
+        drawn[outcome.name] = np.arange(1, epochs + 1), 100 * (1 - outcome.das / outcome.none)
+        setting.progress.note(f"maths, {outcome.name}: {ours}")
+    drawn["DAS (paper)"] = np.arange(1, 5), 100 * paper_curve
+    figure = curves(
+        setting.folder / "das_reduction.png",
+        drawn,
+        "epoch",
+        "reduction of rollout time (%)",
+        "Fig 10 by price of a pass",
+    )
+    return Section(
+        "Fig 10 under other prices of a pass",
+        f"{batch} problems x 16 on one engine, once per epoch. Each line gives the mean time of a pass without drafts, "
+        f"and the reduction of rollout time in epochs 1 / 2 / 3 / 4 and in all {steps} steps. Drafts for nothing: "
+        "fixed drafts of 16.",
+        lines,
+        PRICES,
+        [figure],
+    )
+
+
+def lists(setting: Setting) -> Sequence[PriceList]:
+    """The price lists, the paper's own first."""
+    fig8 = setting.times.form
+    bytes_per_token = setting.published["er_constants"]["data"]["Qwen2.5-7B"]["kappa_eff"]  # keys and values read
+    reading = ContextRead(fig8, bytes_per_token / (GPUS["H100"].bandwidth * BANDWIDTH_SHARE))
+    roofline = derived("H100", "7B")
+    return (
+        PriceList("Fig 8", fig8),
+        PriceList("Fig 8 + keys and values read", reading),
+        PriceList("the same + what Fig 10 takes beyond", reading, fitted_host=True),
+        PriceList("roofline of an H100 (derived)", roofline),
+        PriceList("the roofline + what Fig 10 takes beyond", roofline, fitted_host=True),
+        PriceList("Fig 8, drafts for nothing", CostScaled(fig8, 0.0), free_drafts=True),
+    )
+
+
+def simulate(
+    setting: Setting, prices: PriceList, works: Sequence[Workload], weights: np.ndarray, paper_s: float
+) -> Outcome:
+    """Both arms under a price list. weights: steps that each of `works` stands for. paper_s: the plain arm's mean."""
+    times = Times(prices.form, draft_request=0.0 if prices.free_drafts else setting.times.draft_request)
+    longest = np.array([int(work.lengths.max()) for work in works])
+    none = np.array([step.rollout_s for step in simulate_arm(works, times, None, 1)])
+    name = prices.name
+    if prices.fitted_host:  # per pass of the paper's plain rollouts, if its longest response had 16,384 tokens
+        beyond = paper_s / MAX_TOKENS - float((weights @ none) / (weights @ longest))
+        times = replace(times, host=max(0.0, beyond))
+        none = none + longest * times.host
+        name += f", {1e3 * beyond:.1f} ms per pass"
+    budget = {"name": "fixed", "tokens": 16} if prices.free_drafts else setting.budget
+    steps = simulate_arm(works, times, budget, 1)
+    tokens_per_pass = weights @ [s.tokens for s in steps] / (weights @ [s.passes for s in steps])
+    return Outcome(name, none, np.array([step.rollout_s for step in steps]), tokens_per_pass)
+
+
+def published_reduction(paper: dict[str, Any]) -> tuple[Line, np.ndarray]:
+    """The paper's line, and its reduction in each of the four epochs."""
+    nine = STEPS_PER_EPOCH
+    totals = {
+        name: [sum(paper[name]["seconds"][nine * epoch : nine * epoch + nine]) for epoch in range(4)]
+        for name in ("das", "verl")
+    }
+    by_epoch = [1 - a / b for a, b in zip(totals["das"], totals["verl"], strict=True)]
+    in_all = percent(1 - sum(totals["das"]) / sum(totals["verl"]))
+    plotted = f"{' / '.join(percent(value) for value in by_epoch)}; {in_all} in all"
+    return Line("the paper: 27.1 ms at least", plotted, "more than 50 %"), np.array(by_epoch)

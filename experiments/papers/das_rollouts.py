@@ -1,0 +1,217 @@
+"""DAS (arXiv 2511.13841): rollout times of maths (Figs 10, 4, 1) and code (Figs 11-13)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis import read
+from analysis.report import Line, Section, curves
+from das.replay.cluster import Step
+from das.replay.workload import Workload
+from experiments.papers.replayed import MAX_TOKENS, Setting, percent, rollout_seconds, simulate_arm, training_steps
+
+STEPS_PER_EPOCH = 9  # maths: 1,209 problems / 128 per step
+RANGES = ((1, 1), (1, 9), (10, 18), (19, 27), (1, 24), (25, 30), (1, 30))  # steps of Fig 10 that are summed up
+FIG10 = (
+    "The paper saves 50 % from step 1 on. Recorded text at Fig 8's prices supports less. It supports least in the "
+    "first epoch, when drafts can only come from the response itself and its siblings, and more once problems come "
+    "again. "
+    "The price limits it most: Fig 8 charges 28 us for every token of a pass, so at 256 live requests a drafted token "
+    "costs as much as an emitted one, and only likely ones pay. Fig 8 cannot be the whole price of the paper's engine: "
+    "by Fig 8 a pass of 256 requests takes 15 ms, but 443.6 s a step are 27 ms a pass even if the longest response had "
+    "all 16,384 tokens. The section on other prices below tries what the rest may be. The text is the other limit (see "
+    "Cold start). Seconds differ also because our responses are shorter than the paper's."
+)
+CODE = (
+    "DeepCoder has 24K problems, so none comes twice in 50 steps, and both gain from the response's own text and its "
+    "siblings alone. Ours gain more: with 16 live requests a pass costs its fixed price, and drafts are nearly free. "
+    "Fig 8 leaves out what an engine pays for speculating at all (bookkeeping, drafting on the host), and our text is "
+    "maths, not code. Which of the two explains the difference cannot be told from here."
+)
+
+
+def engine_reduction(run: str | None, with_: str, without: str) -> str:
+    """Reduction of rollout time in a comparison on the real engine, from its metrics; "" without a run.
+
+    with_, without: the arms with and without speculation.
+    """
+    if run is None:
+        return ""
+    total: dict[str, float] = {}
+    for row in read.metrics(Path(run)):
+        total[row["arm"]] = total.get(row["arm"], 0.0) + row["rollout_s"]
+    if not {with_, without} <= total.keys():
+        return f"no arm {' or '.join({with_, without} - total.keys())} in task.engine_run"
+    return percent(1 - total[with_] / total[without])
+
+
+def reductions(
+    arms: dict[str, list[Step]],
+    paper: dict[str, Any],
+    ranges: Sequence[tuple[int, int]],
+    with_: str,
+    without: str = "none",
+) -> list[Line]:
+    """A line per range of steps: the reduction of rollout time that the paper plots, and ours.
+
+    paper: the digitised figure. with_, without: the arms that are compared.
+    """
+    names = {"none": "verl", "das": "das", "unlimited": "das_unlimited"}  # ours -> the paper's
+    lines = []
+    for first, last in ranges:
+        plotted = ours = ""
+        drafted, plain = (paper["arms"][names[name]]["seconds"][first - 1 : last] for name in (with_, without))
+        if len(drafted) == len(plain) == last - first + 1:
+            plotted = percent(1 - sum(drafted) / sum(plain))
+        if last <= len(arms[with_]):
+            ours = percent(1 - rollout_seconds(arms[with_], first, last) / rollout_seconds(arms[without], first, last))
+        lines.append(Line(f"{with_} against {without}, steps {first}-{last}: reduction", plotted, "", ours))
+    return lines
+
+
+def simulate_arms(
+    setting: Setting,
+    names: Sequence[str],
+    works: Sequence[Workload],
+    steps_per_epoch: int,
+    max_tokens: int,
+    title: str,
+) -> dict[str, list[Step]]:
+    """Steps of each arm: none, das (with the configured budget), unlimited. Prints a line per arm."""
+    budgets = {"none": None, "das": setting.budget, "unlimited": {"name": "unlimited", "tokens": 64}}
+    arms = {}
+    for name in names:
+        arms[name] = simulate_arm(works, setting.times, budgets[name], steps_per_epoch, max_tokens)
+        mean = rollout_seconds(arms[name], 1, len(works)) / len(works)
+        setting.progress.note(f"{title}, {name}: {mean:.1f} s per step, {tokens_per_pass(arms[name]):.2f} tokens/pass")
+    return arms
+
+
+def tokens_per_pass(steps: Sequence[Step]) -> float:
+    """Emitted tokens per target pass of a request, over all steps."""
+    return sum(step.tokens for step in steps) / sum(step.passes for step in steps)
+
+
+def accepted_per_pass(steps: Sequence[Step]) -> float:
+    """Accepted tokens per target pass of a request, over all steps."""
+    return sum(step.accepted for step in steps) / sum(step.passes for step in steps)
+
+
+def maths(setting: Setting) -> list[Section]:
+    """Figs 10, 4 and 1. The paper has 128 x 16 responses on 8 engines, so one engine has 16 problems x 16."""
+    steps, batch = int(setting.task.maths_steps), int(setting.task.maths_batch)
+    epochs = -(-steps // STEPS_PER_EPOCH)
+    made = setting.synthesis.make(STEPS_PER_EPOCH * batch, 16 * epochs, MAX_TOKENS, seed=1)
+    works = training_steps(made, steps, batch, 16)
+    arms = simulate_arms(setting, ("none", "das"), works, STEPS_PER_EPOCH, MAX_TOKENS, "maths")
+    return [rollout_times(setting, works, arms), live_requests(setting, arms)]
+
+
+def rollout_times(setting: Setting, works: Sequence[Workload], arms: dict[str, list[Step]]) -> Section:
+    """Figs 10 and 4: rollout time of every step, and accepted tokens."""
+    steps, task = len(works), setting.task
+    paper = setting.published["das_fig10_time"]["data"]
+    lines = reductions(arms, paper, RANGES, "das")
+    lines[4] = replace(lines[4], claimed="more than 50 %")
+    lines[-1] = replace(lines[-1], engine=engine_reduction(task.engine_run, "das", "none"))
+    first_and_last = (arms["das"][:STEPS_PER_EPOCH], arms["das"][-STEPS_PER_EPOCH:])
+    accepted = Line(
+        "accepted per pass, das, first / last 9 steps (Fig 4: steps 0-100 / 700-800)",
+        "2.5 / 4.3",
+        "",
+        " / ".join(f"{accepted_per_pass(part):.2f}" for part in first_and_last),
+    )
+    numbers = np.arange(1, steps + 1)
+    figure = curves(
+        setting.folder / "das_fig10.png",
+        {
+            "none": (numbers, [step.rollout_s for step in arms["none"]]),
+            "das": (numbers, [step.rollout_s for step in arms["das"]]),
+            "veRL (paper)": (paper["arms"]["verl"]["step"], paper["arms"]["verl"]["seconds"]),
+            "DAS (paper)": (paper["arms"]["das"]["step"], paper["arms"]["das"]["seconds"]),
+        },
+        "training step",
+        "rollout time (s)",
+        "Fig 10: maths",
+    )
+    lengths = np.concatenate([work.lengths for work in works])
+    return Section(
+        f"Fig 10 and Fig 4: maths, {steps} steps",
+        f"{task.maths_batch} problems x 16 on one engine of 8, 9 steps per epoch, budget {setting.budget['name']}, "
+        f"responses of {lengths.mean():.0f} tokens on average, {lengths.max()} at most.",
+        [*lines, accepted],
+        FIG10,
+        [figure],
+    )
+
+
+def live_requests(setting: Setting, arms: dict[str, list[Step]]) -> Section:
+    """Fig 1: live requests in the first step, over time."""
+    timelines = {name: arms[name][0].timelines[0] for name in ("none", "das")}
+    ends = {name: timeline["time_s"][-1] for name, timeline in timelines.items()}
+    drawn = {
+        name: (timeline["time_s"] / ends["none"], timeline["live"] / timeline["live"][0])
+        for name, timeline in timelines.items()
+    }
+    paper = setting.published["das_fig1"]["data"]
+    drawn |= {
+        "veRL (paper)": (np.array(paper["time"]) / 220, np.array(paper["verl"]) / 128),
+        "DAS (paper)": (np.array(paper["das_time"]) / 220, np.array(paper["das"]) / 128),
+    }
+    figure = curves(
+        setting.folder / "das_fig1.png",
+        drawn,
+        "time / rollout time without speculation",
+        "share of requests live",
+        "Fig 1",
+    )
+    return Section(
+        "Fig 1: live requests in one rollout",
+        "Step 1 of the section above. Both axes are relative.",
+        [Line("end of DAS / end without", f"{110 / 220:.2f}", "", f"{ends['das'] / ends['none']:.2f}")],
+        figures=[figure],
+    )
+
+
+def code(setting: Setting) -> list[Section]:
+    """Figs 11-13. The paper has 32 x 8 on 16 engines, so one engine has 2 problems x 8; no problem comes twice."""
+    return [
+        code_section(
+            setting, "Figs 11 and 12: code", "das_fig12", "about 25 %", 2, 16384, ("none", "das", "unlimited")
+        ),
+        code_section(setting, "Fig 13 left: 8k cap", "das_fig13_8k", "over 30 %", 2, 8192, ("none", "das")),
+        code_section(setting, "Fig 13 right: batch 16", "das_fig13_batch16", "similar", 1, 16384, ("none", "das")),
+    ]
+
+
+def code_section(
+    setting: Setting, title: str, figure: str, claimed: str, batch: int, max_tokens: int, names: Sequence[str]
+) -> Section:
+    """One figure of code. figure: its key in published.json. claimed: what the paper's text says about the reduction.
+
+    batch: problems per step on one engine. names: the arms.
+    """
+    steps = int(setting.task.code_steps)
+    works = training_steps(setting.synthesis.make(steps * batch, 8, max_tokens, seed=2), steps, batch, 8)
+    arms = simulate_arms(setting, names, works, steps, max_tokens, title)
+    paper = setting.published[figure]["data"]
+    plotted_steps = min(len(series["seconds"]) for series in paper["arms"].values())
+    ranges = [(1, min(steps, plotted_steps))]
+    lines = [replace(line, claimed=claimed) for line in reductions(arms, paper, ranges, "das")]
+    if "unlimited" in names:
+        lines += reductions(arms, paper, ranges, "unlimited")
+        measured = engine_reduction(setting.task.engine_run, "das", "das_unlimited")
+        against_unlimited = reductions(arms, paper, ranges, "das", "unlimited")
+        lines += [replace(line, claimed="up to 15 %", engine=measured) for line in against_unlimited]
+    drafting = [f"{name} {tokens_per_pass(arms[name]):.2f}" for name in names if name != "none"]
+    lines.append(Line("tokens per pass", replay=", ".join(drafting)))
+    return Section(
+        title,
+        f"{batch} problems x 8 on one engine of 16, {steps} steps, no problem twice, at most {max_tokens} tokens. The "
+        "text is recorded maths, because no recorded code was at hand.",
+        lines,
+        CODE,
+    )
