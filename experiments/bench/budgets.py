@@ -23,9 +23,11 @@ from omegaconf import DictConfig, OmegaConf
 from analysis.budgets_figure import budgets_figure
 from das.budget import least_squares
 from experiments.bench.budget_cost import cost_us
-from experiments.harness import setup
+from experiments.harness.config import run_config
+from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.lock_step import expect, tell
-from experiments.harness.rolls import tokenized
+from experiments.harness.policies import policy_directory
+from experiments.harness.rollout_steps import tokenized
 from experiments.run.errors import RunFailed, UserError, compose_config
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
@@ -49,7 +51,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     workloads = {f"live_{live}": workload(config, int(live), hopeless=False) for live in task.live}
     if task.hopeless:
         workloads["hopeless"] = workload(config, int(task.hopeless_live), hopeless=True)
-    budgets = {label: setup.engine_settings(checked, "unnamed").budget for label, checked in arms.items()}
+    budgets = {label: engine_settings(run_config(checked), "unnamed").budget for label, checked in arms.items()}
     progress = Progress(int(task.steps), len(arms) * len(workloads))
     run_folder = RunFolder(Path(folder), config)
     costs = {label: {str(n): cost_us(budgets[label], int(n)) for n in task.cost_live} for label in labels}
@@ -60,7 +62,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         progress.note(f"result: {run_folder.write_result({'cost_us': costs})}")
         return
     slots = max(int(w["live"]) for w in workloads.values())
-    policy = setup.policy_directory(config, progress.note)
+    policy = policy_directory(run_config(config), progress.note)
     progress.note(f"starting 2 engines; {', '.join(arms)} on {', '.join(workloads)}; logs in {folder}")
     rows: list[dict[str, Any]] = []
     for hopeless in (False, True):
@@ -223,14 +225,14 @@ def _engine_process(containers: dict[str, Any], policy: str, slots: int, log: Pa
 
 def _serve(configs: dict[str, DictConfig], policy: str, slots: int, pipe: Connection) -> None:
     first = next(iter(configs.values()))
-    setup.prepare(first)
+    prepare_process(run_config(first))
     from vllm import SamplingParams
 
     from das.budget import make_budget
     from das.engine.build import build_engine
     from das.engine.rollout import request_seed, roll_out, rollout_row
 
-    settings = {label: setup.engine_settings(config, policy) for label, config in configs.items()}
+    settings = {label: engine_settings(run_config(config), policy) for label, config in configs.items()}
     widest = max(settings.values(), key=lambda own: make_budget(own.budget).max_draft_tokens)
     llm = build_engine(widest, max_num_seqs=slots)
     problems_of: dict[str, list[tuple[str, Any]]] = {}
@@ -244,7 +246,7 @@ def _serve(configs: dict[str, DictConfig], policy: str, slots: int, pipe: Connec
         if name not in problems_of:
             data = OmegaConf.merge(first, {"data": {"problems": asked["problems"]}})
             assert isinstance(data, DictConfig)
-            problems_of[name] = tokenized(data, policy)
+            problems_of[name] = tokenized(run_config(data), policy)
         known, groups = problems_of[name], asked["live"] // asked["siblings"]
         batch = [
             known[i % len(known)] for i in range(step * groups, (step + 1) * groups) for _ in range(asked["siblings"])

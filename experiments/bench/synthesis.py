@@ -20,7 +20,8 @@ from das.replay.synthesis import fitted_run, half_changed
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
-from experiments.harness import setup
+from experiments.harness.config import run_config
+from experiments.harness.validate import check
 from experiments.papers.replayed import VARIANTS
 from experiments.recorded.latency_files import step_table
 from experiments.recorded.rollouts import grouped, read_rollouts
@@ -36,7 +37,7 @@ FITTED = 0  # seed of the fit; 1, 2 ... judge
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Fit and judge each trace, print a line a budget, write result.json."""
-    setup.check(config)
+    check(run_config(config))
     task = config.task
     at_least_one(task, "problems", "responses", "group", "fixed", "seeds")
     if not task.traces:

@@ -80,7 +80,7 @@ class EngineConfig:
 
     max_model_len: int  # tokens, prompt and response
     threads: int  # of engine and trainer on the CPU
-    kv_cache_gib: float
+    kv_cache_gib: int
     batch_invariant: bool
     processes: int  # processes that train together
     launch: str  # the launcher of several processes: python -m LAUNCH run.py ...
@@ -155,37 +155,32 @@ def run_config(composed: DictConfig) -> RunConfig:
     """Check the values of Hydra's config and make dataclasses of it. Raises UserError in one line."""
     check_values(composed)
     resolved = plain(composed)
-    engine, drafter = resolved["engine"], resolved["drafter"]
-    return _group(
+    data, trainer, engine, drafter = (resolved[name] for name in ("data", "trainer", "engine", "drafter"))
+    engine_only = {key: value for key, value in engine.items() if key not in ENGINE_PROCESS}
+    options = {key: value for key, value in drafter.items() if key != "unit"}
+    return _make(
         RunConfig,
         "",
         resolved,
-        arm=_group(ArmConfig, "arm", resolved["arm"]),
-        policy=_group(PolicyConfig, "policy", resolved["policy"]),
-        data=_group(DataConfig, "data", resolved["data"], settings=resolved["data"]),
-        reward=_group(RewardConfig, "reward", resolved["reward"]),
-        trainer=_group(TrainerConfig, "trainer", resolved["trainer"], arguments=resolved["trainer"]),
-        engine=_group(
-            EngineConfig,
-            "engine",
-            engine,
-            settings={key: value for key, value in engine.items() if key not in ENGINE_PROCESS},
-        ),
-        drafter=_group(
-            DrafterConfig,
-            "drafter",
-            drafter,
-            options={key: value for key, value in drafter.items() if key != "unit"},
-        ),
-        checkpoint=_group(CheckpointConfig, "checkpoint", resolved["checkpoint"]),
+        arm=_make(ArmConfig, "arm", resolved["arm"]),
+        policy=_make(PolicyConfig, "policy", resolved["policy"]),
+        data=_make(DataConfig, "data", data, settings=data),
+        reward=_make(RewardConfig, "reward", resolved["reward"]),
+        trainer=_make(TrainerConfig, "trainer", trainer, arguments=trainer),
+        engine=_make(EngineConfig, "engine", engine, settings=engine_only),
+        drafter=_make(DrafterConfig, "drafter", drafter, options=options),
+        checkpoint=_make(CheckpointConfig, "checkpoint", resolved["checkpoint"]),
         resolved=resolved,
     )
 
 
-def _group(kind: type[Group], name: str, values: Settings, **made: Any) -> Group:
-    """The dataclass `kind` from a group's values. `made`: fields that are not a setting as it is."""
-    found = {field.name: values[field.name] for field in fields(kind) if field.name in values} | made  # type: ignore[arg-type]
+def _make(kind: type[Group], group: str, settings: Settings, **made: Any) -> Group:
+    """The dataclass `kind` with a group's settings of the same names, and `made`: fields that are no such setting."""
+    values = {**settings, **made}
+    known: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
-        if field.name not in found and field.default is MISSING:
-            raise UserError(f"{name}.{field.name}".lstrip(".") + " is missing from the config: configs/ has its default")
-    return kind(**found)
+        if field.name in values:
+            known[field.name] = values[field.name]
+        elif field.default is MISSING:
+            raise UserError(f"{group}.{field.name} is missing; configs/{group} shows its default".lstrip("."))
+    return kind(**known)

@@ -1,21 +1,21 @@
-"""The arm's engine: its settings, the environment it needs, and the order in which requests get slots."""
+"""The arm's engine: its settings, what its process needs, and the order in which requests are handed to it."""
 
 from pathlib import Path
 
 from das.budget import make_budget
 from das.budget.schedule import LongestFirst
 from das.drafter import HistoryDrafter
-from das.engine.build import EngineSettings, prepare_environment
+from das.engine.build import EngineSettings
+from das.engine.install import install
 from das.training import ranks
 from experiments.harness.config import RunConfig
 from experiments.harness.validate_policy import check_history
 from experiments.run.errors import UserError, reading
 
 
-def prepare(config: RunConfig) -> None:
-    """Set threads and environment for the engine. Call it before vLLM or TRL is imported."""
-    engine = config.engine
-    prepare_environment(engine.kv_cache_gib, engine.threads, engine.batch_invariant)
+def prepare_process(config: RunConfig) -> None:
+    """Set threads and environment for the engine, and patch vLLM. Call it before vLLM or TRL is imported."""
+    install(config.engine.kv_cache_gib, config.engine.threads, config.engine.batch_invariant)
 
 
 def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
@@ -53,7 +53,7 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
 
 
 def make_schedule(name: str) -> LongestFirst | None:
-    """The order in which requests get slots, by its name in configs/; None: as they are given.
+    """The order in which requests are handed to the engine, by its name in configs/. None: as they are given.
 
     Raises UserError for an unknown name.
     """

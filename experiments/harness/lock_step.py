@@ -127,8 +127,8 @@ def tell(pipe: Connection, message: Any) -> None:
 def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
     """The value of an arm's next message, which must be of this kind.
 
-    name: the arm's. folder: the comparison's. Raises UserError if the arm refused its input, RunFailed if it failed, was
-    killed, or sent a message of another kind.
+    name: the arm's. folder: the comparison's.
+    Raises UserError if the arm refused its input, RunFailed if it failed, was killed, or sent another kind of message.
     """
     log = folder / "arms" / name / "log.txt"
     try:

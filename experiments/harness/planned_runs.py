@@ -1,7 +1,7 @@
 """The runs that an experiment needs: planned in configs/experiment, made once, kept, and written up as a section.
 
-A run is a plain command of run.py. It is kept under a name made from its overrides, so that experiments share runs and a
-finished run is not made again.
+A run is a plain command of run.py. It is kept under a name made from its overrides, so that experiments share runs
+and a finished run is not made again.
 """
 
 import hashlib
@@ -107,7 +107,7 @@ def section_folder(experiment: Experiment, profile: str) -> str:
 
 
 def make(runs: Sequence[Run], store: Path, progress: Progress) -> dict[Run, str]:
-    """Make the runs that are missing in `store`, each in a process of its own. Returns the failed ones with the reason."""
+    """Make the runs that are missing in `store`, each in its own process. Returns the failed ones with the reason."""
     distinct = list(dict.fromkeys(runs))
     missing = [run for run in distinct if not run.finished(store)]
     if len(missing) < len(distinct):

@@ -218,4 +218,5 @@ def changed_versions(folder: Path) -> str:
     ]
     if not changed:
         return ""
-    return f"packages have changed since this run began, so numbers may differ in the last bits: {', '.join(sorted(changed))}"
+    listed = ", ".join(sorted(changed))
+    return f"packages have changed since this run began, so numbers may differ in the last bits: {listed}"

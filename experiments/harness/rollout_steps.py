@@ -6,9 +6,10 @@ from typing import Any
 
 from das.engine.build import build_engine
 from das.engine.rollout import Rollout, request_seed, roll_out, rollout_row
-from experiments.harness import engine, sizes
+from experiments.harness import sizes
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset
+from experiments.harness.engine import engine_settings, make_schedule, prepare_process
 from experiments.harness.step_record import record_step
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -47,16 +48,13 @@ def tokenized(config: RunConfig, policy: str) -> list[tuple[str, Prompt]]:
         )
         return ids
 
-    return [
-        (row["problem_id"], {"prompt_token_ids": token_ids(row["prompt"])}) for row in dataset(config, policy)
-    ]
+    return [(row["problem_id"], {"prompt_token_ids": token_ids(row["prompt"])}) for row in dataset(config, policy)]
 
 
 def batches(config: RunConfig, problems: list[tuple[str, Prompt]], steps: int) -> Iterator[Batch]:
     """The requests of each step. Every epoch goes through the problems in the same order."""
     per_step = config.problems_per_step
     steps_per_epoch = sizes.steps_per_epoch(len(problems), per_step)
-    steps_per_tick = sizes.steps_per_history_tick(config.drafter.unit, steps_per_epoch)
     for step in range(steps):
         first = step % steps_per_epoch * per_step
         siblings = range(config.trainer.num_generations)
@@ -64,19 +62,21 @@ def batches(config: RunConfig, problems: list[tuple[str, Prompt]], steps: int) -
         yield Batch(
             problems=[problem_id for problem_id, _ in requests],
             prompts=[prompt for _, prompt in requests],
-            next_history_tick=(step + 1) // steps_per_tick,
+            next_history_tick=sizes.history_tick(config.drafter.unit, step + 1, steps_per_epoch),
         )
 
 
-def roll_out_steps(run: RolloutRun, llm: Any, problems: list[tuple[str, Prompt]]) -> Iterator[tuple[list[Any], Rollout]]:
+def roll_out_steps(
+    run: RolloutRun, llm: Any, problems: list[tuple[str, Prompt]]
+) -> Iterator[tuple[list[Any], Rollout]]:
     """Roll out step after step. Yields vLLM's outputs and the measured Rollout of each."""
-    from vllm import SamplingParams  # after engine.prepare: vLLM reads the environment
+    from vllm import SamplingParams  # after prepare_process: vLLM reads the environment
 
     config = run.config
     parameters = SamplingParams(
         temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=run.logprobs
     )
-    schedule = engine.make_schedule(config.schedule)
+    schedule = make_schedule(config.schedule)
     for step, batch in enumerate(batches(config, problems, run.steps)):
         seeds = [request_seed(config.seed, step, index) for index in range(len(batch.prompts))]
         yield roll_out(
@@ -94,8 +94,8 @@ def roll_out_steps(run: RolloutRun, llm: Any, problems: list[tuple[str, Prompt]]
 
 def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
     """Build the engine, roll out and record every step. Returns the rows of metrics.jsonl."""
-    engine.prepare(run.config)
-    llm = build_engine(engine.engine_settings(run.config, run.policy))
+    prepare_process(run.config)
+    llm = build_engine(engine_settings(run.config, run.policy))
     problems = tokenized(run.config, run.policy)
     steps_per_epoch = sizes.steps_per_epoch(len(problems), run.config.problems_per_step)
     rows = []

@@ -20,6 +20,9 @@ def steps_per_epoch(num_problems: int, problems_per_step: int) -> int:
     return max(1, num_problems // problems_per_step)
 
 
-def steps_per_history_tick(unit: str, steps_per_epoch: int) -> int:
-    """Steps after which the drafter's window moves by one. unit: what the window counts, `epoch` or `step`."""
-    return steps_per_epoch if unit == "epoch" else 1
+def history_tick(unit: str, steps: int, steps_per_epoch: int) -> int:
+    """What the drafter's window has counted after so many steps. unit: what it counts, `epoch` or `step`.
+
+    das.training.generation counts the same way while it trains.
+    """
+    return steps // steps_per_epoch if unit == "epoch" else steps

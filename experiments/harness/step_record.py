@@ -7,9 +7,7 @@ from das.engine.rollout import Rollout
 from experiments.run.run_folder import RunFolder
 
 
-def record_step(
-    run_folder: RunFolder, row: dict[str, Any], rollout: Rollout, rewards: Sequence[float | None]
-) -> None:
+def record_step(run_folder: RunFolder, row: dict[str, Any], rollout: Rollout, rewards: Sequence[float | None]) -> None:
     """Write a step's files. The row of metrics.jsonl comes last: a step that has one is complete."""
     passes = {key: value for key, value in rollout.report.items() if key.startswith(("step_", "pass_"))}
     run_folder.add_rollout(row["step"], response_rows(rollout, rewards))
@@ -19,9 +17,7 @@ def record_step(
 
 def response_rows(rollout: Rollout, rewards: Sequence[float | None]) -> list[dict[str, Any]]:
     """One row a response: the format of recorded traces, and what the response cost."""
-    responses = zip(
-        rollout.problems, rewards, rollout.finish_reasons, rollout.responses, rollout.requests, strict=True
-    )
+    responses = zip(rollout.problems, rewards, rollout.finish_reasons, rollout.responses, rollout.requests, strict=True)
     return [
         {
             "problem_id": problem,

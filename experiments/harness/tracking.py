@@ -4,6 +4,7 @@ An outage of W&B neither stops nor delays training. metrics.jsonl has every row,
 """
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Tracker:
 
         run_id = run_id or earlier_run(folder)
         meta = json.loads((folder / "meta.json").read_text())
-        start = partial(
+        start: Callable[..., Any] = partial(
             wandb.init,
             project=config.wandb_project,
             id=run_id,
@@ -92,7 +93,9 @@ class Tracker:
             try:
                 self.run.log({**values, "alarms": len(row["alarms"])}, step=int(row["step"]))
             except ConnectionError as error:
-                self._trouble.append(f"W&B's own process has ended ({error}): from now on metrics.jsonl alone has the rows")
+                self._trouble.append(
+                    f"W&B's own process has ended ({error}): from now on metrics.jsonl alone has the rows"
+                )
                 self.run = None
         trouble, self._trouble = self._trouble, []
         return trouble

@@ -1,6 +1,6 @@
 """Train one arm: GRPO with the arm's drafts, leaving a run folder.
 
-transformers, TRL and vLLM are imported inside functions, after `engine.prepare`: they read the environment when they
+transformers, TRL and vLLM are imported inside functions, after `prepare_process`: they read the environment when they
 are imported, and the parent of a comparison, which imports this module too, needs none of them.
 """
 
@@ -19,9 +19,10 @@ from das.engine.rollout import Rollout
 from das.training import checkpoint, ranks
 from das.training.digests import optimizer_digest, weights_digest
 from das.training.turns import Turns
-from experiments.harness import engine, resume, sizes
+from experiments.harness import resume
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset
+from experiments.harness.engine import engine_settings, make_schedule, prepare_process
 from experiments.harness.reward import make_reward
 from experiments.harness.step_record import record_step
 from experiments.harness.tracking import Tracker
@@ -64,10 +65,11 @@ class TrainerParts:
 def train_arm(run: ArmRun) -> None:
     """Train the arm; final.json holds what the identity verdict needs beyond metrics.jsonl.
 
-    With several ranks all of them take part. The main one alone writes, but each rank saves its own part of the history.
+    With several ranks all of them take part. Only the main one writes files, except that each rank saves its own part
+    of the history.
     Raises RunFailed if a drafting arm drafted nothing, UserError for a checkpoint of other weights or data.
     """
-    engine.prepare(run.config)
+    prepare_process(run.config)
     parts = trainer_parts(run)
     recorded = run.config.with_problems(len(parts.rows))
     run_folder = RunFolder(run.folder, recorded.resolved) if ranks.is_main() else None
@@ -93,7 +95,7 @@ def trainer_parts(run: ArmRun) -> TrainerParts:
     from das.training.resumable_trainer import Checkpoints
 
     config = run.config
-    settings = engine.engine_settings(config, run.policy)
+    settings = engine_settings(config, run.policy)
     arguments = grpo_arguments(config, run.folder)
     rows = dataset(config, run.policy)
     model = AutoModelForCausalLM.from_pretrained(
@@ -145,19 +147,17 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
     from das.training.trainer import SpeculativeGRPOTrainer
 
     config = run.config
-    steps_per_epoch = sizes.steps_per_epoch(len(parts.rows), config.problems_per_step)
-    steps_per_tick = sizes.steps_per_history_tick(config.drafter.unit, steps_per_epoch)
     trainer = SpeculativeGRPOTrainer(
         model=parts.model,
         processing_class=AutoTokenizer.from_pretrained(run.policy, trust_remote_code=False),
         train_dataset=parts.rows,
-        args_=parts.arguments,
+        args=parts.arguments,
         reward=parts.reward,
         engine=parts.engine,
         checkpoints=parts.checkpoints,
         turns=run.turns,
-        schedule=engine.make_schedule(config.schedule),
-        clock=lambda step: step // steps_per_tick,
+        schedule=make_schedule(config.schedule),
+        history_unit=config.drafter.unit,
         on_step=log.on_step,
         callbacks=list(run.callbacks),
     )

@@ -62,7 +62,9 @@ def _not_loadable(folder: Path, max_model_len: int) -> str:
     if tokens > vocabulary:
         return f"the tokenizer knows {tokens} tokens, the policy {vocabulary}: they belong to different models"
     if max_model_len > context:
-        return f"it holds at most {context} tokens (max_position_embeddings): lower engine.max_model_len={max_model_len}"
+        return (
+            f"it holds at most {context} tokens (max_position_embeddings): lower engine.max_model_len={max_model_len}"
+        )
     return ""
 
 
@@ -93,5 +95,5 @@ def check_history(path: Path, policy: str) -> None:
         largest = int(arrays["tokens"].max(initial=0))
     if largest >= vocabulary:
         raise UserError(
-            f"drafter.warm={path} holds token {largest}, but the policy knows {vocabulary} tokens: another policy wrote it"
+            f"drafter.warm={path} holds token {largest}, the policy knows {vocabulary}: it belongs to another policy"
         )

@@ -12,8 +12,8 @@ def variants(vary: Mapping[str, Any]) -> dict[str, list[str]]:
     """Name of an arm -> its overrides.
 
     {"drafter": {"window": [1, 4]}} gives the arms window_1 and window_4. A list in place of a config group,
-    {"budget": ["fixed", "classes"]}, gives the arms fixed and classes. Raises UserError for values that are no list, and
-    for an arm's name that configs/arm has already.
+    {"budget": ["fixed", "classes"]}, gives the arms fixed and classes.
+    Raises UserError for values that are no list, and for an arm's name that configs/arm has already.
     """
     axes = []
     for key, values in _leaves(vary):

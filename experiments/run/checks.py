@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.run.errors import CONFIGS, UserError
 
 GROUPS = ("policy", "data", "reward", "trainer", "engine", "drafter", "budget", "arm")
-TOP_LEVEL = ("arms", "vary", "seed", "schedule", "checkpoint", "resume", "wandb", "wandb_project", "out", "cache", "profile")
+TOP = ("arms", "vary", "seed", "schedule", "checkpoint", "resume", "wandb", "wandb_project", "out", "cache", "profile")
 LARGEST = 2**31 - 1  # largest value of any number that is not in LIMITS
 
 # Keys that are null everywhere in configs/, with an example that shows their kind.
@@ -29,7 +29,7 @@ EXAMPLES: dict[str, Any] = {
 # Keys with whole numbers in configs/ that may be fractions, too.
 FRACTIONS = {"budget.ratio", "budget.margin", "reward.timeout_s", "reward.limits.wall_s", "data.weights"}
 FRACTIONS |= {"data.held_out", "task.draft_us", "task.minutes", "task.warm_up_minutes", "task.min_prob"}
-# Smallest and largest value. The largest is far above what any run of the papers needs: beyond it lie only typing errors.
+# Smallest and largest value. The largest is far above what any run of the papers needs: only a typing error exceeds it.
 LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),  # NumPy's range
     "trainer.max_steps": (1, 10**7),
@@ -70,7 +70,7 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 def check_values(config: DictConfig) -> None:
     """Refuse values of the wrong kind, NaN, and numbers that are negative or implausibly large. Raises UserError."""
-    for key, value in _leaves({name: _get(config, name) for name in (*TOP_LEVEL, *GROUPS, "task")}):
+    for key, value in _leaves({name: _get(config, name) for name in (*TOP, *GROUPS, "task")}):
         plain_key = key.replace("arm.budget.", "budget.").replace("budget.over.", "budget.")
         _check(key, plain_key, value, _examples(str(config.task.name)).get(plain_key, []))
 

@@ -1,4 +1,4 @@
-"""task=audit: does speculation change anything on this machine? Each of three levels reports how many of how many agree.
+"""task=audit: does speculation change anything on this machine? Each level reports how many of how many agree.
 
 1 distribution   the verifier's tokens for fixed logits, against softmax (chi-square)
 2 sample         the arm's rollouts, against the same rollouts without drafts: token ids, sequences, logits
@@ -19,9 +19,10 @@ from omegaconf import DictConfig
 
 from analysis import arms as arm_analysis
 from das.engine.build import build_engine
-from experiments.harness import engine, lock_step
+from experiments.harness import lock_step
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import RunConfig, run_config
+from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.policies import policy_directory
 from experiments.harness.rollout_steps import RolloutRun, roll_out_steps, tokenized
 from experiments.harness.validate import check
@@ -106,7 +107,7 @@ def distribution(config: RunConfig) -> dict[str, Any]:
     A third of the requests draft from the same distribution, a third always the likeliest token, and a third always the
     least likely one.
     """
-    engine.prepare(config)
+    prepare_process(config)
     import torch
     from vllm import SamplingParams
 
@@ -148,8 +149,8 @@ def chi_square_p(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 def rollouts(config: RunConfig, policy: str) -> dict[str, Any]:
     """Level 2: an arm's responses. Each has its token ids and, for each position, {token: raw logit} of the largest."""
-    engine.prepare(config)
-    settings = engine.engine_settings(config, policy)
+    prepare_process(config)
+    settings = engine_settings(config, policy)
     llm = build_engine(settings, logprobs_mode="raw_logits", max_logprobs=LISTED)
     steps = RolloutRun(config, policy, int(config.task["steps"]), logprobs=LISTED)
     responses, accepted = [], 0

@@ -1,7 +1,7 @@
 """task=reproduce: every figure, table and ablation, with the papers' numbers beside ours, as report.html and report.md.
 
-With paper=das|efficient_rollout|nemo_rl it makes that paper's replay at its own scale alone. Published numbers, with their
-sources, are in experiments/papers/published.json.
+With paper=das|efficient_rollout|nemo_rl it makes that paper's replay at its own scale alone. Published numbers, with
+their sources, are in experiments/papers/published.json.
 """
 
 import importlib

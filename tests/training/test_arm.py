@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from hydra import initialize_config_dir
-from omegaconf import DictConfig
 
 from analysis import compare as curves
 from analysis import read
@@ -18,7 +17,8 @@ from analysis.panels import PANELS
 from analysis.runs import find
 from das.drafter import HistoryDrafter
 from das.engine.rollout import CLASSES
-from experiments.harness.arms import arm_config
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.config import RunConfig
 from experiments.harness.tracking import SUMMARY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ IDENTICAL = ("completions", "rewards", "losses", "grad_norms", "final_weights", 
 
 
 def compare(policy: str, out: Path, *overrides: str) -> tuple[Path, str]:
-    """A comparison through run.py; returns its folder and what it printed."""
+    """Make a comparison through run.py. Returns its folder and what it printed."""
     command = [sys.executable, "run.py", f"policy.path={policy}", f"out={out}", *SMALL, *overrides]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -154,36 +154,36 @@ def test_identity_check_sees_a_difference(compared: tuple[Path, str], tmp_path: 
     assert "NO: losses differ, first at step 2" in arms.identity_verdict(result)
 
 
-def _train_with_lost_weights(config: DictConfig, policy: str, folder: str) -> str:
+def _train_with_lost_weights(config: RunConfig, policy: str, folder: str) -> str:
     from das.engine import patches
     from das.training.errors import WeightSyncError
     from das.training.turns import Alone
-    from experiments.harness.arm import train_arm
+    from experiments.harness.train_arm import ArmRun, train_arm
 
     patches.apply()
     import das.engine.worker
 
     das.engine.worker.repack_linear_layers = lambda model: None  # the engine keeps computing with the old weights
     try:
-        train_arm(config, policy, Path(folder), "test", Alone(lambda row: None))
+        train_arm(ArmRun(config, policy, Path(folder), "test", Alone(lambda row: None)))
     except WeightSyncError as error:
         return str(error)
-    return "trained on"
+    return "training did not stop"
 
 
 def test_weights_that_do_not_arrive_stop_the_run(tiny_policy: str, tmp_path: Path) -> None:
     with initialize_config_dir(str(ROOT / "configs"), version_base=None):
         config = arm_config("none", [*SMALL, "wandb=off"])
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        said: Any = pool.apply(_train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
-    assert "did not reach the engine" in said
+        message: str = pool.apply(_train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
+    assert "did not reach the engine" in message
 
 
-def _train_until_a_loss_is_nan(config: DictConfig, policy: str, folder: str) -> str:
+def _train_until_a_loss_is_nan(config: RunConfig, policy: str, folder: str) -> str:
     from das.engine import patches
     from das.training.errors import TrainingDiverged
     from das.training.turns import Alone
-    from experiments.harness.arm import train_arm
+    from experiments.harness.train_arm import ArmRun, train_arm
 
     patches.apply()
     from trl import GRPOTrainer
@@ -195,17 +195,17 @@ def _train_until_a_loss_is_nan(config: DictConfig, policy: str, folder: str) -> 
 
     GRPOTrainer.compute_loss = lost
     try:
-        train_arm(config, policy, Path(folder), "test", Alone(lambda row: None))
+        train_arm(ArmRun(config, policy, Path(folder), "test", Alone(lambda row: None)))
     except TrainingDiverged as error:
         return str(error)
-    return "trained on"
+    return "training did not stop"
 
 
 def test_a_loss_that_is_no_number_stops_the_run_before_a_checkpoint(tiny_policy: str, tmp_path: Path) -> None:
     with initialize_config_dir(str(ROOT / "configs"), version_base=None):
         config = arm_config("none", [*SMALL, "wandb=off", "checkpoint.every=1"])
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        said: Any = pool.apply(_train_until_a_loss_is_nan, (config, tiny_policy, str(tmp_path)))
-    assert said.startswith("step 3: loss nan, gradient norm nan: the policy is lost")
+        message: str = pool.apply(_train_until_a_loss_is_nan, (config, tiny_policy, str(tmp_path)))
+    assert message.startswith("step 3: loss nan, gradient norm nan: the policy is lost")
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_00001", "step_00002"]
     assert [row["step"] for row in read.metrics(tmp_path)] == [1, 2]

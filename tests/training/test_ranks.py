@@ -12,8 +12,10 @@ from accelerate.utils.launch import prepare_multi_gpu_env
 from hydra import initialize_config_dir
 
 from analysis import read
-from experiments.harness import one_by_one, setup
-from experiments.harness.arms import arm_config
+from experiments.harness import one_by_one
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.config import run_config
+from experiments.harness.validate import check_processes
 from experiments.run.errors import CONFIGS, UserError, compose_config
 from experiments.tasks import compare
 
@@ -44,7 +46,7 @@ def compared(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
-    assert sum(line.startswith("step ") for line in lines) == 2 * STEPS  # the main process alone speaks
+    assert sum(line.startswith("step ") for line in lines) == 2 * STEPS  # only the main process prints
     (folder,) = (out / "compare").iterdir()
     assert lines[-1] == f"result: {folder / 'result.json'}"
     assert not (out / "train").exists()
@@ -86,9 +88,9 @@ def test_history_stays_with_its_problem(compared: Path) -> None:
 
 
 def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetitive_policy: str) -> None:
-    own = [*SMALL, f"policy.path={repetitive_policy}"]
+    overrides = [*SMALL, f"policy.path={repetitive_policy}"]
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        same, other = arm_config("das", own), arm_config("das", [*own, "seed=1"])
+        same, other = arm_config("das", overrides), arm_config("das", [*overrides, "seed=1"])
     assert one_by_one.finished(compared / "arms" / "das", same)
     assert not one_by_one.finished(compared / "arms" / "ngram", same)
     with pytest.raises(UserError, match="another seed"):
@@ -96,7 +98,7 @@ def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetit
 
 
 @pytest.mark.parametrize(
-    ("launched", "overrides", "says"),
+    ("launched", "overrides", "words"),
     [
         (1, ["engine.processes=2"], "started alone: python -m torch.distributed.run --standalone --nproc_per_node 2"),
         (1, ["setting=maths_paper"], "python -m accelerate.commands.launch .* --num_processes 8"),
@@ -106,13 +108,13 @@ def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetit
     ],
 )
 def test_processes_must_be_as_configured(
-    launched: int, overrides: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+    launched: int, overrides: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(launched))
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = arm_config("das", overrides)
-    with pytest.raises(UserError, match=says):
-        setup.check_processes(config)
+    with pytest.raises(UserError, match=words):
+        check_processes(config)
 
 
 def test_deepspeed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,11 +122,11 @@ def test_deepspeed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = arm_config("das", [])
     with pytest.raises(UserError, match="launch with FSDP"):
-        setup.check_processes(config)
+        check_processes(config)
 
 
 def commands() -> list[str]:
-    """What docs/paper_scale.md hands to run.py behind a launcher."""
+    """The arguments of run.py in the launches of docs/paper_scale.md."""
     text = (ROOT / "docs" / "paper_scale.md").read_text().replace("\\\n", " ")
     return [line.split(" run.py ")[1] for line in text.splitlines() if "num_processes" in line and " run.py " in line]
 
@@ -134,21 +136,21 @@ def test_the_documented_launches_compose() -> None:
     for command in commands():
         overrides = [word for word in shlex.split(command) if not word.startswith("hydra.")]
         with initialize_config_dir(str(CONFIGS), version_base=None):
-            config = compose_config(overrides)
+            config = run_config(compose_config(overrides))
         assert f"--num_processes {config.engine.processes}" in (ROOT / "docs" / "paper_scale.md").read_text()
-        assert setup.problems_per_step(config) % config.engine.processes == 0
-        assert not config.task.lock_step
+        assert config.problems_per_step % config.engine.processes == 0
+        assert not config.task["lock_step"]
 
 
 def test_a_policy_that_fills_the_devices_is_not_compared_in_lock_step(tmp_path: Path) -> None:
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", ["engine.processes=2"])
+        config = compose_config(["engine.processes=2"])
         with pytest.raises(UserError, match=r"with engine\.processes=2 set task\.lock_step=false"):
             compare.run(config, ["engine.processes=2"], str(tmp_path))
 
 
 def test_the_launcher_takes_its_config() -> None:
-    """launch/fsdp.yaml, as far as it goes without GPUs: what accelerate would tell the processes."""
+    """What accelerate would tell the processes of launch/fsdp.yaml. Without GPUs no more can be tested."""
     with initialize_config_dir(str(CONFIGS), version_base=None):
         words = shlex.split(arm_config("das", ["engine=gpu", "engine.processes=16"]).engine.launch)
     arguments = launch_command_parser().parse_args([*words[1:], "run.py", "task=train"])

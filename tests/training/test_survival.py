@@ -1,6 +1,6 @@
-"""A run that meets a full disk, is resumed, killed, and resumed again is bit for bit the run that met nothing.
+"""A run that meets a full disk, is resumed, killed and resumed again ends bit for bit like an undisturbed run.
 
-More ways to die, with two arms in lock step and the default policy: task=kill_test.
+task=kill_test kills in more ways, with two arms in lock step and the default policy.
 """
 
 import os
@@ -24,7 +24,7 @@ RUN = [
     f"trainer.max_steps={STEPS}", "trainer.per_device_train_batch_size=8", "trainer.num_generations=4",
     "trainer.max_completion_length=48", "engine.max_model_len=160", "trainer.learning_rate=0.01", "checkpoint.every=2",
 ]  # fmt: skip
-DISK_KB = 2900  # two checkpoints and a bit; the third is written before the first goes
+DISK_KB = 2900  # two checkpoints and a little more; the third is written before the first is deleted
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -35,30 +35,30 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def suffer(policy: str, folder: Path, outcome: Path) -> None:
-    """Inside a mount namespace of its own: the run on a small disk, then on a larger one; copied to `outcome`."""
+    """Run on a small disk, then on a larger one, in a mount namespace of its own. The run is copied to `outcome`."""
     mount = ["mount", "-t", "tmpfs", "-o"]
     subprocess.run([*mount, f"size={DISK_KB}k", "tmpfs", str(folder)], check=True)
     run = folder / "run"
     full = start(*RUN, f"policy.path={policy}", f"hydra.run.dir={run}")
-    _, said = full.communicate()
-    assert full.returncode == 1, said
-    (line,) = said.strip().splitlines()
+    _, errors = full.communicate()
+    assert full.returncode == 1, errors
+    (line,) = errors.strip().splitlines()
     assert "disk full" in line, line
     assert f"python run.py resume={run}" in line, line
-    done = len(read.metrics(run))
-    assert 2 <= done < STEPS
+    num_rows = len(read.metrics(run))
+    assert 2 <= num_rows < STEPS
     subprocess.run([*mount, "remount,size=64m", "tmpfs", str(folder)], check=True)
     killed = start(f"resume={run}")
-    row = random.randrange(done, STEPS)
+    row = random.randrange(num_rows, STEPS)
     while killed.poll() is None and len(read.metrics(run)) < row:
         time.sleep(0.001)
     time.sleep(random.random())
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     last = start(f"resume={run}")
-    printed, said = last.communicate()
-    assert last.returncode == 0, said
-    assert "going on after step" in printed
+    printed, errors = last.communicate()
+    assert last.returncode == 0, errors
+    assert "resuming after step" in printed
     shutil.copytree(run, outcome)
 
 
@@ -66,9 +66,9 @@ def test_full_disk_and_kill_leave_no_trace(tiny_policy: str, tmp_path: Path) -> 
     if os.system("unshare -rm true 2>/dev/null"):
         pytest.skip("this machine lets no user mount a small disk (unshare -rm)")
     whole = tmp_path / "whole"
-    alone = start(*RUN, f"policy.path={tiny_policy}", f"hydra.run.dir={whole}")
-    _, said = alone.communicate()
-    assert alone.returncode == 0, said
+    undisturbed = start(*RUN, f"policy.path={tiny_policy}", f"hydra.run.dir={whole}")
+    _, errors = undisturbed.communicate()
+    assert undisturbed.returncode == 0, errors
     (tmp_path / "disk").mkdir()
     command = f"from tests.training.test_survival import *; suffer({tiny_policy!r}, Path({str(tmp_path / 'disk')!r}), "
     command += f"Path({str(tmp_path / 'other')!r}))"
