@@ -174,9 +174,9 @@ def run_config(composed: DictConfig) -> RunConfig:
     )
 
 
-def _make(kind: type[Group], group: str, settings: Settings, **made: Any) -> Group:
+def _make(kind: type[Group], group: str, given: Settings, **made: Any) -> Group:
     """The dataclass `kind` with a group's settings of the same names, and `made`: fields that are no such setting."""
-    values = {**settings, **made}
+    values = {**given, **made}
     known: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
         if field.name in values:
