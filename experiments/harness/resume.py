@@ -135,7 +135,7 @@ def newest(arms: Mapping[Path, RunConfig], note: Callable[[str], None]) -> int:
         try:
             for folder, ours in identities.items():
                 checkpoint.verify(folder, step)
-                refuse_another(checkpoint.about(folder, step), ours, folder)
+                refuse_another(checkpoint.run_identity(folder, step), ours, folder)
         except CheckpointError as error:
             damage = damage or str(error)
             note(f"checkpoint of step {step} is not used: {error}")
@@ -164,7 +164,7 @@ def rewind(folder: Path, step: int) -> list[dict[str, Any]]:
             path.unlink()
     for later in checkpoint.steps(folder / CHECKPOINTS):
         if later > step:  # damaged, or one that another arm lacks
-            checkpoint.discard(checkpoint.place(folder / CHECKPOINTS, later))
+            checkpoint.discard(checkpoint.step_folder(folder / CHECKPOINTS, later))
     shutil.rmtree(folder / SCRATCH, ignore_errors=True)
     for name in ("final.json", "history.npz"):
         (folder / name).unlink(missing_ok=True)

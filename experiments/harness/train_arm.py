@@ -75,7 +75,7 @@ def train_arm(run: ArmRun) -> None:
     run_folder = RunFolder(run.folder, recorded.resolved) if ranks.is_main() else None
     if run.start:
         saved = parts.checkpoints
-        resume.refuse_another(checkpoint.about(saved.folder, run.start), saved.about, saved.folder)
+        resume.refuse_another(checkpoint.run_identity(saved.folder, run.start), saved.run_identity, saved.folder)
     if run.start == run.config.trainer.max_steps:
         restore_last_files(run)
     else:
@@ -214,7 +214,7 @@ class StepLog:
 
 def restore_last_files(run: ArmRun) -> None:
     """Bring back the files that only a finished run has, from the checkpoint of its last step."""
-    last = checkpoint.place(run.folder / resume.CHECKPOINTS, run.start)
+    last = checkpoint.step_folder(run.folder / resume.CHECKPOINTS, run.start)
     for name in (FINAL, HISTORY):
         if (last / name).exists():
             shutil.copy(last / name, run.folder / name)

@@ -68,8 +68,8 @@ def training_agreement(
 ) -> dict[str, Any]:
     """Level 3: train both arms, print the verdict; what of the second arm is identical to the first."""
     lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder), progress)
-    compared = arm_analysis.compare(run_folder.path, list(arms))
-    progress.note(f"level 3 training      {arm_analysis.verdict(compared)}")
+    compared = arm_analysis.compare_arms(run_folder.path, list(arms))
+    progress.note(f"level 3 training      {arm_analysis.identity_verdict(compared)}")
     identical: dict[str, Any] = compared["identical"][list(arms)[1]]
     return identical
 

@@ -45,10 +45,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder, start), progress)
     else:
         one_by_one.run_arms(arms, overrides_of_arms, path, progress)
-    result = arm_analysis.compare(path, list(arms))
+    result = arm_analysis.compare_arms(path, list(arms))
     figures.compare_figures(path, list(arms))
     result_path = run_folder.write_result(result)  # written last: a reader who finds it finds every other file too
-    progress.note(arm_analysis.table(result))
-    progress.note(arm_analysis.verdict(result))
+    progress.note(arm_analysis.arm_table(result))
+    progress.note(arm_analysis.identity_verdict(result))
     progress.note(f"result: {result_path}")
     lock.close()

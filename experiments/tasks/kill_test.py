@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from analysis import read
 from das.training import checkpoint
 from experiments.harness.resume import CHECKPOINTS, SCRATCH
-from experiments.run.errors import RunFailed
+from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
@@ -40,10 +40,13 @@ class Kill:
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Leave one run alone; kill `task.runs` others in all ways, resuming after each; write result.json.
+    """Leave one run alone; stop `task.runs` others in the ways of `task.kinds`, resuming after each; write result.json.
 
     Raises RunFailed unless all of them end equal.
     """
+    kinds = [str(kind) for kind in composed.task.kinds]
+    if not kinds or not set(kinds) <= set(KINDS):
+        raise UserError(f"task.kinds={kinds}: choose one or more of {', '.join(KINDS)}")
     progress = Progress(0)
     path = Path(folder)
     run_folder = RunFolder(path, composed)
@@ -58,27 +61,28 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     num_equal = 0
     for number in range(composed.task.runs):
         killed = path / f"killed_{number}"
-        kills = kill_in_all_ways(arguments, killed, len(read.metrics(undisturbed)), rng, progress)
+        order = rng.sample(kinds, len(kinds))
+        kills = kill_in_turn(order, arguments, killed, len(read.metrics(undisturbed)), rng, progress)
         done = finish(start([f"resume={killed}"], killed))
         differences = compare(undisturbed, killed) if not done.returncode else [done.stderr.strip()[-300:]]
         progress.note(f"run {number + 1}: {'; '.join(differences[:3]) or 'identical'}")
         num_equal += 0 if differences else sum(not kill.wrong for kill in kills)
         runs.append({"kills": [vars(kill) for kill in kills], "differences": differences})
         run_folder.write_result({"runs": runs, "bit_identical": num_equal})
-    total = composed.task.runs * len(KINDS)
+    total = composed.task.runs * len(kinds)
     progress.note(f"{num_equal} of {total} stops: resumed bit for bit, and no process left behind")
     if num_equal < total:
         raise RunFailed(f"{total - num_equal} of {total} stops left a difference or a process: see {path}/result.json")
 
 
-def kill_in_all_ways(
-    arguments: Sequence[str], folder: Path, rows: int, rng: random.Random, progress: Progress
+def kill_in_turn(
+    kinds: Sequence[str], arguments: Sequence[str], folder: Path, rows: int, rng: random.Random, progress: Progress
 ) -> list[Kill]:
-    """Stop the run in `folder` once in every way, in random order, in successive parts of its `rows` rows."""
+    """Stop the run in `folder` in one way after the other, in successive parts of its `rows` rows."""
     kills = []
-    for part, kind in enumerate(rng.sample(KINDS, len(KINDS))):
+    for part, kind in enumerate(kinds):
         resumed = [f"resume={folder}"] if (folder / "overrides.json").exists() else arguments
-        after = int(rows * (part + rng.random()) / len(KINDS))
+        after = int(rows * (part + rng.random()) / len(kinds))
         kill = kill_once(kind, resumed, folder, after, rng)
         progress.note(f"{kind:10s} struck after row {kill.row:2d} of {rows} {'; '.join(kill.wrong)}")
         kills.append(kill)
@@ -193,7 +197,7 @@ def differing_files(first: Path, second: Path) -> Iterator[str]:
         yield "final.json"
     last = checkpoint.steps(first / CHECKPOINTS)[0]
     for name in BYTES:
-        file, other = (checkpoint.place(arm / CHECKPOINTS, last) / name for arm in (first, second))
+        file, other = (checkpoint.step_folder(arm / CHECKPOINTS, last) / name for arm in (first, second))
         if not other.exists() or checkpoint.sha256(file) != checkpoint.sha256(other):
             yield f"{name} of the last checkpoint"
     if checkpoint.steps(first / CHECKPOINTS) != checkpoint.steps(second / CHECKPOINTS):

@@ -52,8 +52,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         + sorted(str(file) for file in Path("/dev/shm").iterdir() if file.lstat().st_ino in shared),
     }
     result = soak_analysis.evaluate(path, warm_up_minutes) | {"leaked": leaked}
-    soak_analysis.figure(path, warm_up_minutes, path / "soak.png")
-    progress.note(soak_analysis.summary(result))
+    soak_analysis.soak_figure(path, warm_up_minutes, path / "soak.png")
+    progress.note(soak_analysis.summary_text(result))
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
