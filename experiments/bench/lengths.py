@@ -29,7 +29,8 @@ from omegaconf import DictConfig
 
 from das.budget.length import LengthClass, LengthModel
 from das.budget.remaining import RemainingLength
-from experiments.harness import setup
+from experiments.harness.config import run_config
+from experiments.harness.validate import check
 from experiments.recorded.published_traces import COPIED_RUNS
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
@@ -44,7 +45,7 @@ Lengths = dict[str, list[int]]  # problem -> lengths of its responses, in the or
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Measure, print a line per model and data set, write result.json."""
-    setup.check(config)
+    check(run_config(config))
     task = config.task
     if not 0 < task.medium < task.long < 1 or task.samples < 1 or not 0 < task.ema <= 1:
         raise UserError("task.medium, task.long, task.samples, task.ema: need 0 < medium < long < 1, samples, ema > 0")

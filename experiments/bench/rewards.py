@@ -13,7 +13,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from experiments.harness import setup
+from experiments.harness.config import run_config
+from experiments.harness.reward import make_sandbox
+from experiments.harness.validate import check
 from experiments.problems import reference_solutions as problem_sets
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
@@ -28,7 +30,7 @@ MATHS_WORKERS, MATHS_TIMEOUT_S = 2, 8.0  # as configs/reward/maths.yaml
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Measure, print a line per set, write result.json."""
-    setup.check(config)
+    check(run_config(config))
     if config.reward.name != "code":
         raise UserError("task=bench_rewards measures the sandbox too: add reward=code data=programs")
     progress = Progress(0)
@@ -42,7 +44,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         progress.note(f"{name:10s} gold right {verdicts['right']} of {len(golds)}; permuted {verdicts['permuted']}")
     maths.close()
     try:
-        sandbox = setup.sandbox(config, config.reward.parallel)
+        sandbox = make_sandbox(run_config(config).reward, config.reward.parallel)
     except SandboxError as error:
         raise UserError(str(error)) from error
     reward = CodeReward(sandbox)

@@ -18,7 +18,10 @@ import numpy as np
 from omegaconf import DictConfig
 
 from das.engine.build import EngineSettings
-from experiments.harness import setup
+from experiments.harness.config import run_config
+from experiments.harness.engine import engine_settings, prepare_process
+from experiments.harness.policies import policy_directory
+from experiments.harness.validate import check
 from experiments.run.errors import RunFailed
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
@@ -30,11 +33,11 @@ STEP_BATCHES = (1, 16)  # requests per burst
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Measure, print a line for each ratio, write result.json."""
-    setup.check(config)
+    check(run_config(config))
     progress = Progress(1)
     run_folder = RunFolder(Path(folder), config)
-    policy = setup.policy_directory(config, progress.note) if config.task.rounds else ""
-    setup.prepare(config)
+    policy = policy_directory(run_config(config), progress.note) if config.task.rounds else ""
+    prepare_process(run_config(config))
     result: dict[str, Any] = {"sampling": {}, "verification": {}, "decode_step": {}}
     for vocabulary in config.task.vocabularies:
         for batch in config.task.batches:
@@ -46,7 +49,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
                 f"verify / sample {spread(verification)}"
             )
     if config.task.rounds:
-        settings = setup.engine_settings(config, policy)
+        settings = engine_settings(run_config(config), policy)
         result["decode_step"] = step_ratios(settings, config.task.rounds, config.task.steps, Path(folder), progress)
     progress.note(f"result: {run_folder.write_result(result)}")
 

@@ -22,7 +22,8 @@ from das.replay.synthesis import fitted_run, half_changed
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
-from experiments.harness import setup
+from experiments.harness.config import run_config
+from experiments.harness.validate import check
 from experiments.recorded.latency_files import step_table
 from experiments.recorded.published_traces import PROMPT_VARIANTS
 from experiments.recorded.rollouts import grouped, read_rollouts
@@ -38,7 +39,7 @@ FIT_SEED = 0  # the seeds after it judge the fit
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Fit to each trace and judge the fit; print a line per budget, write result.json."""
-    setup.check(config)
+    check(run_config(config))
     task = config.task
     at_least_one(task, "problems", "responses", "group", "fixed", "seeds")
     if not task.traces:

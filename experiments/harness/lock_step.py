@@ -1,149 +1,187 @@
-"""Arms in lock step: one process an arm, rollouts one at a time, so that machine noise hits all arms alike."""
+"""Arms in lock step: one process for each arm. Rollouts run one at a time, so that machine noise hits all arms alike.
+
+The parent and each arm talk over a pipe. An arm sends (kind, value): ("rollout", None) and waits until it may roll out;
+("rolled", None) and waits until it may train; ("step", row) after each step; at the end ("done", None), or
+("refused", message) for bad input, or ("error", message). The parent sends "go".
+"""
 
 import multiprocessing
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
 
 from das.engine.build import EngineError
 from das.process import die_with_parent
 from experiments.harness import resume
-from experiments.harness.arm import train_arm
+from experiments.harness.config import RunConfig
+from experiments.harness.failures import failure_line, log_traceback
+from experiments.harness.train_arm import ArmRun, train_arm
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
+END_S = 15  # seconds an arm gets to end by itself once its pipe is closed
 
-def run_arms(
-    arms: Mapping[str, DictConfig],
-    policy: str,
-    folder: Path,
-    progress: Progress,
-    run_folder: RunFolder,
-    start: int = 0,
-) -> None:
-    """One process an arm. In each step: rollouts one at a time, in rotating order; then all arms train, a core each.
 
-    start: steps already done, whose checkpoints the arms go on from.
-    Raises, in one line, RunFailed when an arm fails and UserError when it refuses its input; the others are stopped,
-    their files stay.
+@dataclass(frozen=True)
+class Comparison:
+    """Arms that are compared."""
+
+    arms: Mapping[str, RunConfig]
+    policy: str  # directory or hub id
+    run_folder: RunFolder  # arms write into its folder arms/NAME
+    start: int = 0  # steps already done; the arms resume from their checkpoints of it
+
+    @property
+    def folder(self) -> Path:
+        """The comparison's folder."""
+        return self.run_folder.path
+
+
+def run_arms(comparison: Comparison, progress: Progress) -> None:
+    """Train all arms. In each step they roll out one at a time, in rotating order, and then train, one arm a core.
+
+    Raises, in one line, RunFailed when an arm fails and UserError when it refuses its input. The other arms are stopped
+    then; their files stay.
     """
-    spawn = multiprocessing.get_context("spawn")
+    folder = comparison.folder
     with quiet_into(folder / "log.txt"):
-        resource_tracker.ensure_running()  # what it says of semaphores that a killed arm left belongs into the log
-    pipes: dict[str, Connection] = {}
-    processes = {}
-    for name, config in arms.items():
-        mine, theirs = spawn.Pipe()
-        container = OmegaConf.to_container(config, resolve=True)
-        process = spawn.Process(
-            target=_arm_process,
-            args=(container, policy, folder / "arms" / name, folder.name, theirs, start),
-            name=f"arm-{name}",
-        )
-        process.start()
-        theirs.close()
-        pipes[name], processes[name] = mine, process
-    names = list(arms)
+        resource_tracker.ensure_running()  # its warnings about semaphores of a killed arm belong in the log
+    pipes, processes = _start(comparison)
+    names = list(comparison.arms)
     try:
-        for step in range(start, progress.steps):
+        for step in range(comparison.start, progress.steps):
             for name in names:
                 expect(pipes[name], "rollout", name, folder)
-            if step == start:
+            if step == comparison.start:
                 progress.start()
-            turn = step % len(names)
-            for name in [*names[turn:], *names[:turn]]:
+            first = step % len(names)
+            for name in [*names[first:], *names[:first]]:
                 tell(pipes[name], "go")
                 expect(pipes[name], "rolled", name, folder)
-            cores = os.cpu_count() or 1
-            for first in range(0, len(names), cores):
-                together = names[first : first + cores]
-                for name in together:
-                    tell(pipes[name], "go")
-                for name in together:
-                    row = expect(pipes[name], "step", name, folder)
-                    run_folder.add_metrics(row)
-                    progress.step(row)
+            for row in _train_step(pipes, folder):
+                comparison.run_folder.add_metrics(row)
+                progress.step(row)
         for name in names:
             expect(pipes[name], "done", name, folder)
     finally:
         for pipe in pipes.values():
             pipe.close()  # an arm that still waits for its turn ends, and closes its W&B run
-        for process in processes.values():
-            process.join(timeout=15)
+        for process in processes:
+            process.join(timeout=END_S)
             if process.exitcode is None:
                 process.terminate()
 
 
+def _start(comparison: Comparison) -> tuple[dict[str, Connection], list[BaseProcess]]:
+    """Start every arm's process. Returns the parent's end of each arm's pipe, and the processes."""
+    spawn = multiprocessing.get_context("spawn")
+    pipes: dict[str, Connection] = {}
+    processes: list[BaseProcess] = []
+    for name, config in comparison.arms.items():
+        pipes[name], arms_end = spawn.Pipe()
+        run = ArmRun(
+            config,
+            comparison.policy,
+            comparison.folder / "arms" / name,
+            comparison.folder.name,
+            PipeTurns(arms_end),
+            start=comparison.start,
+        )
+        process = spawn.Process(target=_arm_process, args=(run, arms_end), name=f"arm-{name}")
+        process.start()
+        arms_end.close()
+        processes.append(process)
+    return pipes, processes
+
+
+def _train_step(pipes: Mapping[str, Connection], folder: Path) -> Iterator[dict[str, Any]]:
+    """Let all arms train, as many at a time as there are cores. Yields each arm's row of metrics as it comes."""
+    names, cores = list(pipes), os.cpu_count() or 1
+    for first in range(0, len(names), cores):
+        together = names[first : first + cores]
+        for name in together:
+            tell(pipes[name], "go")
+        for name in together:
+            yield expect(pipes[name], "step", name, folder)
+
+
 def tell(pipe: Connection, message: Any) -> None:
-    """Send, if the other end still lives. An arm that is dead cannot take its turn: `expect` reads its last word, or
-    says that there is none. A parent that has gone may be ending the comparison for another arm."""
+    """Send a message unless the other end is dead.
+
+    The parent learns of a dead arm from `expect`, which reads the arm's last message or finds that there is none. An
+    arm's parent may have gone because it ends the comparison for another arm's failure.
+    """
     with suppress(BrokenPipeError, ConnectionResetError):
         pipe.send(message)
 
 
-def expect(pipe: Connection, what: str, name: str, folder: Path) -> Any:
-    """The next message of an arm, which must be `what`."""
+def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
+    """The value of an arm's next message, which must be of this kind.
+
+    name: the arm's. folder: the comparison's.
+    Raises UserError if the arm refused its input, RunFailed if it failed, was killed, or sent another kind of message.
+    """
     log = folder / "arms" / name / "log.txt"
     try:
-        kind, value = pipe.recv()
+        received, value = pipe.recv()
     except (EOFError, ConnectionResetError):
         raise RunFailed(f"arm {name} was killed (out of memory?), its log is {log}{resume.hint(folder)}") from None
-    if kind == "refused":
+    if received == "refused":
         raise UserError(f"arm {name}: {value}")
-    if kind == "error":
+    if received == "error":
         raise RunFailed(f"arm {name}: {value} (log: {log}){resume.hint(folder)}")
-    if kind != what:
-        raise RunFailed(f"arm {name} answered {kind!r} where {what!r} was due: see {log}")
+    if received != kind:
+        raise RunFailed(f"arm {name} sent {received!r} instead of {kind!r}: see {log}")
     return value
 
 
-def _arm_process(
-    container: dict[str, Any], policy: str, folder: Path, group: str, pipe: Connection, start: int
-) -> None:
-    """Body of an arm's process. Output goes to its log; errors go to the parent as one line."""
+def _arm_process(run: ArmRun, pipe: Connection) -> None:
+    """Body of an arm's process. Its output goes to its log; an error goes to the parent as one line."""
     die_with_parent()
-    config = OmegaConf.create(container)
-    assert isinstance(config, DictConfig)
-    with quiet_into(folder / "log.txt"):
+    log = run.folder / "log.txt"
+    with quiet_into(log):
         try:
-            train_arm(config, policy, folder, group, PipeTurns(pipe), start=start)
+            train_arm(run)
             pipe.send(("done", None))
         except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
-            return  # the parent was interrupted or has gone; it has said so
+            return  # the parent was interrupted or has gone, and has said why
         except (UserError, EngineError) as error:
             tell(pipe, ("refused", str(error)))
         except Exception as error:
-            resume.log_traceback(folder / "log.txt")
-            tell(pipe, ("error", resume.in_one_line(error)))
+            log_traceback(log)
+            tell(pipe, ("error", failure_line(error)))
 
 
 class PipeTurns:
-    """An arm's side of the pipe: it waits for its turn, as `run_arms` hands it out."""
+    """The turns of an arm in lock step: it asks over its pipe and waits until `run_arms` lets it go on."""
 
     def __init__(self, pipe: Connection):
         self.pipe = pipe
         self.waited_s = 0.0
 
-    def _ask(self, what: str) -> None:
+    def _wait_after(self, kind: str) -> None:
         start = time.perf_counter()
-        self.pipe.send((what, None))
+        self.pipe.send((kind, None))
         self.pipe.recv()
         self.waited_s += time.perf_counter() - start
 
     def before_rollout(self) -> None:
-        self._ask("rollout")
+        """Wait until no other arm rolls out."""
+        self._wait_after("rollout")
 
     def after_rollout(self) -> None:
-        self._ask("rolled")
+        """Wait until all arms have rolled out this step."""
+        self._wait_after("rolled")
 
     def after_step(self, row: dict[str, Any]) -> None:
+        """Report the finished step."""
         self.pipe.send(("step", row))

@@ -1,7 +1,7 @@
-"""Arms one after another, each a run of task=train that has all devices: for policies that fill them.
+"""Arms one after another, each a run of task=train that has all devices: for policies that fill the devices.
 
-The comparison is made from the arms' folders. An arm that has finished there already, with the same settings, is not
-run again: so arms may also be run by hand, on several machines.
+The comparison is made from the arms' folders. An arm that has already finished there with the same settings is not run
+again. So arms may also be run by hand, on several machines.
 """
 
 import shlex
@@ -10,25 +10,23 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from analysis import read
-from experiments.harness.resume import hint, hold, set_metrics
+from experiments.harness.config import RunConfig
+from experiments.harness.resume import hint, hold, interleaved, set_metrics
 from experiments.run import child
 from experiments.run.errors import CONFIGS, RunFailed, UserError
-from experiments.run.plain import plain
 from experiments.run.progress import Progress
 
 WORK = ("arm", "policy", "data", "reward", "trainer", "engine", "drafter", "budget", "schedule", "seed")
 
 
 def run_arms(
-    arms: Mapping[str, DictConfig],
+    arms: Mapping[str, RunConfig],
     overrides: Mapping[str, Sequence[str]],
     folder: Path,
     progress: Progress,
 ) -> None:
-    """Run what is missing in folder/arms. overrides: what makes each arm's config.
+    """Run the arms that are missing in folder/arms. overrides: those that make each arm's config.
 
     Raises RunFailed, in one line, when an arm fails, and UserError for a finished arm of other settings.
     """
@@ -38,40 +36,47 @@ def run_arms(
             progress.note(f"{name} is finished already")
             continue
         progress.note(f"{name}:")
-        hold(path).close()  # refused where the arm still runs
+        hold(path).close()  # raises if the arm is still running
         if not hint(path):
-            shutil.rmtree(path)  # of a run that was broken off before its first checkpoint
+            shutil.rmtree(path)  # of a run that was stopped before its first checkpoint
             path.mkdir(parents=True)
-        train(name, config, overrides[name], path, folder.name, progress)
-    rows = [read.metrics(folder / "arms" / name) for name in arms]
-    # In the order in which arms in lock step leave them.
-    set_metrics(folder, [row for step in zip(*rows, strict=True) for row in step])
+        train(config, own_command(config, overrides[name], path, folder.name), path, progress)
+    set_metrics(folder, interleaved([read.metrics(folder / "arms" / name) for name in arms]))
 
 
-def finished(path: Path, config: DictConfig) -> bool:
-    """Whether the arm in `path` came to its end. Raises UserError if it did other work than `config` says."""
-    if not (path / "result.json").exists():  # the last thing a run writes
+def finished(path: Path, config: RunConfig) -> bool:
+    """Whether the arm in `path` has finished. Raises UserError if it ran with other settings than `config`."""
+    if not (path / "result.json").exists():  # the last file that a run writes
         return False
-    wanted, found = plain(config), read.config(path)
-    if wanted["data"]["problems"] is None:  # all of them; the run has counted them
-        found["data"]["problems"] = None
-    differing = [key for key in WORK if wanted[key] != found[key]]
+    wanted, recorded = config.resolved, read.config(path)
+    if config.data.problems is None:  # null asks for all problems; the run recorded how many there are
+        recorded["data"]["problems"] = None
+    differing = [key for key in WORK if wanted[key] != recorded[key]]
     if differing:
-        raise UserError(f"{path} holds an arm with another {' and '.join(differing)}: move it away")
+        raise UserError(f"{path} holds an arm that ran with another {' and '.join(differing)}: move it away")
     return True
 
 
-def train(name: str, config: DictConfig, overrides: Sequence[str], path: Path, group: str, progress: Progress) -> None:
-    """One arm, in as many processes as it asks for; its lines go through. The launcher's own go to launch.txt."""
+def own_command(config: RunConfig, overrides: Sequence[str], path: Path, group: str) -> list[str]:
+    """The command that trains the arm in `path`, or resumes it there, in as many processes as it asks for."""
     launch = ["-m", *shlex.split(config.engine.launch)] if config.engine.processes > 1 else []
-    own = [override for override in overrides if not override.startswith(("task=", "task.", "resume="))]
-    own += ["task=train", f"task.group='{group}'", f"hydra.run.dir='{path.absolute()}'"]
     if hint(path):
-        own = [f"resume='{path.absolute()}'"]
+        settings = [f"resume='{path.absolute()}'"]
+    else:
+        settings = [override for override in overrides if not override.startswith(("task=", "task.", "resume="))]
+        settings += ["task=train", f"task.group='{group}'", f"hydra.run.dir='{path.absolute()}'"]
+    return [sys.executable, *launch, str(CONFIGS.parent / "run.py"), *settings]
+
+
+def train(config: RunConfig, command: Sequence[str], path: Path, progress: Progress) -> None:
+    """Run one arm's command and pass its lines on. The launcher's own lines go to launch.txt.
+
+    Raises RunFailed with the arm's error line.
+    """
     errors = path / "launch.txt"
     with errors.open("w") as file:
-        code = child.run([sys.executable, *launch, str(CONFIGS.parent / "run.py"), *own], progress.note, file)
+        code = child.run(command, progress.note, file)
     if code:
-        said = [line for line in errors.read_text().splitlines() if line.startswith("error: ")]
-        reason = said[0].removeprefix("error: ") if said else f"exit code {code}"
-        raise RunFailed(f"arm {name}: {reason} (log: {path / 'log.txt'}, {errors})")
+        error_lines = [line for line in errors.read_text().splitlines() if line.startswith("error: ")]
+        reason = error_lines[0].removeprefix("error: ") if error_lines else f"exit code {code}"
+        raise RunFailed(f"arm {config.arm.name}: {reason} (log: {path / 'log.txt'}, {errors})")

@@ -1,4 +1,8 @@
-"""The runs that an experiment needs: planned from configs/experiment, made once, kept, and written up as a section."""
+"""The runs that an experiment needs: planned in configs/experiment, made once, kept, and written up as a section.
+
+A run is a plain command of run.py. It is kept under a name made from its overrides, so that experiments share runs
+and a finished run is not made again.
+"""
 
 import hashlib
 import importlib
@@ -22,38 +26,35 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import write_text
 
 ROOT = CONFIGS.parent
-
-
 PROFILES = ("small", "smoke", "paper")
-
-
-OURS = ("task", "experiment", "profile", "paper", "hydra", "out", "resume")  # not handed on to the runs
+OURS = ("task", "experiment", "profile", "paper", "hydra", "out", "resume")  # keys that are not passed on to the runs
 
 
 @dataclass(frozen=True)
 class Run:
-    """One command. minutes: expected in profile small on 2 cores."""
+    """One command."""
 
     overrides: tuple[str, ...]
-    minutes: float
+    minutes: float  # expected, in profile small on 2 cores
 
-    def folder(self, kept: Path) -> Path:
-        """Where it is kept: the task and a digest of the overrides."""
+    def folder(self, store: Path) -> Path:
+        """Where the run is kept: its name is the task and a digest of the overrides."""
         task = next((o.split("=", 1)[1] for o in self.overrides if o.startswith("task=")), "compare")
         digest = hashlib.sha256("\0".join(self.overrides).encode()).hexdigest()[:10]
-        return kept / "runs" / f"{task}-{digest}"
+        return store / "runs" / f"{task}-{digest}"
 
     def command(self) -> str:
-        """As a user would type it."""
+        """The command as a user would type it."""
         return "python run.py " + shlex.join(self.overrides)
 
-    def finished(self, kept: Path) -> bool:
-        return (self.folder(kept) / "result.json").exists()
+    def finished(self, store: Path) -> bool:
+        """Whether the run has its result."""
+        return (self.folder(store) / "result.json").exists()
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A file of configs/experiment, in a profile."""
+    """A file of configs/experiment, in one profile."""
 
     name: str
     title: str
@@ -63,14 +64,14 @@ class Experiment:
 
 
 def names() -> list[str]:
-    """Every experiment that belongs to the report, figures first."""
-    found = [path.stem for path in (CONFIGS / "experiment").glob("*.yaml")]
-    figures = sorted((n for n in found if n.startswith("das_fig")), key=lambda name: int(name.removeprefix("das_fig")))
-    return [*figures, *sorted(name for name in found if name.startswith("ablation_"))]
+    """Every experiment of the report, figures first."""
+    stems = [path.stem for path in (CONFIGS / "experiment").glob("*.yaml")]
+    figures = sorted((n for n in stems if n.startswith("das_fig")), key=lambda name: int(name.removeprefix("das_fig")))
+    return [*figures, *sorted(name for name in stems if name.startswith("ablation_"))]
 
 
-def load(name: str, profile: str, own: Sequence[str]) -> Experiment:
-    """The experiment `name`; `own`: overrides of the user's, for every run. Raises UserError in one line."""
+def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
+    """The experiment `name`. overrides: the user's, for each of its runs. Raises UserError in one line."""
     if profile not in PROFILES:
         raise UserError(f"profile={profile}: choose {', '.join(PROFILES)}")
     path = CONFIGS / "experiment" / f"{name}.yaml"
@@ -79,89 +80,92 @@ def load(name: str, profile: str, own: Sequence[str]) -> Experiment:
     config = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(config, dict)
     body: dict[str, Any] = config["experiment"]
-    runs = {}
-    for label, overrides in body["runs"].items():
-        setting = [f"setting={body['setting']}_{profile}"] if body["setting"] else []
-        whole = (*setting, *overrides["every"], *overrides.get(profile, []), *own)
-        runs[str(label)] = Run(whole, body["minutes"] / len(body["runs"]))
+    setting = [f"setting={body['setting']}_{profile}"] if body["setting"] else []
+    minutes = body["minutes"] / len(body["runs"])
+    runs = {
+        str(label): Run((*setting, *planned["every"], *planned.get(profile, []), *overrides), minutes)
+        for label, planned in body["runs"].items()
+    }
     return Experiment(name, body["title"], body.get("about", ""), body.get("section", name), runs)
 
 
-def handed_on(overrides: Sequence[str]) -> list[str]:
-    """The user's overrides that concern the runs."""
+def passed_on(overrides: Sequence[str]) -> list[str]:
+    """The user's overrides that are passed on to the runs."""
     return [o for o in overrides if o.split("=", 1)[0].split(".", 1)[0].split("@", 1)[0] not in OURS]
 
 
-def check(experiments: Sequence[Experiment]) -> None:
-    """Compose every run's config before the first begins. Raises UserError."""
+def check_runs(experiments: Sequence[Experiment]) -> None:
+    """Compose every run's config before the first run begins. Raises UserError."""
     for experiment in experiments:
-        for planned in experiment.runs.values():
-            compose_config(list(planned.overrides))
+        for run in experiment.runs.values():
+            compose_config(list(run.overrides))
 
 
-def place(experiment: Experiment, profile: str) -> str:
-    """Folder of an experiment's section, in the folder of all."""
+def section_folder(experiment: Experiment, profile: str) -> str:
+    """Name of the folder of an experiment's section."""
     return experiment.name if profile == "small" else f"{experiment.name}_{profile}"
 
 
-def make(runs: Sequence[Run], kept: Path, progress: Progress) -> dict[Run, str]:
-    """Make the runs that are not there yet, each a process of its own. Returns the failed ones with the reason."""
-    todo = [planned for planned in dict.fromkeys(runs) if not planned.finished(kept)]
-    there = len(dict.fromkeys(runs)) - len(todo)
-    if there:
-        progress.note(f"{there} of {there + len(todo)} runs are there already")
+def make(runs: Sequence[Run], store: Path, progress: Progress) -> dict[Run, str]:
+    """Make the runs that are missing in `store`, each in its own process. Returns the failed ones with the reason."""
+    distinct = list(dict.fromkeys(runs))
+    missing = [run for run in distinct if not run.finished(store)]
+    if len(missing) < len(distinct):
+        progress.note(f"{len(distinct) - len(missing)} of {len(distinct)} runs are finished already")
     failed = {}
-    expected = spent = 0.0
-    for i, planned in enumerate(todo):
-        pace = spent / 60 / expected if expected else 1.0
-        left = pace * sum(later.minutes for later in todo[i:])
-        progress.note(f"[{i + 1}/{len(todo)}] {planned.command()}   (about {left:.0f} min left in all)")
+    expected_minutes = spent_s = 0.0
+    for index, run in enumerate(missing):
+        slowdown = spent_s / 60 / expected_minutes if expected_minutes else 1.0
+        remaining = slowdown * sum(later.minutes for later in missing[index:])
+        progress.note(f"[{index + 1}/{len(missing)}] {run.command()}   (about {remaining:.0f} min for all that remain)")
         began = time.perf_counter()
-        problem = launch(planned, kept)
-        spent += time.perf_counter() - began
-        expected += planned.minutes
-        if problem:
-            failed[planned] = f"{planned.command()}: {problem}"
-            progress.note(f"FAILED: {problem}")
+        reason = launch(run, store)
+        spent_s += time.perf_counter() - began
+        expected_minutes += run.minutes
+        if reason:
+            failed[run] = f"{run.command()}: {reason}"
+            progress.note(f"FAILED: {reason}")
     return failed
 
 
-def launch(planned: Run, kept: Path) -> str:
-    """Run it, or go on with it from its checkpoints; its output goes through, indented. Returns "" or what went wrong,
-    in a line."""
-    folder = planned.folder(kept).absolute()
-    resume.hold(folder).close()  # refused where it is being made already
+def launch(run: Run, store: Path) -> str:
+    """Make a run, or resume it from its checkpoints. Its output is printed, indented.
+
+    Returns why it failed, in one line; empty if it did not.
+    """
+    folder = run.folder(store).absolute()
+    resume.hold(folder).close()  # raises if another process is making it
     command = [sys.executable, str(ROOT / "run.py")]
     if resume.hint(folder):
         command.append(f"resume='{folder}'")
     else:
-        if compose_config(list(planned.overrides)).task.get("lock_step", True):
-            shutil.rmtree(folder)  # arms one by one: the finished ones are kept
+        if compose_config(list(run.overrides)).task.get("lock_step", True):
+            shutil.rmtree(folder)  # where arms run one by one, the finished arms are kept
             folder.mkdir()
-        command += [*planned.overrides, f"hydra.run.dir='{folder}'"]
+        command += [*run.overrides, f"hydra.run.dir='{folder}'"]
     last = ""
 
-    def say(line: str) -> None:
+    def pass_on(line: str) -> None:
         nonlocal last
         print(f"    {line}", flush=True)
         last = line.strip() or last
 
     began = time.perf_counter()
-    code = child.run(command, say)
+    code = child.run(command, pass_on)
     if code == 0:
         seconds = time.perf_counter() - began
-        write_text(folder / "command.json", json.dumps({"command": planned.command(), "seconds": seconds}))
-        return "" if planned.finished(kept) else "it left no result.json"
+        write_text(folder / "command.json", json.dumps({"command": run.command(), "seconds": seconds}))
+        return "" if run.finished(store) else "it left no result.json"
     return last.removeprefix("error: ") or f"exit code {code}"
 
 
-def written(experiment: Experiment, kept: Path, profile: str) -> Section:
-    """The experiment's section, from what its runs left; figures lie in its own folder."""
-    folder = kept / place(experiment, profile)
+def write_section(experiment: Experiment, store: Path, profile: str) -> Section:
+    """The experiment's section, from the files of its runs. Its figures are drawn into its own folder."""
+    folder = store / section_folder(experiment, profile)
     folder.mkdir(parents=True, exist_ok=True)
     published = json.loads((ROOT / "experiments" / "papers" / "published.json").read_text())
     module = importlib.import_module(f"analysis.sections.{experiment.section}")
-    runs = {label: planned.folder(kept) for label, planned in experiment.runs.items()}
-    section: Section = module.section(experiment.title, runs, published, folder)
-    differs = section.differs if profile == "small" else ""  # written about that profile
+    folders = {label: run.folder(store) for label, run in experiment.runs.items()}
+    section: Section = module.section(experiment.title, folders, published, folder)
+    differs = section.differs if profile == "small" else ""  # its text is about profile small
     return replace(section, setting=f"{experiment.about} {section.setting}".strip(), differs=differs)

@@ -1,19 +1,20 @@
-"""W&B: the same rows as metrics.jsonl, one run per arm, one group per comparison; offline unless asked otherwise.
+"""W&B: the rows of metrics.jsonl, with one run per arm and one group per comparison. Offline unless asked otherwise.
 
-An outage neither stops nor holds up a run: what W&B misses is in metrics.jsonl, and in an offline run if there is one.
+An outage of W&B neither stops nor delays training. metrics.jsonl has every row, whatever W&B misses.
 """
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from experiments.harness.config import RunConfig
 
 ANSWER_S = 30.0  # seconds the server gets to answer at the start
-UPLOAD_S = 120.0  # seconds for what is left to upload at the end; the rest stays on disk, for `wandb sync`
+UPLOAD_S = 120.0  # seconds to finish uploading at the end; the rest stays on disk for `wandb sync`
 
-# What the runs table shows of a metric besides its last value; names: docs/metrics.md.
+# What W&B's table of runs shows of each metric. docs/metrics.md explains the names.
 SUMMARY = {
     "reward": "mean,max,last",
     "rollout_s": "mean,min,max,last",
@@ -32,31 +33,32 @@ SUMMARY = {
 class Tracker:
     """A W&B run, or nothing when `wandb=off`."""
 
-    def __init__(self, config: DictConfig, arm: str, group: str, folder: Path, run_id: str | None = None):
-        """folder: the arm's, with its meta.json. run_id: W&B's id of the run to go on in; without one, the run that
-        `folder` holds from an earlier start, or else a new one."""
+    def __init__(self, config: RunConfig, group: str, folder: Path, run_id: str | None = None):
+        """Start the run.
+
+        config: as the run records it. group: W&B's name for the comparison. folder: the arm's, with its meta.json.
+        run_id: id of the W&B run to continue. Without one, an earlier run in `folder` is continued if there is one.
+        """
         self.run: Any = None
+        self._failed = True  # until `end` is called
         self._trouble: list[str] = []
         if config.wandb == "off":
             return
         import wandb
 
         run_id = run_id or earlier_run(folder)
-        resolved = OmegaConf.to_container(config, resolve=True)
-        assert isinstance(resolved, dict)
         meta = json.loads((folder / "meta.json").read_text())
-        self._failed = True
-        start = partial(
+        start: Callable[..., Any] = partial(
             wandb.init,
             project=config.wandb_project,
             id=run_id,
             resume=None if run_id is None else "allow",
             group=group,
-            name=f"{group}/{arm}",
-            job_type=config.task.name,
-            tags=[arm, config.policy.name, config.data.name, config.reward.name, config.budget.name],
+            name=f"{group}/{config.arm.name}",
+            job_type=config.task["name"],
+            tags=[config.arm.name, config.policy.name, config.data.name, config.reward.name, config.budget["name"]],
             dir=str(folder),
-            config={**{str(key): value for key, value in resolved.items()}, "meta": meta},
+            config={**config.resolved, "meta": meta},
             settings=wandb.Settings(
                 init_timeout=ANSWER_S,
                 finish_timeout=UPLOAD_S,
@@ -64,7 +66,7 @@ class Tracker:
                 console="off",
                 x_disable_stats=True,
                 save_code=False,
-                disable_git=True,  # would upload the uncommitted diff; the commit is named here instead
+                disable_git=True,  # it would upload the uncommitted diff; git_commit names the commit instead
                 git_commit=meta["commit"].removesuffix("-dirty"),
             ),
         )
@@ -74,7 +76,7 @@ class Tracker:
             if config.wandb != "online":
                 raise
             self._trouble = [f"W&B is out of reach, recording offline ({' '.join(str(error).split())[:200]})"]
-            wandb.teardown()  # its process takes the failed run for one that goes on
+            wandb.teardown()  # its process believes that the failed run is still active
             self.run = start(mode="offline")
         self.run.define_metric("step", hidden=True)
         self.run.define_metric("*", step_metric="step")
@@ -82,30 +84,35 @@ class Tracker:
             self.run.define_metric(name, step_metric="step", summary=summary)
 
     def log(self, row: dict[str, Any]) -> list[str]:
-        """Log one step: numbers, digests as texts, of the alarms how many. Returns what went wrong, a line each."""
+        """Log one step: its numbers, its digests as text, its number of alarms.
+
+        Returns what went wrong with W&B since the last call, one line each.
+        """
         if self.run is not None:
             values = {key: value for key, value in row.items() if isinstance(value, int | float | str)}
             try:
                 self.run.log({**values, "alarms": len(row["alarms"])}, step=int(row["step"]))
             except ConnectionError as error:
-                self._trouble.append(f"W&B's own process has ended ({error}): from here on metrics.jsonl alone")
+                self._trouble.append(
+                    f"W&B's own process has ended ({error}): from now on metrics.jsonl alone has the rows"
+                )
                 self.run = None
         trouble, self._trouble = self._trouble, []
         return trouble
 
     def end(self, final: dict[str, Any]) -> None:
-        """The run came to its end: digests of weights and optimizer into the summary."""
+        """Note that the training came to its end. final: digests of weights and optimizer, for the run's summary."""
         if self.run is not None:
             self.run.summary.update(final)
             self._failed = False
 
     def close(self) -> None:
-        """Close the run; one that `end` never heard of is marked as failed."""
+        """Close the run. It is marked as failed unless `end` was called."""
         if self.run is not None:
             self.run.finish(exit_code=int(self._failed))
 
 
 def earlier_run(folder: Path) -> str | None:
-    """Id of the W&B run that lies in the folder; None if none does."""
-    found = sorted((folder / "wandb").glob("*run-*-*/run-*.wandb"))
-    return found[-1].stem.removeprefix("run-") if found else None
+    """Id of the newest W&B run in the folder; None if there is none."""
+    runs = sorted((folder / "wandb").glob("*run-*-*/run-*.wandb"))
+    return runs[-1].stem.removeprefix("run-") if runs else None

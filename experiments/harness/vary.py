@@ -1,33 +1,38 @@
-"""vary: settings of DAS to try, an arm for each combination, all on identical work in one comparison."""
+"""vary: settings of the arm das to try. Every combination becomes an arm of one comparison."""
 
 import itertools
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig
-
 from experiments.run.errors import CONFIGS, UserError
-from experiments.run.plain import plain
 
 
-def variants(vary: DictConfig) -> dict[str, list[str]]:
-    """Arm's name -> its overrides. {"drafter": {"window": [1, 4]}} gives window_1 and window_4; a list in the place of
-    a config group, {"budget": ["fixed", "classes"]}, gives fixed and classes. Raises UserError for what is no list."""
+def variants(vary: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Name of an arm -> its overrides.
+
+    {"drafter": {"window": [1, 4]}} gives the arms window_1 and window_4. A list in place of a config group,
+    {"budget": ["fixed", "classes"]}, gives the arms fixed and classes.
+    Raises UserError for values that are no list, and for an arm's name that configs/arm has already.
+    """
     axes = []
-    for key, values in _leaves(plain(vary)):
+    for key, values in _leaves(vary):
         if not isinstance(values, list) or not values or any(isinstance(value, dict | list) for value in values):
             raise UserError(f"vary.{key}={values}: give a list of values, such as +vary.{key}=[1,4,16]")
         axes.append([(_label(key, value), f"{key}={_text(value)}") for value in values])
-    found = {}
-    for choice in itertools.product(*axes):
-        name = "-".join(label for label, _ in choice)
+    overrides_of_arms = {}
+    for combination in itertools.product(*axes):
+        name = "-".join(label for label, _ in combination)
         if (CONFIGS / "arm" / f"{name}.yaml").exists():
-            raise UserError(f"vary: the arm {name} exists already, and is something else; vary two settings at once")
-        found[name] = [override for _, override in choice]
-    return found if axes else {}
+            raise UserError(
+                f"vary: an arm {name} exists already in configs/arm; vary a second setting, so that the name differs"
+            )
+        overrides_of_arms[name] = [override for _, override in combination]
+    return overrides_of_arms if axes else {}
 
 
-def _leaves(node: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def _leaves(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """(dotted key, value) of every setting."""
     leaves = []
     for key, value in node.items():
         leaves += _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
@@ -35,10 +40,11 @@ def _leaves(node: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _label(key: str, value: Any) -> str:
-    """The last word of the key and the value; the value alone for a config group."""
+    """The last word of the key with the value; the value alone for a config group."""
     words = f"{key.rsplit('.', 1)[1]}_{_text(value)}" if "." in key else _text(value)
     return re.sub(r"[^\w.+-]", "_", words)
 
 
 def _text(value: Any) -> str:
+    """The value as the command line has it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Are a config's values of the right kind and of a sane size? What kind a key has is written in configs/, once."""
+"""Check that a config's values are of the right kind and of a plausible size. The kind follows from configs/."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -9,10 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.run.errors import CONFIGS, UserError
 
 GROUPS = ("policy", "data", "reward", "trainer", "engine", "drafter", "budget", "arm")
-OWN = ("arms", "vary", "seed", "schedule", "checkpoint", "resume", "wandb", "wandb_project", "out", "cache", "profile")
-LARGEST = 2**31 - 1  # of any number without limits of its own
+TOP = ("arms", "vary", "seed", "schedule", "checkpoint", "resume", "wandb", "wandb_project", "out", "cache", "profile")
+LARGEST = 2**31 - 1  # largest value of any number that is not in LIMITS
 
-# The kind of keys that are null wherever configs/ name them, as an example.
+# Keys that are null everywhere in configs/, with an example that shows their kind.
 EXAMPLES: dict[str, Any] = {
     "resume": "outputs/compare/DATE",
     "data.path": "problems.jsonl",
@@ -26,10 +26,10 @@ EXAMPLES: dict[str, Any] = {
     "task.rest_s": 1.5,
     "task.step_ms": [[1, 9.5]],
 }
-# Written as whole numbers in configs/, but halves make sense.
+# Keys with whole numbers in configs/ that may be fractions, too.
 FRACTIONS = {"budget.ratio", "budget.margin", "reward.timeout_s", "reward.limits.wall_s", "data.weights"}
 FRACTIONS |= {"data.held_out", "task.draft_us", "task.minutes", "task.warm_up_minutes", "task.min_prob"}
-# Least and most. Most is far above what any run of the papers takes: a slip of the finger, not a wish, lies beyond.
+# Smallest and largest value. The largest is far above what any run of the papers needs: only a typing error exceeds it.
 LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),  # NumPy's range
     "trainer.max_steps": (1, 10**7),
@@ -53,6 +53,13 @@ LIMITS: dict[str, tuple[float, float]] = {
     "data.chain_steps": (2, 8),
     "reward.parallel": (1, 1024),
     "reward.timeout_s": (0.01, 86400),
+    "reward.limits.cpu_s": (1, 2**20),
+    "reward.limits.wall_s": (0.01, 2**20),
+    "reward.limits.memory_mb": (1, 2**20),
+    "reward.limits.file_mb": (1, 2**20),
+    "reward.limits.output_kb": (1, 2**20),
+    "reward.limits.open_files": (1, 2**20),
+    "checkpoint.keep": (2, LARGEST),  # the last one may be torn
     "task.steps": (1, 10**7),
     "task.max_num_seqs": (1, 2**16),
     "task.engines": (1, 2**16),
@@ -62,10 +69,17 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 
 def check_values(config: DictConfig) -> None:
-    """Refuse a number that is text, NaN, negative or absurd, text that is a number, and so on. Raises UserError."""
-    for key, value in _leaves({name: _get(config, name) for name in (*OWN, *GROUPS, "task")}):
+    """Refuse values of the wrong kind, NaN, and numbers that are negative or implausibly large. Raises UserError."""
+    for key, value in _leaves({name: _get(config, name) for name in (*TOP, *GROUPS, "task")}):
         plain_key = key.replace("arm.budget.", "budget.").replace("budget.over.", "budget.")
-        _check(key, plain_key, value, _examples(str(config.task.name)).get(plain_key, ()))
+        _check(key, plain_key, value, _examples(str(config.task.name)).get(plain_key, []))
+
+
+def at_least_one(task: DictConfig, *names: str) -> None:
+    """Refuse counts in a task's settings that are below 1. Raises UserError."""
+    for name in names:
+        if int(task[name]) < 1:
+            raise UserError(f"task.{name}={task[name]}: must be at least 1")
 
 
 def _get(config: DictConfig, name: str) -> Any:
@@ -74,7 +88,7 @@ def _get(config: DictConfig, name: str) -> Any:
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value); an empty group counts as a value."""
+    """(dotted key, value) of every setting. An empty group counts as a value."""
     if not isinstance(node, dict) or (prefix and not node):
         yield prefix, node
         return
@@ -84,26 +98,27 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @cache
 def _examples(task: str) -> dict[str, list[Any]]:
-    """Every value that configs/ give a key; those of other tasks do not count."""
+    """Every value that a key has somewhere in configs/. Of the tasks only `task` counts."""
     files = [("", CONFIGS / "config.yaml"), ("task", CONFIGS / "task" / f"{task}.yaml")]
     files += [(group, path) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
-    found: dict[str, list[Any]] = {}
+    examples: dict[str, list[Any]] = {}
     for group, path in files:
         tree = OmegaConf.to_container(OmegaConf.load(path))
         assert isinstance(tree, dict)
-        leaves = [*_leaves({key: value for key, value in tree.items() if key not in ("defaults", "hydra")}, group)]
-        for key, value in leaves:
+        settings = {key: value for key, value in tree.items() if key not in ("defaults", "hydra")}
+        for key, value in _leaves(settings, group):
             if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
-                found.setdefault(key, []).append(value)
+                examples.setdefault(key, []).append(value)
             *parents, _ = key.split(".")
             for depth in range(1, len(parents) + 1):
-                found.setdefault(".".join(parents[:depth]), []).append({})
+                examples.setdefault(".".join(parents[:depth]), []).append({})
     for key, value in EXAMPLES.items():
-        found.setdefault(key, []).append(value)
-    return found
+        examples.setdefault(key, []).append(value)
+    return examples
 
 
-def _check(key: str, plain_key: str, value: Any, examples: Any) -> None:
+def _check(key: str, plain_key: str, value: Any, examples: list[Any]) -> None:
+    """Compare a value with the examples of its key. plain_key: the key under which limits and examples are known."""
     if value is None:
         if examples and None not in examples:
             raise UserError(f"{key}=null: must be {_kinds(examples)}")
@@ -112,30 +127,38 @@ def _check(key: str, plain_key: str, value: Any, examples: Any) -> None:
         _refuse_unless(any(isinstance(example, dict) for example in examples) or not examples, key, value, examples)
         return
     items = _flat(value)
-    given = [example for example in examples if example is not None]
-    if given:
-        lists = [example for example in given if isinstance(example, list)]
-        like = lists if isinstance(value, list) else [example for example in given if not isinstance(example, list)]
-        _refuse_unless(bool(like), key, value, given)
-        kinds = {_kind(item) for example in like for item in _flat(example)}
-        if plain_key in FRACTIONS or "a number" in kinds:
-            kinds |= {"a whole number", "a number"}
-        for item in items:
-            _refuse_unless(not kinds or _kind(item) in kinds, key, value, given)
-    least, most = LIMITS.get(plain_key, (0, LARGEST))
+    _check_kind(key, plain_key, value, [example for example in examples if example is not None])
+    smallest, largest = LIMITS.get(plain_key, (0, LARGEST))
     for item in items:
-        if isinstance(item, int | float) and not isinstance(item, bool) and not least <= item <= most:  # NaN is not
-            raise UserError(f"{key}={_short(value)}: must be a number from {least:g} to {most:.10g}")
+        if _is_number(item) and not smallest <= item <= largest:  # NaN is never between them
+            raise UserError(f"{key}={_short(value)}: must be a number from {smallest:g} to {largest:.10g}")
 
 
-def _refuse_unless(fits: bool, key: str, value: Any, examples: Any) -> None:
+def _check_kind(key: str, plain_key: str, value: Any, examples: list[Any]) -> None:
+    if not examples:
+        return
+    wants_list = isinstance(value, list)
+    alike = [example for example in examples if isinstance(example, list) == wants_list]
+    _refuse_unless(bool(alike), key, value, examples)
+    kinds = {_kind(item) for example in alike for item in _flat(example)}
+    if plain_key in FRACTIONS or "a number" in kinds:
+        kinds |= {"a whole number", "a number"}
+    for item in _flat(value):
+        _refuse_unless(not kinds or _kind(item) in kinds, key, value, examples)
+
+
+def _refuse_unless(fits: bool, key: str, value: Any, examples: list[Any]) -> None:
     if not fits:
         raise UserError(f"{key}={_short(value)}: must be {_kinds(examples)}")
 
 
 def _flat(value: Any) -> list[Any]:
-    """What stands in a list of lists; the value itself where it is none."""
+    """The items of a list of lists; the value itself if it is no list."""
     return [item for inner in value for item in _flat(inner)] if isinstance(value, list) else [value]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _kind(value: Any) -> str:
@@ -148,7 +171,7 @@ def _kind(value: Any) -> str:
     return "text" if isinstance(value, str) else "a group of settings"
 
 
-def _kinds(examples: Any) -> str:
+def _kinds(examples: list[Any]) -> str:
     """The kinds of the examples in words."""
     words = set()
     for example in examples:
@@ -160,10 +183,3 @@ def _kinds(examples: Any) -> str:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
-
-
-def at_least_one(task: DictConfig, *names: str) -> None:
-    """Refuse counts of a task's settings below 1. Raises UserError."""
-    for name in names:
-        if int(task[name]) < 1:
-            raise UserError(f"task.{name}={task[name]}: must be at least 1")

@@ -1,4 +1,4 @@
-"""A command of run.py as a process of its own, which ends with this one."""
+"""A command of run.py in a process of its own, which ends with this process."""
 
 import signal
 import subprocess
@@ -8,10 +8,10 @@ from typing import IO, Any
 from das.process import die_with_parent
 
 
-def run(command: Sequence[str], say: Callable[[str], Any], errors: int | IO[str] = subprocess.STDOUT) -> int:
-    """Run it, each line of its output to `say`; returns the exit code. errors: where its standard error goes.
+def run(command: Sequence[str], on_line: Callable[[str], Any], errors: int | IO[str] = subprocess.STDOUT) -> int:
+    """Run a command and return its exit code. on_line: called with each line of its output. errors: takes its stderr.
 
-    In a session of its own an interrupt at the terminal reaches it once, through us.
+    The child has a session of its own, so an interrupt at the terminal reaches it once: we pass it on.
     """
     with subprocess.Popen(
         command,
@@ -24,7 +24,7 @@ def run(command: Sequence[str], say: Callable[[str], Any], errors: int | IO[str]
         assert child.stdout is not None
         try:
             for line in child.stdout:
-                say(line.rstrip("\n"))
+                on_line(line.rstrip("\n"))
         except KeyboardInterrupt:
             child.send_signal(signal.SIGINT)
             child.wait()

@@ -1,4 +1,4 @@
-"""Bad input ends in one clear line and an exit code that is not 0."""
+"""Turn bad input into one clear line and an exit code that is not 0."""
 
 import errno
 import os
@@ -24,12 +24,12 @@ from experiments.run.renamed import renamed
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 USER_ERROR, FAILED, INTERRUPTED = 2, 1, 130
-_NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # of compose
+_NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # what compose raises
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
 class UserError(ValueError):
-    """Something only the user can put right; the message says what to change."""
+    """Something that only the user can correct; the message says what to change."""
 
 
 class RunFailed(RuntimeError):
@@ -37,16 +37,16 @@ class RunFailed(RuntimeError):
 
 
 def compose_config(overrides: list[str]) -> DictConfig:
-    """The config with these overrides. Raises UserError, in one line, for one that does not exist."""
+    """The config with these overrides. Raises UserError, in one line, for keys and choices that do not exist."""
     try:
         return compose("config", overrides=overrides)
     except _NO_CONFIG as error:
-        raise UserError(in_one_line(error, overrides)) from error
+        raise UserError(config_error_line(error, overrides)) from error
 
 
-def in_one_line(error: Exception, overrides: list[str]) -> str:
-    """What is wrong with a config."""
-    if isinstance(error, UnicodeDecodeError):  # names no file
+def config_error_line(error: Exception, overrides: list[str]) -> str:
+    """What is wrong with a config, in one line."""
+    if isinstance(error, UnicodeDecodeError):  # it names no file
         return f"{' '.join(overrides)} chooses a config file that is not UTF-8: {error}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {error}"
@@ -55,7 +55,7 @@ def in_one_line(error: Exception, overrides: list[str]) -> str:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Whatever goes wrong while a user's file is read and taken apart, as a UserError that names it."""
+    """Turn whatever goes wrong while a user's file is read and parsed into a UserError that names the file."""
     try:
         yield
     except UserError:
@@ -63,8 +63,8 @@ def reading(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except (*_UNREADABLE, RecursionError, OverflowError, YAMLError) as error:
-        said = " ".join(str(error).split())[:160]
-        raise UserError(f"{path} cannot be read: {type(error).__name__}: {said}") from error
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{path} cannot be read: {type(error).__name__}: {reason}") from error
 
 
 def stop(message: str, code: int) -> None:
@@ -74,10 +74,10 @@ def stop(message: str, code: int) -> None:
 
 
 @contextmanager
-def one_line_errors(to_go_on: Callable[[], str] = str) -> Iterator[None]:
-    """Turn errors that a user can act on into one line; anything else is a bug and keeps its traceback.
+def one_line_errors(resume_hint: Callable[[], str] = str) -> Iterator[None]:
+    """Turn errors that a user can act on into one line. Anything else is a bug and keeps its traceback.
 
-    to_go_on: what to add for a run that was interrupted.
+    resume_hint: returns what to add to the line about a run that was interrupted.
     """
     try:
         yield
@@ -86,9 +86,9 @@ def one_line_errors(to_go_on: Callable[[], str] = str) -> Iterator[None]:
     except (RunFailed, WeightSyncError, TrainingDiverged, CheckpointError) as error:
         stop(str(error), FAILED)
     except KeyboardInterrupt:
-        stop(f"interrupted; what was finished is in the run folder{to_go_on()}", INTERRUPTED)
+        stop(f"interrupted; the finished steps are in the run folder{resume_hint()}", INTERRUPTED)
     except OSError as error:
-        if error.errno is None:  # how transformers and huggingface_hub say that a model cannot be had
+        if error.errno is None:  # transformers and huggingface_hub raise it where a model cannot be loaded
             stop(str(error)[:300], USER_ERROR)
         if error.errno != errno.ENOSPC:
             raise
@@ -96,9 +96,9 @@ def one_line_errors(to_go_on: Callable[[], str] = str) -> Iterator[None]:
 
 
 def explain_config_error(arguments: list[str]) -> None:
-    """Compose once before Hydra does, to report a bad key or choice in one line instead of Hydra's several.
+    """Compose the config before Hydra does, to report a bad key or choice in one line instead of Hydra's several.
 
-    arguments: the command line. Flags (-m, --help, --cfg ...) are left to Hydra.
+    arguments: the command line. A command line with flags (-m, --help, --cfg ...) is left to Hydra.
     """
     if any(argument.startswith("-") for argument in arguments):
         return
@@ -113,14 +113,19 @@ def explain_config_error(arguments: list[str]) -> None:
     try:
         with initialize_config_dir(str(CONFIGS), version_base=None):
             config = compose("config", overrides=arguments, return_hydra_config=True)
-        if config.resume is not None and not Path(str(config.resume)).is_dir():  # Hydra would make it
+        if config.resume is not None and not Path(str(config.resume)).is_dir():  # Hydra would create it
             stop(f"resume={config.resume}: no such folder", USER_ERROR)
         folder = Path(config.hydra.run.dir)
     except _NO_CONFIG as error:
-        stop(in_one_line(error, arguments), USER_ERROR)
-    try:  # before Hydra does, with a traceback
+        stop(config_error_line(error, arguments), USER_ERROR)
+    _require_writable(folder)
+
+
+def _require_writable(folder: Path) -> None:
+    """Stop unless a run's folder can be created, or is there and can be written. Hydra would stop with a traceback."""
+    try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        stop(f"{folder} cannot be made ({error.strerror}): set out=OTHER_DIR", USER_ERROR)
+        stop(f"{folder} cannot be created ({error.strerror}): set out=OTHER_DIR", USER_ERROR)
     if not os.access(folder.parent, os.W_OK) or (folder.exists() and not folder.is_dir()):
-        stop(f"{folder} is no folder that can be written: set out=OTHER_DIR", USER_ERROR)
+        stop(f"{folder} is not a folder that can be written: set out=OTHER_DIR", USER_ERROR)

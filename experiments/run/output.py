@@ -1,4 +1,4 @@
-"""Where a process's output goes."""
+"""Send a process's output to a log file."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from typing import TextIO
 
 @contextmanager
 def quiet_into(path: Path) -> Iterator[TextIO]:
-    """Send this process's output, also that of C libraries, to a log file; yields what still reaches the terminal."""
+    """Send this process's output, that of C libraries included, to a log file. Yields a stream to the terminal."""
     path.parent.mkdir(parents=True, exist_ok=True)
     saved = os.dup(1), os.dup(2)
     with path.open("a", buffering=1) as log, os.fdopen(os.dup(1), "w", buffering=1) as terminal:
@@ -22,7 +22,7 @@ def quiet_into(path: Path) -> Iterator[TextIO]:
             yield terminal
         finally:
             for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError):  # on a full disk the log goes without
+                with suppress(OSError):  # on a full disk the log loses these lines
                     stream.flush()
             os.dup2(saved[0], 1)
             os.dup2(saved[1], 2)

@@ -1,4 +1,4 @@
-"""A config group as plain Python values."""
+"""A config as plain Python values."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 
 
 def plain(node: DictConfig) -> dict[str, Any]:
-    """A config group as a plain dict, resolved."""
+    """A config, or one of its groups, as a dict of plain values, with interpolations resolved."""
     container = OmegaConf.to_container(node, resolve=True)
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}

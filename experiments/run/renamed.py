@@ -1,4 +1,4 @@
-"""Settings that have a new name. The old name gives one line that says the new one."""
+"""Settings that have a new name. Using the old name gives one line that says the new one."""
 
 # Old key -> new key, as they are written on the command line.
 RENAMED = {

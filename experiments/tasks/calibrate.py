@@ -20,8 +20,11 @@ from omegaconf import DictConfig
 from analysis.latency_figure import calibration_figure
 from das.budget.latency_forms import Drafting
 from das.drafter import Drafts
-from experiments.harness import setup
-from experiments.harness.rolls import tokenized
+from experiments.harness.config import RunConfig, run_config
+from experiments.harness.engine import engine_settings, prepare_process
+from experiments.harness.policies import policy_directory
+from experiments.harness.rollout_steps import tokenized
+from experiments.harness.validate import check
 from experiments.recorded.latency_files import write_latency
 from experiments.run.errors import RunFailed, UserError, compose_config
 from experiments.run.output import quiet_into
@@ -55,19 +58,20 @@ class RandomDrafter:
     def end_step(self, *args: Any) -> None: ...
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     """Measure, fit, print the errors; write latency.json, result.json and a figure."""
-    task = config.task
-    _check(config)
+    task = composed.task
+    _check(composed)
     others = [override for override in overrides if not override.startswith(("arm=", "budget"))]
     max_draft_tokens = max(1, *task.drafts)
-    config = compose_config([*others, "arm=das", "budget=fixed", f"budget.tokens={max_draft_tokens}"])
-    setup.check(config)
-    run_folder = RunFolder(Path(folder), config)
+    drafting = compose_config([*others, "arm=das", "budget=fixed", f"budget.tokens={max_draft_tokens}"])
+    config = run_config(drafting)
+    check(config)
+    run_folder = RunFolder(Path(folder), config.resolved)
     progress = Progress(0)
-    policy = setup.policy_directory(config, progress.note)
+    policy = policy_directory(config, progress.note)
     with quiet_into(Path(folder) / "log.txt") as progress.terminal:
-        rows = measure(config, policy, progress)
+        rows = measure(config, task, policy, progress)
     progress.terminal = sys.stdout
     path = Path(folder) / "latency.json"
     forms = write_latency(path, rows, f"vLLM, policy {config.policy.name} on {platform.machine()}", derived=False)
@@ -92,16 +96,15 @@ def _check(config: DictConfig) -> None:
         )
 
 
-def measure(config: DictConfig, policy: str, progress: Progress) -> list[list[float]]:
-    """Rows of timed passes: live, tokens, context, seconds."""
-    setup.prepare(config)
+def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress) -> list[list[float]]:
+    """Rows of timed passes: live, tokens, context, seconds. task: this task's settings."""
+    prepare_process(config)
     from vllm import SamplingParams
 
     from das.budget.fixed import Fixed, NoDrafts
     from das.engine.build import build_engine
 
-    task = config.task
-    llm = build_engine(setup.engine_settings(config, policy), max_num_seqs=max(task.live))
+    llm = build_engine(engine_settings(config, policy), max_num_seqs=max(task.live))
     engine = llm.llm_engine
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     runner.drafter.draft_round.drafter = RandomDrafter(engine.model_config.get_vocab_size())

@@ -1,8 +1,4 @@
-"""experiment=NAME: run what a figure, table or ablation needs, in a profile, and write its section of the report.
-
-A run is a plain command of run.py. It is kept in runs/ under a name made from its overrides, so that experiments share
-runs and what is finished is not done again.
-"""
+"""experiment=NAME: make the runs that a figure, table or ablation needs, and write its section of the report."""
 
 from pathlib import Path
 
@@ -15,17 +11,21 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import write_text
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Run what is missing, then write the section: outputs/reproduce/NAME/report.md with its figures."""
-    experiment = planned_runs.load(config.experiment.name, config.profile, planned_runs.handed_on(overrides))
-    planned_runs.check([experiment])
+def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+    """Make the missing runs, then write the section: outputs/reproduce/NAME/report.md with its figures.
+
+    Raises RunFailed for the first run that failed.
+    """
+    profile = str(composed.profile)
+    experiment = planned_runs.load(str(composed.experiment.name), profile, planned_runs.passed_on(overrides))
+    planned_runs.check_runs([experiment])
     progress = Progress(0)
-    kept = Path(folder)
-    failed = planned_runs.make(list(experiment.runs.values()), kept, progress)
+    store = Path(folder)
+    failed = planned_runs.make(list(experiment.runs.values()), store, progress)
     if failed:
         raise RunFailed(next(iter(failed.values())))
-    section = planned_runs.written(experiment, kept, config.profile)
-    report = kept / planned_runs.place(experiment, config.profile) / "report.md"
+    section = planned_runs.write_section(experiment, store, profile)
+    report = store / planned_runs.section_folder(experiment, profile) / "report.md"
     write_text(report, markdown(experiment.title, "", [section]))
     for ordering in section.orderings:
         progress.note(str(ordering))

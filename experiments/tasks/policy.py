@@ -5,27 +5,31 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from experiments.harness import setup
+from experiments.harness.config import run_config
+from experiments.harness.data import weight_of_chain_steps
+from experiments.harness.policies import policy_directory
+from experiments.harness.validate import check
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     """Sample the policy on the training distribution; print its accuracy and lengths, draw a histogram of lengths."""
-    setup.check(config)
+    config = run_config(composed)
+    check(config)
     if config.data.name != "arithmetic":
         raise UserError(f"data={config.data.name}: task=policy measures answers to data=arithmetic only")
     progress = Progress(0)
-    run_folder = RunFolder(Path(folder), config)
-    policy = setup.policy_directory(config, progress.note)
+    run_folder = RunFolder(Path(folder), config.resolved)
+    policy = policy_directory(config, progress.note)
     from experiments.small_policy.arithmetic import make_training_problems
     from experiments.small_policy.measure import measure_policy, plot_lengths
 
     measured: dict[str, Any] = measure_policy(
         Path(policy),
-        make_training_problems(config.task.problems, seed=config.seed, mix=setup.mix(config)),
-        samples=config.task.samples,
+        make_training_problems(config.task["problems"], seed=config.seed, mix=weight_of_chain_steps(config.data)),
+        samples=config.task["samples"],
         temperature=config.trainer.temperature,
         max_tokens=config.trainer.max_completion_length,
         seed=config.seed,

@@ -22,7 +22,8 @@ from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
-from experiments.harness.setup import problems_per_step, schedule
+from experiments.harness import sizes
+from experiments.harness.engine import make_schedule
 from experiments.recorded.latency_files import read_latency
 from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import UserError, reading
@@ -184,12 +185,14 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
             engine = TextEngine(times, max_num_seqs, HistoryDrafter(**drafter), budget, max_tokens)
         case other:
             raise ValueError(f"arm {config.arm.name} drafts with {other}")
-    unit = max(1, config.data.problems // problems_per_step(config)) if config.drafter.unit == "epoch" else 1
-    order = schedule(config) if "schedule" in config else None  # older runs have no such setting: as given
+    problems_per_step = sizes.problems_per_step(config.trainer, config.engine.get("processes", 1))
+    steps_per_epoch = sizes.steps_per_epoch(config.data.problems, problems_per_step)
+    schedule = make_schedule(config.get("schedule", "given"))  # older runs have no such setting
     steps = []
     for i, work in enumerate(works):
-        sent = list(range(len(work))) if order is None else order.order(work.problems)
-        steps.append(simulate_rollout(work, [engine], [sent], (i + 1) // unit))
-        if order is not None:
-            order.observe(work.problems, work.lengths.tolist())
+        order = list(range(len(work))) if schedule is None else schedule.order(work.problems)
+        tick = sizes.history_tick(config.drafter.unit, i + 1, steps_per_epoch)
+        steps.append(simulate_rollout(work, [engine], [order], tick))
+        if schedule is not None:
+            schedule.observe(work.problems, work.lengths.tolist())
     return steps

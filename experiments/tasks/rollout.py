@@ -1,4 +1,4 @@
-"""task=rollout: one arm's rollouts without training. The policy stays as it is, the history grows."""
+"""task=rollout: one arm's rollouts without training. The policy stays the same, the history grows."""
 
 import sys
 from pathlib import Path
@@ -6,28 +6,34 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from analysis.arms import summary
-from experiments.harness import setup
-from experiments.harness.rolls import roll_steps
+from experiments.harness.config import run_config
+from experiments.harness.data import dataset
+from experiments.harness.policies import policy_directory
+from experiments.harness.rollout_steps import RolloutRun, record_rollouts
+from experiments.harness.validate import check
 from experiments.run.errors import RunFailed
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
+SUMMARISED = ("rollout_s", "tokens", "passes", "tokens_per_pass", "drafted", "accepted", "draft_share")
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Roll out `task.steps` batches, print a line each."""
-    setup.check(config)
-    progress = Progress(int(config.task.steps))
-    policy = setup.policy_directory(config, progress.note)
-    config.data.problems = len(setup.dataset(config, policy, progress.note))
-    run_folder = RunFolder(Path(folder), config)
+
+def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+    """Roll out `task.steps` batches of prompts; print a line each, write result.json."""
+    config = run_config(composed)
+    check(config)
+    steps = int(config.task["steps"])
+    progress = Progress(steps)
+    policy = policy_directory(config, progress.note)
+    rows = dataset(config, policy, progress.note)
+    run_folder = RunFolder(Path(folder), config.with_problems(len(rows)).resolved)
     with quiet_into(Path(folder) / "log.txt") as progress.terminal:
-        metrics = roll_steps(config, policy, run_folder, progress)
+        metrics = record_rollouts(RolloutRun(config, policy, steps), run_folder, progress)
     progress.terminal = sys.stdout
     if config.arm.method != "none" and not any(row["drafted"] for row in metrics):
         raise RunFailed(
             f"arm {config.arm.name} drafted nothing in {len(metrics)} rollouts: speculation was silently off"
         )
-    keys = ("rollout_s", "tokens", "passes", "tokens_per_pass", "drafted", "accepted", "draft_share")
-    result = {"arms": {config.arm.name: {key: summary([row[key] for row in metrics]) for key in keys}}}
-    progress.note(f"result: {run_folder.write_result(result)}")
+    summaries = {key: summary([row[key] for row in metrics]) for key in SUMMARISED}
+    progress.note(f"result: {run_folder.write_result({'arms': {config.arm.name: summaries}})}")

@@ -11,41 +11,46 @@ from analysis import read
 from analysis.arms import summarised
 from das.training import ranks
 from das.training.turns import Alone
-from experiments.harness import resume, setup
-from experiments.harness.arm import train_arm
+from experiments.harness import resume
+from experiments.harness.config import run_config
+from experiments.harness.data import dataset
+from experiments.harness.failures import one_line_failure
+from experiments.harness.policies import policy_directory
+from experiments.harness.train_arm import ArmRun, train_arm
+from experiments.harness.validate import check, check_processes
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import write_text
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Train the arm, print a line a step. Of several processes the main one speaks, all keep a log."""
-    progress = Progress(int(config.trainer.max_steps))
+def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+    """Train the arm, print a line a step. Of several processes only the main one prints; each writes a log."""
+    config, path = run_config(composed), Path(folder)
+    progress = Progress(config.trainer.max_steps)
     if not ranks.is_main():
-        progress.terminal = open(os.devnull, "w")  # noqa: SIM115  to the end of the process
-    path = Path(folder)
+        progress.terminal = open(os.devnull, "w")  # noqa: SIM115  it stays open until the process ends
     lock = resume.hold(path) if ranks.is_main() else None
     start = 0
     with ranks.main_first():
-        setup.check_processes(config)
-        setup.check(config)
+        check_processes(config)
+        check(config)
         if config.resume is not None:
             start = resume.newest({path: config}, progress.note)
             resume.rewind(path, start)
             resume.announce(path, start, progress)
         if ranks.is_main():
             resume.remember(path, overrides)
-        policy = setup.policy_directory(config, progress.note)
-        setup.dataset(config, policy, progress.note)
-    group = config.task.group or path.name
-    with resume.stopped_in(path), quiet_into(ranks.own_file(path / "log.txt")) as terminal:
+        policy = policy_directory(config, progress.note)
+        dataset(config, policy, progress.note)
+    group = config.task["group"] or path.name
+    with one_line_failure(path), quiet_into(ranks.own_file(path / "log.txt")) as terminal:
         if ranks.is_main():
             progress.terminal = terminal
-        train_arm(config, policy, path, group, Alone(progress.step), start=start)
+        train_arm(ArmRun(config, policy, path, group, Alone(progress.step), start=start))
     if lock is None:
         return
     progress.terminal = sys.stdout
-    result = {"baseline": config.arm.name, "arms": {config.arm.name: summarised(read.metrics(Path(folder)))}}
-    write_text(Path(folder) / "result.json", json.dumps(result, indent=1))
+    result = {"baseline": config.arm.name, "arms": {config.arm.name: summarised(read.metrics(path))}}
+    write_text(path / "result.json", json.dumps(result, indent=1))
     lock.close()
     progress.note(f"run: {folder}")

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from analysis.compare import compare, equal, main
 from analysis.runs import find
-from experiments.harness.arms import arm_config
+from experiments.harness.arm_configs import arm_config
 from experiments.harness.tracking import Tracker
 from experiments.run.errors import CONFIGS
 
@@ -179,7 +179,7 @@ def tracked(folder: Path, rows: list[dict[str, Any]], ends: bool, run_id: str | 
         config = arm_config("none", [])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "meta.json").write_text(json.dumps({"commit": "f" * 40 + "-dirty", "seed": 0}))
-    tracker = Tracker(config, "none", "group", folder, run_id)
+    tracker = Tracker(config, "group", folder, run_id)
     for one in rows:
         tracker.log(one)
     if ends:

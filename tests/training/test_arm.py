@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from hydra import initialize_config_dir
-from omegaconf import DictConfig
 
 from analysis import compare as curves
 from analysis import read
@@ -18,7 +17,8 @@ from analysis.panels import PANELS
 from analysis.runs import find
 from das.drafter import HistoryDrafter
 from das.engine.rollout import CLASSES
-from experiments.harness.arms import arm_config
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.config import RunConfig
 from experiments.harness.tracking import SUMMARY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,21 +155,21 @@ def test_identity_check_sees_a_difference(compared: tuple[Path, str], tmp_path: 
     assert "NO: losses differ, first at step 2" in arms.identity_verdict(result)
 
 
-def _train_with_lost_weights(config: DictConfig, policy: str, folder: str) -> str:
+def _train_with_lost_weights(config: RunConfig, policy: str, folder: str) -> str:
     from das.engine import patches
     from das.training.errors import WeightSyncError
     from das.training.turns import Alone
-    from experiments.harness.arm import train_arm
+    from experiments.harness.train_arm import ArmRun, train_arm
 
     patches.apply()
     import das.engine.worker
 
     das.engine.worker.repack_linear_layers = lambda model: None  # the engine goes on with the old weights
     try:
-        train_arm(config, policy, Path(folder), "test", Alone(lambda row: None))
+        train_arm(ArmRun(config, policy, Path(folder), "test", Alone(lambda row: None)))
     except WeightSyncError as error:
         return str(error)
-    return "trained on"
+    return "training did not stop"
 
 
 def test_weights_that_do_not_arrive_stop_the_run(tiny_policy: str, tmp_path: Path) -> None:
@@ -180,11 +180,11 @@ def test_weights_that_do_not_arrive_stop_the_run(tiny_policy: str, tmp_path: Pat
     assert "did not reach the engine" in message
 
 
-def _train_until_a_loss_is_nan(config: DictConfig, policy: str, folder: str) -> str:
+def _train_until_a_loss_is_nan(config: RunConfig, policy: str, folder: str) -> str:
     from das.engine import patches
     from das.training.errors import TrainingDiverged
     from das.training.turns import Alone
-    from experiments.harness.arm import train_arm
+    from experiments.harness.train_arm import ArmRun, train_arm
 
     patches.apply()
     from trl import GRPOTrainer
@@ -196,10 +196,10 @@ def _train_until_a_loss_is_nan(config: DictConfig, policy: str, folder: str) -> 
 
     GRPOTrainer.compute_loss = nan_in_third_step
     try:
-        train_arm(config, policy, Path(folder), "test", Alone(lambda row: None))
+        train_arm(ArmRun(config, policy, Path(folder), "test", Alone(lambda row: None)))
     except TrainingDiverged as error:
         return str(error)
-    return "trained on"
+    return "training did not stop"
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_before_a_checkpoint(tiny_policy: str, tmp_path: Path) -> None:

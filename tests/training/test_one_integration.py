@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from hydra import initialize_config_dir
-from omegaconf import DictConfig
 
 from analysis import read
-from experiments.harness.arms import arm_config
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.config import RunConfig
 from experiments.run.errors import CONFIGS
 
 # All that configs/trainer/grpo.yaml names: two problems a step, of four, so that an epoch has two steps.
@@ -33,12 +33,12 @@ BUDGET = {"name": "fixed", "tokens": 8}  # does not look at the clock, so that d
 WINDOW = 1  # epochs: the history that drafts come from depends on where an epoch ends
 
 
-def train_in_harness(config: DictConfig, policy: str, folder: Path) -> dict[str, Any]:
+def train_in_harness(config: RunConfig, policy: str, folder: Path) -> dict[str, Any]:
     """What a run of the harness leaves in its folder."""
     from das.training.turns import Alone
-    from experiments.harness.arm import train_arm
+    from experiments.harness.train_arm import ArmRun, train_arm
 
-    train_arm(config, policy, folder, "test", Alone(lambda row: None))
+    train_arm(ArmRun(config, policy, folder, "test", Alone(lambda row: None)))
     rows = read.metrics(folder)
     return {
         "tokens": [[response["response_ids"] for response in read.rollout(folder, row["step"])] for row in rows],
@@ -107,15 +107,15 @@ def trl_is_untouched() -> bool:
     return grpo_trainer.VLLMGeneration is VLLMGeneration and not any(hasattr(hook, "__wrapped__") for hook in hooks)
 
 
-def train_all(config: DictConfig, policy: str, folder: Path) -> dict[str, Any]:
+def train_all(config: RunConfig, policy: str, folder: Path) -> dict[str, Any]:
     """In a process of its own: one start for all runs, one after the other."""
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-    from experiments.harness import setup
+    from experiments.harness.data import dataset
 
     runs: dict[str, Any] = {"harness": train_in_harness(config, policy, folder / "harness")}
     untouched = [trl_is_untouched()]
-    problems = setup.dataset(config, policy)
+    problems = dataset(config, policy)
     for name, seed in (("script", 0), ("another seed", 1)):
         gc.collect()
         cleanup_dist_env_and_memory()

@@ -12,8 +12,10 @@ from accelerate.utils.launch import prepare_multi_gpu_env
 from hydra import initialize_config_dir
 
 from analysis import read
-from experiments.harness import one_by_one, setup
-from experiments.harness.arms import arm_config
+from experiments.harness import one_by_one
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.config import run_config
+from experiments.harness.validate import check_processes
 from experiments.run.errors import CONFIGS, UserError, compose_config
 from experiments.tasks import compare
 
@@ -112,7 +114,7 @@ def test_processes_must_be_as_configured(
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = arm_config("das", overrides)
     with pytest.raises(UserError, match=message):
-        setup.check_processes(config)
+        check_processes(config)
 
 
 def test_deepspeed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +122,7 @@ def test_deepspeed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = arm_config("das", [])
     with pytest.raises(UserError, match="launch with FSDP"):
-        setup.check_processes(config)
+        check_processes(config)
 
 
 def commands() -> list[str]:
@@ -134,15 +136,15 @@ def test_the_documented_launches_compose() -> None:
     for command in commands():
         overrides = [word for word in shlex.split(command) if not word.startswith("hydra.")]
         with initialize_config_dir(str(CONFIGS), version_base=None):
-            config = compose_config(overrides)
+            config = run_config(compose_config(overrides))
         assert f"--num_processes {config.engine.processes}" in (ROOT / "docs" / "paper_scale.md").read_text()
-        assert setup.problems_per_step(config) % config.engine.processes == 0
-        assert not config.task.lock_step
+        assert config.problems_per_step % config.engine.processes == 0
+        assert not config.task["lock_step"]
 
 
 def test_a_policy_that_fills_the_devices_is_not_compared_in_lock_step(tmp_path: Path) -> None:
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", ["engine.processes=2"])
+        config = compose_config(["engine.processes=2"])
         with pytest.raises(UserError, match=r"with engine\.processes=2 set task\.lock_step=false"):
             compare.run(config, ["engine.processes=2"], str(tmp_path))
 

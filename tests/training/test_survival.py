@@ -58,7 +58,7 @@ def run_with_trouble(policy: str, folder: Path, outcome: Path) -> None:
     last = start(f"resume={run}")
     output, errors = last.communicate()
     assert last.returncode == 0, errors
-    assert "going on after step" in output
+    assert "resuming after step" in output
     shutil.copytree(run, outcome)
 
 

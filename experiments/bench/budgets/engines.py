@@ -11,9 +11,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.harness import setup
+from experiments.harness.config import run_config
+from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.lock_step import expect, tell
-from experiments.harness.rolls import tokenized
+from experiments.harness.rollout_steps import tokenized
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 
@@ -140,14 +141,14 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
     Every pair of workload and policy has a drafter and a history of its own.
     """
     first = next(iter(arms.values()))
-    setup.prepare(first)
+    prepare_process(run_config(first))
     from vllm import SamplingParams
 
     from das.budget import make_budget
     from das.engine.build import build_engine
     from das.engine.rollout import RolloutRequest, request_seed, roll_out, rollout_row
 
-    settings = {label: setup.engine_settings(config, policy) for label, config in arms.items()}
+    settings = {label: engine_settings(run_config(config), policy) for label, config in arms.items()}
     longest_drafts = max(settings.values(), key=lambda each: make_budget(each.budget).max_draft_tokens)
     llm = build_engine(longest_drafts, max_num_seqs=max_num_seqs)
     problems_of: dict[str, list[tuple[str, Any]]] = {}  # workload -> (problem id, prompt) of its epoch
@@ -162,7 +163,7 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
         if workload not in problems_of:
             data = OmegaConf.merge(first, {"data": {"problems": requests.problems}})
             assert isinstance(data, DictConfig)
-            problems_of[workload] = tokenized(data, policy)
+            problems_of[workload] = tokenized(run_config(data), policy)
         epoch, groups = problems_of[workload], requests.live // requests.siblings
         batch = [
             epoch[i % len(epoch)] for i in range(step * groups, (step + 1) * groups) for _ in range(requests.siblings)

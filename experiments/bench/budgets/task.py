@@ -22,7 +22,9 @@ from analysis.budgets_figure import budgets_figure
 from das.budget import least_squares
 from experiments.bench.budgets.cost import cost_us
 from experiments.bench.budgets.engines import BASELINE, Engines, Requests, interleaved, requests_of, untrained
-from experiments.harness import setup
+from experiments.harness.config import run_config
+from experiments.harness.engine import engine_settings
+from experiments.harness.policies import policy_directory
 from experiments.run.errors import UserError, compose_config
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -35,7 +37,9 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     workloads = {f"live_{live}": requests_of(config, int(live), hopeless=False) for live in task.live}
     if task.hopeless:
         workloads["hopeless"] = requests_of(config, int(task.hopeless_live), hopeless=True)
-    budgets = {label: setup.engine_settings(arm, "unnamed").budget for label, arm in arms.items() if label != BASELINE}
+    budgets = {
+        label: engine_settings(run_config(arm), "unnamed").budget for label, arm in arms.items() if label != BASELINE
+    }
     progress = Progress(int(task.steps), len(arms) * len(workloads))
     run_folder = RunFolder(Path(folder), config)
     costs = {label: {str(n): cost_us(budget, int(n)) for n in task.cost_live} for label, budget in budgets.items()}
@@ -45,7 +49,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     if not workloads:
         progress.note(f"result: {run_folder.write_result({'cost_us': costs})}")
         return
-    policy = setup.policy_directory(config, progress.note)
+    policy = policy_directory(run_config(config), progress.note)
     progress.note(f"starting 2 engines; {', '.join(arms)} on {', '.join(workloads)}; logs in {folder}")
     rows = roll_workloads(config, arms, workloads, policy, run_folder, progress)
     prices = pass_prices(rows)

@@ -1,41 +1,49 @@
-"""An arm that dies, whenever it does, is one line that says so."""
+"""When an arm dies, at whatever point, one line says so."""
 
 from multiprocessing import Pipe, get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra import initialize_config_dir
 
 from experiments.harness import lock_step
-from experiments.harness.lock_step import expect, tell
-from experiments.run.errors import RunFailed
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.lock_step import PipeTurns, expect, tell
+from experiments.harness.train_arm import ArmRun
+from experiments.run.errors import CONFIGS, RunFailed
 
 
 @pytest.mark.parametrize(
-    ("last", "said"), [(None, "arm das was killed"), (("error", "no memory left"), "arm das: no memory left")]
+    ("last_message", "words"),
+    [(None, "arm das was killed"), (("error", "no memory left"), "arm das: no memory left")],
 )
-def test_a_turn_given_to_a_dead_arm(last: tuple[str, str] | None, said: str, tmp_path: Path) -> None:
-    mine, theirs = Pipe()
-    if last:
-        theirs.send(last)
+def test_a_turn_given_to_a_dead_arm(last_message: tuple[str, str] | None, words: str, tmp_path: Path) -> None:
+    ours, theirs = Pipe()
+    if last_message:
+        theirs.send(last_message)
     theirs.close()
-    tell(mine, "go")
-    with pytest.raises(RunFailed, match=said):
-        expect(mine, "rolled", "das", tmp_path)
+    tell(ours, "go")
+    with pytest.raises(RunFailed, match=words):
+        expect(ours, "rolled", "das", tmp_path)
 
 
-def test_an_arm_that_fails_after_its_parent_gave_up_says_nothing(
+def test_an_arm_that_fails_after_its_parent_gave_up_prints_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever it fails of: a pipe with unread words is reset, not just closed, when its other end goes."""
+    """Whatever error it fails with: a pipe with unread messages is reset, not closed, when its other end closes."""
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = arm_config("none", [])
     for error in (ConnectionResetError(104, "Connection reset by peer"), RuntimeError("the engine raised")):
 
-        def fail(*_: object, raised: Exception = error, **__: object) -> None:
+        def fail(run: Any, raised: Exception = error) -> None:
             raise raised
 
         monkeypatch.setattr(lock_step, "train_arm", fail)
-        mine, theirs = Pipe()
-        mine.close()
-        arm = get_context("fork").Process(target=lock_step._arm_process, args=({}, "", tmp_path, "", theirs, 0))
+        ours, theirs = Pipe()
+        ours.close()
+        run = ArmRun(config, "", tmp_path, "", PipeTurns(theirs))
+        arm = get_context("fork").Process(target=lock_step._arm_process, args=(run, theirs))
         arm.start()
         arm.join()
         assert arm.exitcode == 0

@@ -1,4 +1,4 @@
-"""Every experiment composes in every profile and says what it is for; its runs are made once, resumed, and may fail."""
+"""Every experiment composes in every profile and states its purpose; its runs are made once, resumed, and may fail."""
 
 import importlib
 import json
@@ -28,14 +28,14 @@ def test_every_figure_of_the_paper_has_a_file() -> None:
 @pytest.mark.parametrize("profile", planned_runs.PROFILES)
 @pytest.mark.parametrize("name", NAMES)
 def test_experiment_composes(name: str, profile: str) -> None:
-    found = planned_runs.load(name, profile, [])
+    experiment = planned_runs.load(name, profile, [])
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        planned_runs.check([found])
-    assert hasattr(importlib.import_module(f"analysis.sections.{found.section}"), "section")
+        planned_runs.check_runs([experiment])
+    assert hasattr(importlib.import_module(f"analysis.sections.{experiment.section}"), "section")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_head_says_claim_paper_minutes_and_command(name: str) -> None:
+def test_head_names_claim_paper_minutes_and_command(name: str) -> None:
     text = (CONFIGS / "experiment" / f"{name}.yaml").read_text()
     head = [line for line in text.splitlines() if line.startswith("# ")]
     assert any(re.match(r"# (DAS Fig|Ablation|One arm)", line) for line in head)
@@ -47,13 +47,13 @@ def test_head_says_claim_paper_minutes_and_command(name: str) -> None:
 def test_runs_are_shared_between_experiments() -> None:
     first, other = (planned_runs.load(name, "small", []) for name in ("das_fig1", "das_fig10"))
     assert list(first.runs.values()) == list(other.runs.values())
-    own = planned_runs.load("das_fig1", "small", ["seed=3"])
-    assert own.runs["maths"].folder(Path("x")) != first.runs["maths"].folder(Path("x"))
+    changed = planned_runs.load("das_fig1", "small", ["seed=3"])
+    assert changed.runs["maths"].folder(Path("x")) != first.runs["maths"].folder(Path("x"))
 
 
-def test_what_concerns_the_runs_is_handed_on() -> None:
+def test_overrides_of_the_runs_are_passed_on() -> None:
     given = ["task=reproduce", "profile=smoke", "seed=3", "trainer.max_steps=4", "hydra.run.dir=x", "out=y"]
-    assert planned_runs.handed_on([*given, "+vary.budget=[fixed]"]) == [
+    assert planned_runs.passed_on([*given, "+vary.budget=[fixed]"]) == [
         "seed=3",
         "trainer.max_steps=4",
         "+vary.budget=[fixed]",
@@ -69,7 +69,7 @@ def test_unknown_profile_and_experiment() -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A root whose run.py takes no time: it fails when told so, else leaves a result."""
+    """A root whose run.py takes no time. It fails if told so, and otherwise leaves a result."""
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "run.py").write_text(
         "import json, sys\n"
@@ -92,15 +92,15 @@ def test_runs_are_made_once_and_failures_do_not_stop_the_rest(quick: Path, capsy
     assert "[3/3]" in capsys.readouterr().out
     stamp = (good.folder(quick) / "result.json").stat().st_mtime_ns
     assert planned_runs.make([good, other], quick, Progress(0, terminal=sys.stdout)) == {}
-    assert "2 of 2 runs are there already" in capsys.readouterr().out
+    assert "2 of 2 runs are finished already" in capsys.readouterr().out
     assert (good.folder(quick) / "result.json").stat().st_mtime_ns == stamp
 
 
-def test_a_run_that_is_being_made_is_left_alone(quick: Path) -> None:
-    going = Run(("a=1",), 1.0)
-    with resume.hold(going.folder(quick)), pytest.raises(UserError, match="still going on"):
-        planned_runs.make([going], quick, Progress(0))
-    assert going.folder(quick).exists()
+def test_a_run_that_another_process_makes_is_left_alone(quick: Path) -> None:
+    running = Run(("a=1",), 1.0)
+    with resume.hold(running.folder(quick)), pytest.raises(UserError, match="still running"):
+        planned_runs.make([running], quick, Progress(0))
+    assert running.folder(quick).exists()
 
 
 def test_a_run_made_by_hand_does_not_stop_the_report(quick: Path) -> None:
@@ -108,5 +108,4 @@ def test_a_run_made_by_hand_does_not_stop_the_report(quick: Path) -> None:
     made.folder(quick).mkdir(parents=True)
     (made.folder(quick) / "meta.json").write_text(json.dumps({"commit": "0123456789abcdef-dirty"}))
     (made.folder(quick) / "result.json").write_text("{}")
-    said = reproduce.provenance(quick, [made])
-    assert "commit 0123456789-dirty; 1 runs, 0 minutes" in said
+    assert "commit 0123456789-dirty; 1 runs, 0 minutes" in reproduce.provenance(quick, [made])

@@ -1,49 +1,53 @@
-"""Going back to a step: which checkpoint, whose, and what the folder looks like then. Killing for real: see the end."""
+"""Rewinding a run to a checkpoint: which one, of which run, and what the folder holds then.
+
+Runs that are really killed: tests/training/test_survival.py and task=kill_test.
+"""
 
 import json
 from pathlib import Path
 
 import pytest
 from hydra import initialize_config_dir
-from omegaconf import DictConfig
 
 from analysis import read
 from das.training import checkpoint
-from experiments.harness import resume, setup
-from experiments.harness.arms import arm_config
+from experiments.harness import resume
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.config import RunConfig
+from experiments.harness.validate import check_checkpoints
 from experiments.run.errors import CONFIGS, UserError
 
 
-def config(*overrides: str, arm: str = "das") -> DictConfig:
+def config(*overrides: str, arm: str = "das") -> RunConfig:
     with initialize_config_dir(str(CONFIGS), version_base=None):
         return arm_config(arm, list(overrides))
 
 
-def save(arm: Path, step: int, settings: DictConfig) -> Path:
+def save(arm: Path, step: int, settings: RunConfig) -> Path:
     scratch = arm / resume.SCRATCH
     scratch.mkdir(parents=True)
     (scratch / "model.safetensors").write_bytes(b"weights")
     checkpoint.seal(
-        scratch, arm / resume.CHECKPOINTS, step, {**resume.about(settings), "policy": "digest", "data": "digest"}
+        scratch, arm / resume.CHECKPOINTS, step, {**resume.identity(settings), "policy": "digest", "data": "digest"}
     )
     return checkpoint.step_folder(arm / resume.CHECKPOINTS, step)
 
 
-def test_the_newest_that_every_arm_has_whole(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_that_every_arm_completed(tmp_path: Path) -> None:
     arms = {tmp_path / name: config(arm=name) for name in ("none", "das")}
-    said: list[str] = []
-    assert resume.newest(arms, said.append) == 0
+    notes: list[str] = []
+    assert resume.newest(arms, notes.append) == 0
     for arm, settings in arms.items():
         for step in (8, 16):
             save(arm, step, settings)
     save(tmp_path / "none", 24, arms[tmp_path / "none"])  # the other arm was killed before
-    assert resume.newest(arms, said.append) == 16
-    assert not said
+    assert resume.newest(arms, notes.append) == 16
+    assert not notes
     (tmp_path / "das" / resume.CHECKPOINTS / "step_00016" / "model.safetensors").write_bytes(b"weighty")
-    assert resume.newest(arms, said.append) == 8
-    assert len(said) == 1
-    assert "checkpoint of step 16 is not used" in said[0]
-    assert "SHA-256" in said[0]
+    assert resume.newest(arms, notes.append) == 8
+    assert len(notes) == 1
+    assert "checkpoint of step 16 is not used" in notes[0]
+    assert "SHA-256" in notes[0]
 
 
 def test_checkpoints_of_another_run_are_refused_by_name(tmp_path: Path) -> None:
@@ -51,11 +55,11 @@ def test_checkpoints_of_another_run_are_refused_by_name(tmp_path: Path) -> None:
     assert resume.newest({tmp_path: config("wandb=off", "checkpoint.every=4")}, print) == 8
     other = config("seed=1", "trainer.learning_rate=0.5", "budget=fixed")
     with pytest.raises(
-        UserError, match=r"another run; different: .*budget\.name \(marginal there, fixed here\)"
+        UserError, match=r"another run; these differ: .*budget\.name \(marginal there, fixed here\)"
     ) as raised:
         resume.newest({tmp_path: other}, print)
     assert "seed (0 there, 1 here)" in str(raised.value) or "more" in str(raised.value)
-    expected = {**resume.about(config()), "policy": "other", "data": "digest"}
+    expected = {**resume.identity(config()), "policy": "other", "data": "digest"}
     with pytest.raises(UserError, match="the policy's first weights"):
         resume.refuse_another(checkpoint.run_identity(tmp_path / resume.CHECKPOINTS, 8), expected, tmp_path)
 
@@ -82,27 +86,27 @@ def test_the_folder_goes_back_to_the_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "says"),
+    ("overrides", "words"),
     [
-        (["checkpoint.every=-1"], "checkpoint.every=-1: must be a whole number, 0 or more"),
-        (["checkpoint.keep=1"], "checkpoint.keep=1: must be a whole number, 2 or more"),
+        (["checkpoint.every=-1"], "checkpoint.every=-1: must be a number from 0"),
+        (["checkpoint.keep=1"], "checkpoint.keep=1: must be a number from 2"),
         (["+trainer.num_iterations=3"], "checkpoint.every=8: must be a multiple of 3"),
         (["+trainer.steps_per_generation=4", "checkpoint.every=2"], "checkpoint.every=2: must be a multiple of 4"),
     ],
 )
-def test_checkpoints_nobody_could_go_on_from(overrides: list[str], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        setup.check_checkpoints(config(*overrides))
-    setup.check_checkpoints(config("+trainer.steps_per_generation=4", "+trainer.gradient_accumulation_steps=2"))
+def test_checkpoints_that_could_not_be_resumed(overrides: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        check_checkpoints(config(*overrides))
+    check_checkpoints(config("+trainer.steps_per_generation=4", "+trainer.gradient_accumulation_steps=2"))
 
 
-def test_a_run_that_goes_on_is_not_resumed(tmp_path: Path) -> None:
-    with resume.hold(tmp_path), pytest.raises(UserError, match="still going on"):
+def test_a_run_that_is_still_running_is_not_resumed(tmp_path: Path) -> None:
+    with resume.hold(tmp_path), pytest.raises(UserError, match="still running"):
         resume.hold(tmp_path)
     resume.hold(tmp_path).close()
 
 
-def test_what_the_command_line_said_is_remembered(tmp_path: Path) -> None:
+def test_the_command_line_is_remembered(tmp_path: Path) -> None:
     resume.remember(tmp_path, ["task=train", "seed=3", "arms=[none,das]"])
     with initialize_config_dir(str(CONFIGS), version_base=None):
         again, overrides = resume.recall(tmp_path, [f"resume={tmp_path}", "seed=4"])

@@ -1,24 +1,27 @@
-"""Data and rewards that do not go together, and limits that cannot be, are refused; those that do work end to end."""
+"""Rewards that cannot judge the data, and impossible limits, are refused. The others work end to end."""
 
 import random
 
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
 
-from experiments.harness import setup
+from experiments.harness.config import RunConfig, run_config
+from experiments.harness.data import dataset
+from experiments.harness.reward import make_reward
+from experiments.harness.validate import check_reward
 from experiments.run.errors import CONFIGS, UserError
 from experiments.small_policy.programs.task import worked_program
+from rewards.isolation import Limits
 from rewards.sandbox import Sandbox, SandboxError
 
 
-def composed(*overrides: str) -> DictConfig:
+def config_of(*overrides: str) -> RunConfig:
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        return compose("config", overrides=list(overrides))
+        return run_config(compose("config", overrides=list(overrides)))
 
 
 @pytest.mark.parametrize(
-    ("overrides", "says"),
+    ("overrides", "words"),
     [
         (["reward=code"], "cannot judge data=arithmetic"),
         (["data=programs"], "reward=maths cannot judge data=programs"),
@@ -34,30 +37,30 @@ def composed(*overrides: str) -> DictConfig:
         (["data=programs", "reward=code", "reward.isolation=weak", "reward.limits.memory_mb=8"], "does not pass"),
     ],
 )
-def test_refused(overrides: list[str], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        setup.check_reward(composed(*overrides))
+def test_refused(overrides: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        check_reward(config_of(*overrides))
 
 
 def test_programs_are_rewarded() -> None:
     try:
-        Sandbox(1, setup.Limits()).close()
+        Sandbox(1, Limits()).close()
         isolation = "full"
     except SandboxError:
         isolation = "weak"
-    config = composed("data=programs", "reward=code", "reward.parallel=1", f"reward.isolation={isolation}")
-    setup.check_reward(config)
-    rows = setup.dataset(config, "")
+    config = config_of("data=programs", "reward=code", "reward.parallel=1", f"reward.isolation={isolation}")
+    check_reward(config)
+    rows = dataset(config, "")
     answers = [worked_program(row["prompt"][0]["content"], random.Random(0)) for row in rows]
     completions = [[{"role": "assistant", "content": answer}] for answer in [*answers, "def f(x): return x"]]
-    rewards = setup.reward(config)(completions=completions, tests=[*rows["tests"], rows[0]["tests"]])
+    rewards = make_reward(config.reward)(completions=completions, tests=[*rows["tests"], rows[0]["tests"]])
     assert rewards[-1] == 0.0
     assert sum(rewards) >= 1
 
 
 def test_arithmetic_is_rewarded() -> None:
-    config = composed()
-    setup.check_reward(config)
-    row = setup.dataset(config, "")[0]
+    config = config_of()
+    check_reward(config)
+    row = dataset(config, "")[0]
     completions = [[{"role": "assistant", "content": text}] for text in (f"\\boxed{{{row['answer']}}}", "\\boxed{99}")]
-    assert setup.reward(config)(completions=completions, answer=[row["answer"]] * 2) == [1.0, 0.0]
+    assert make_reward(config.reward)(completions=completions, answer=[row["answer"]] * 2) == [1.0, 0.0]

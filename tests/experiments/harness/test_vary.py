@@ -3,13 +3,15 @@
 import pytest
 from hydra import compose, initialize_config_dir
 
-from experiments.harness.arms import arm_configs
+from experiments.harness.arm_configs import arm_configs, arm_overrides
+from experiments.harness.config import RunConfig
 from experiments.run.errors import CONFIGS, UserError
 
 
-def arms(*overrides: str) -> dict[str, object]:
+def arms(*overrides: str) -> dict[str, RunConfig]:
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        return dict(arm_configs(compose("config", overrides=list(overrides)), list(overrides)))
+        composed = compose("config", overrides=list(overrides))
+        return arm_configs(arm_overrides(composed, list(overrides)))
 
 
 def test_nothing_to_vary() -> None:
@@ -17,35 +19,31 @@ def test_nothing_to_vary() -> None:
 
 
 def test_an_arm_for_every_combination() -> None:
-    found = arms("+vary.drafter.window=[1,4]", "+vary.budget=[fixed,classes]")
-    assert list(found) == ["none", "window_1-fixed", "window_1-classes", "window_4-fixed", "window_4-classes"]
-    config = found["window_4-classes"]
-    assert (config.drafter.window, config.budget.name, config.arm.name, config.arm.method) == (
-        4,
-        "classes",
-        "window_4-classes",
-        "das",
-    )
-    assert found["none"].drafter.window == 16
+    configs = arms("+vary.drafter.window=[1,4]", "+vary.budget=[fixed,classes]")
+    assert list(configs) == ["none", "window_1-fixed", "window_1-classes", "window_4-fixed", "window_4-classes"]
+    config = configs["window_4-classes"]
+    assert (config.drafter.options["window"], config.budget["name"]) == (4, "classes")
+    assert (config.arm.name, config.arm.method) == ("window_4-classes", "das")
+    assert configs["none"].drafter.options["window"] == 16
 
 
-def test_varied_arms_take_the_place_of_das() -> None:
-    found = arms("arms=[ngram,das,none]", "+vary.drafter.scope=[problem+request,own]", "drafter.window=3")
-    assert list(found) == ["ngram", "scope_problem+request", "scope_own", "none"]
-    assert found["scope_own"].drafter.scope == "own"
-    assert found["scope_own"].drafter.window == 3
+def test_varied_arms_replace_das() -> None:
+    configs = arms("arms=[ngram,das,none]", "+vary.drafter.scope=[problem+request,own]", "drafter.window=3")
+    assert list(configs) == ["ngram", "scope_problem+request", "scope_own", "none"]
+    assert configs["scope_own"].drafter.options["scope"] == "own"
+    assert configs["scope_own"].drafter.options["window"] == 3
 
 
 @pytest.mark.parametrize(
-    ("overrides", "says"),
+    ("overrides", "words"),
     [
         (["+vary.drafter.window=4"], "vary.drafter.window=4: give a list"),
         (["+vary.drafter.window=[]"], "give a list"),
-        (["+vary.drafter.window=[1]", "arms=[none]"], "takes the place of arm das"),
+        (["+vary.drafter.window=[1]", "arms=[none]"], "vary replaces the arm das"),
         (["+vary.drafter.windows=[1]"], "windows"),
-        (["+vary.budget=[none,fixed]"], "arm none exists already"),
+        (["+vary.budget=[none,fixed]"], "an arm none exists already"),
     ],
 )
-def test_bad_vary(overrides: list[str], says: str) -> None:
-    with pytest.raises(UserError, match=says.replace("[", r"\[")):
+def test_bad_vary(overrides: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
         arms(*overrides)

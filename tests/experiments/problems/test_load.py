@@ -12,9 +12,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
-from experiments.harness import setup
-from experiments.problems import files
+from experiments.harness.config import run_config
+from experiments.harness.data import dataset
+from experiments.harness.validate import check_data
+from experiments.problems import files, load
 from experiments.run.errors import CONFIGS, UserError
+from experiments.run.plain import plain
 
 ROOT = CONFIGS.parent
 SHARED = ROOT.parent / "shared" / "data" / "problems"
@@ -41,8 +44,8 @@ def test_formats_and_orders_give_the_same_rows(tiny_policy: str, tmp_path: Path)
     seen = []
     for i, kind in enumerate(files.KINDS):
         config.data.path = str(written(tmp_path, kind, ROWS[i:] + ROWS[:i]))
-        setup.check_data(config)
-        seen.append(setup.dataset(config, tiny_policy).to_list())
+        check_data(run_config(config))
+        seen.append(dataset(run_config(config), tiny_policy).to_list())
     assert len(seen[0]) == 5
     assert all(rows == seen[0] for rows in seen)
 
@@ -51,7 +54,7 @@ def test_long_prompts_are_passed_over_with_a_count(tiny_policy: str, tmp_path: P
     path = written(tmp_path, ".jsonl", [*ROWS, ROWS[0], {"question": "x", "answer": "####"}])
     config = config_of(f"data.path={path}", "engine.max_model_len=170")
     notes: list[str] = []
-    rows = setup.dataset(config, tiny_policy, notes.append)
+    rows = dataset(run_config(config), tiny_policy, notes.append)
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
     prompts = [tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True) for row in rows]
     lengths = [len(prompt["input_ids"]) for prompt in prompts]
@@ -62,7 +65,7 @@ def test_long_prompts_are_passed_over_with_a_count(tiny_policy: str, tmp_path: P
         f"passed over: {12 - len(rows)} longer than 106 tokens"
     ]
     config.data.max_prompt_tokens = 101
-    assert len(setup.dataset(config, tiny_policy)) < len(rows)
+    assert len(dataset(run_config(config), tiny_policy)) < len(rows)
 
 
 def test_arguments_of_the_chat_template_count(tiny_policy: str, tmp_path: Path) -> None:
@@ -71,16 +74,16 @@ def test_arguments_of_the_chat_template_count(tiny_policy: str, tmp_path: Path) 
     tokenizer.save_pretrained(tmp_path / "policy")
     path = written(tmp_path, ".jsonl", ROWS)
     size = ["engine.max_model_len=170", f"data.path={path}"]
-    thinking = setup.dataset(config_of(*size), str(tmp_path / "policy"))
+    thinking = dataset(run_config(config_of(*size)), str(tmp_path / "policy"))
     brief = config_of(*size, "policy=qwen3_8b", "policy.chat_template_kwargs.enable_thinking=false")
     assert brief.trainer.chat_template_kwargs == {"enable_thinking": False}
-    assert len(setup.dataset(brief, str(tmp_path / "policy"))) < len(thinking)
+    assert len(dataset(run_config(brief), str(tmp_path / "policy"))) < len(thinking)
 
 
 def test_unreadable_answers_are_passed_over(tiny_policy: str, tmp_path: Path) -> None:
     path = written(tmp_path, ".jsonl", [*ROWS, {"question": "?", "answer": "#### \\text{}"}])
     notes: list[str] = []
-    setup.dataset(config_of(f"data.path={path}", "engine.max_model_len=512"), tiny_policy, notes.append)
+    dataset(run_config(config_of(f"data.path={path}", "engine.max_model_len=512")), tiny_policy, notes.append)
     assert notes[0].endswith("12 problems of 13 rows; passed over: 1 with an answer that math-verify cannot read")
 
 
@@ -97,7 +100,7 @@ def test_unreadable_answers_are_passed_over(tiny_policy: str, tmp_path: Path) ->
 def test_too_few(overrides: list[str], says: str, tiny_policy: str, tmp_path: Path) -> None:
     path = written(tmp_path, ".jsonl", ROWS)
     with pytest.raises(UserError, match=says):
-        setup.dataset(config_of("engine.max_model_len=512", f"data.path={path}", *overrides), tiny_policy)
+        dataset(run_config(config_of("engine.max_model_len=512", f"data.path={path}", *overrides)), tiny_policy)
 
 
 @pytest.mark.parametrize(
@@ -110,13 +113,13 @@ def test_too_few(overrides: list[str], says: str, tiny_policy: str, tmp_path: Pa
         (["data.held_out=1"], "must be a share"),
         (["data.problems=0"], "data.problems=0"),
         (["data.max_prompt_tokens=many"], "data.max_prompt_tokens=many"),
-        (["data=arithmetic", "data.problems=null"], "data.problems=None"),
+        (["data=arithmetic", "data.problems=null"], "data.problems=null"),
         (["data=arithmetic", "data.name=poems"], "data=poems: choose aime24, arithmetic"),
     ],
 )
 def test_refused_before_any_work(overrides: list[str], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        setup.check_data(config_of(*overrides))
+        check_data(run_config(config_of(*overrides)))
 
 
 @pytest.mark.parametrize(
@@ -155,14 +158,14 @@ def test_bad_files(name: str, content: bytes, tmp_path: Path) -> None:
 )
 def test_published_files(name: str, file: str, problems: int, tiny_policy: str) -> None:
     config = config_of(f"data={name}", f"data.path={SHARED / file}", "data.problems=16", "engine.max_model_len=4096")
-    setup.check_data(config)
+    check_data(run_config(config))
     notes: list[str] = []
-    rows = setup.dataset(config, tiny_policy, notes.append)
+    rows = dataset(run_config(config), tiny_policy, notes.append)
     assert len(set(rows["problem_id"])) == 16
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
     for row in rows:  # the small tokenizer encodes any text
         content = row["prompt"][-1]["content"]
         assert tokenizer.decode(tokenizer(content).input_ids) == content
-    loaded, left_out = setup.load.problems_of(files.rows(SHARED / file), setup.plain(config.data))
+    loaded, left_out = load.problems_of(files.rows(SHARED / file), plain(config.data))
     assert len(loaded) == problems
     assert left_out == ({"duplicates": 2, "without an answer": 1} if name == "dsr_sub" else {})

@@ -8,9 +8,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from published import ROWS, SOLUTIONS
 
-from experiments.harness import setup
+from experiments.harness.data import GENERATED
 from experiments.problems.problem_set import problems_of
 from experiments.run.errors import CONFIGS, UserError
+from experiments.run.plain import plain
 from rewards.code import CodeReward
 from rewards.isolation import Limits
 from rewards.maths import accuracy_reward, readable
@@ -20,7 +21,7 @@ from rewards.sandbox import Sandbox, SandboxError
 @functools.cache
 def config_of(name: str, *overrides: str) -> dict[str, Any]:
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        return setup.plain(compose("config", overrides=[f"data={name}", *overrides]).data)
+        return plain(compose("config", overrides=[f"data={name}", *overrides]).data)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def reward() -> Iterator[CodeReward]:
 
 
 def test_every_set_is_tested() -> None:
-    assert {path.stem for path in (CONFIGS / "data").glob("*.yaml")} - set(setup.GENERATED) == set(ROWS)
+    assert {path.stem for path in (CONFIGS / "data").glob("*.yaml")} - set(GENERATED) == set(ROWS)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -1,4 +1,4 @@
-"""Bad configs and policies, by the kinds of docs/inputs.md; files and runs are in bad_records.py."""
+"""Bad configs and policies, by the kinds of docs/inputs.md. Bad files and runs are in bad_records.py."""
 
 import json
 import os
@@ -12,20 +12,20 @@ from safetensors.torch import load_file, save_file
 
 from experiments.harness import resume
 
-Made = tuple[list[str], str]  # the command line, and what the line must say
-Make = Callable[[Path, Path], Made]  # from an empty folder and a policy
+Made = tuple[list[str], str]  # a command line, and words that the error line must contain
+Make = Callable[[Path, Path], Made]  # makes a case from an empty folder and a policy
 CASES: dict[str, list[Made | Make]] = {}  # kind of input, as in docs/inputs.md
 
 
 class Opened:
-    """A pickle that says so when it is opened."""
+    """A pickle that ends the process with exit code 77 when it is opened."""
 
     def __reduce__(self) -> Any:
         return (os._exit, (77,))
 
 
 def kind(name: str, *cases: Made) -> Callable[[Make], Make]:
-    """Add cases to a kind; as a decorator, one that needs files."""
+    """Add cases to a kind. As a decorator it adds a case that needs files."""
     CASES.setdefault(name, []).extend(cases)
 
     def add(make: Make) -> Make:
@@ -120,7 +120,7 @@ kind("model code to be run", (["+trainer.trust_remote_code=true"], "trainer.trus
 
 
 def own_config(tmp: Path, content: bytes) -> list[str]:
-    """A config file of the user's, budget/mine.yaml, and the command line that chooses it."""
+    """Write a config file of the user's, budget/mine.yaml. Returns the command line that chooses it."""
     (tmp / "mine" / "budget").mkdir(parents=True)
     (tmp / "mine" / "budget" / "mine.yaml").write_bytes(content)
     return [f"hydra.searchpath=[file://{tmp / 'mine'}]", "budget=mine"]
@@ -145,7 +145,7 @@ def unknown_argument(tmp: Path, policy: Path) -> Made:
 @kind("out= that cannot be written")
 def out_is_a_file(tmp: Path, policy: Path) -> Made:
     (tmp / "file").touch()
-    return [f"out={tmp / 'file'}"], "cannot be made (Not a directory): set out=OTHER_DIR"
+    return [f"out={tmp / 'file'}"], "cannot be created (Not a directory): set out=OTHER_DIR"
 
 
 @kind("out= that cannot be written")
@@ -179,7 +179,7 @@ def not_resumable(tmp: Path, policy: Path) -> Made:
 
 
 def copied(tmp: Path, policy: Path, without: str = "") -> tuple[list[str], Path]:
-    """A copy of the policy, for damage, and the command line that uses it."""
+    """A command line that uses a copy of the policy, and the copy, to be damaged."""
     ignore = shutil.ignore_patterns(without) if without else None
     shutil.copytree(policy, tmp / "policy", ignore=ignore)
     return [f"policy.path={tmp / 'policy'}", "engine.max_model_len=320", "trainer.max_completion_length=64"], (
@@ -221,12 +221,12 @@ def no_tokenizer(tmp: Path, policy: Path) -> Made:
 def torn_tokenizer(tmp: Path, policy: Path) -> Made:
     arguments, folder = copied(tmp, policy)
     (folder / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes()[:200])
-    return arguments, "transformers can make no policy of it"
+    return arguments, "transformers cannot load it"
 
 
 @kind("policy without weights")
 def no_weights(tmp: Path, policy: Path) -> Made:
-    return copied(tmp, policy, "*.safetensors")[0], "no weights: model.safetensors"
+    return copied(tmp, policy, "*.safetensors")[0], "no weights: save them as model.safetensors"
 
 
 @kind("policy with truncated weights")
@@ -262,7 +262,10 @@ def torn_config(tmp: Path, policy: Path) -> Made:
 def other_architecture(tmp: Path, policy: Path) -> Made:
     arguments, folder = copied(tmp, policy)
     altered(folder / "config.json", model_type="llama", architectures=["LlamaForCausalLM"])
-    return arguments, "weights and config.json are of different models: 4 unexpected, such as model.layers.0.self_attn"
+    return (
+        arguments,
+        "weights and config.json belong to different models: 4 unexpected, such as model.layers.0.self_attn",
+    )
 
 
 @kind("weights of another architecture")

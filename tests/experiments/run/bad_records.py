@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 from hydra import initialize_config_dir
-from tests.experiments.bad_inputs import Made, Opened, copied, kind
 
 from das.drafter import HistoryDrafter
 from das.training import checkpoint
 from experiments.harness import resume
-from experiments.harness.arms import arm_config
+from experiments.harness.arm_configs import arm_config
 from experiments.run.errors import CONFIGS
+from tests.experiments.run.bad_inputs import Made, Opened, copied, kind
 
 ROW = {"problem_id": "a", "response_ids": [1, 2, 3], "run": "0"}
 PROBLEM = {"problem": "What is 1 + 1?", "answer": "2"}
@@ -52,7 +52,7 @@ def dead_link(tmp: Path, policy: Path) -> Made:
     return data_file(tmp / "x.jsonl", policy), "x.jsonl does not exist, or is no file"
 
 
-# name, content, what is said
+# name, content, words of the message
 DAMAGED = {
     "data that is empty": ("x.jsonl", b"", "no rows"),
     "data that is truncated": ("x.jsonl.gz", gzip.compress(json_lines(PROBLEM) * 500)[:-20], "x.jsonl.gz cannot be"),
@@ -67,24 +67,24 @@ DAMAGED = {
 
 
 def damaged(label: str) -> None:
-    name, content, says = DAMAGED[label]
+    name, content, words = DAMAGED[label]
 
     @kind(label)
     def make(tmp: Path, policy: Path) -> Made:
-        return data_file(tmp / name, policy, content, "data.problems=2"), says
+        return data_file(tmp / name, policy, content, "data.problems=2"), words
 
 
 for each in DAMAGED:
     damaged(each)
 
 
-# ---- what an earlier run left for the drafter and the budget ----
+# ---- files of earlier runs for the drafter and the budget ----
 
 
-def history(path: Path, most: int = 9) -> Path:
+def history(path: Path, largest: int = 9) -> Path:
     drafter = HistoryDrafter()
     drafter.begin("r", "p", [1, 2])
-    drafter.observe("r", [*range(20), most])
+    drafter.observe("r", [*range(20), largest])
     drafter.end("r")
     drafter.save(path)
     return path
@@ -122,7 +122,7 @@ def short_history(tmp: Path, policy: Path) -> Made:
 
 @kind("history of another vocabulary")
 def other_history(tmp: Path, policy: Path) -> Made:
-    history(tmp / "history.npz", most=150_000)
+    history(tmp / "history.npz", largest=150_000)
     return warm(tmp, policy), "history.npz holds token 150000, the policy knows"
 
 
@@ -133,8 +133,8 @@ def latency(tmp: Path, content: str | None) -> list[str]:
 
 
 def drafting(**coefficients: Any) -> str:
-    found = {"base": 1e-3, "row": 1e-4, "drafting": 1e-3, "token": 1e-5} | coefficients
-    return json.dumps({"forms": {"drafting": {"coefficients": found}}})
+    usual = {"base": 1e-3, "row": 1e-4, "drafting": 1e-3, "token": 1e-5}
+    return json.dumps({"forms": {"drafting": {"coefficients": usual | coefficients}}})
 
 
 kind("latencies that are missing")(lambda tmp, policy: (latency(tmp, None), "latency.json: no latency.json of task="))
@@ -179,7 +179,7 @@ def rollouts(label: str, name: str, content: bytes) -> None:
         (tmp / name).write_bytes(content)
         return ["task=advise", f"task.rollouts={tmp / name}"], name
 
-    if label == "token ids that are none" and content not in (NEGATIVE, TOO_LARGE):  # those are enough
+    if label == "token ids that are none" and content not in (NEGATIVE, TOO_LARGE):  # two of them are enough
         return
 
     @kind(label)
@@ -201,7 +201,7 @@ kind("rollouts that are missing", (["task=replay", "task.run=no/such"], "no/such
 
 
 def recorded_run(tmp: Path) -> tuple[list[str], Path]:
-    """A run of two steps that can be replayed, for damage, and the command line that replays it."""
+    """A run of two steps that can be replayed, to be damaged, and the command line that replays it."""
     run = tmp / "run"
     (run / "rollouts").mkdir(parents=True)
     for step in (1, 2):
@@ -252,8 +252,8 @@ def metrics_without_times(tmp: Path, policy: Path) -> Made:
 # ---- checkpoints ----
 
 
-def stopped_run(tmp: Path, policy: Path, **about: Any) -> tuple[list[str], Path]:
-    """A run that stopped after a checkpoint of step 2, for damage, and the command line that goes on with it."""
+def stopped_run(tmp: Path, policy: Path) -> tuple[list[str], Path]:
+    """A run that stopped after a checkpoint of step 2, to be damaged, and the command line that resumes it."""
     run = tmp / "run"
     overrides = ["task=train", f"policy.path={policy}", "engine.max_model_len=160", "trainer.max_completion_length=16",
                  "trainer.max_steps=4", "checkpoint.every=2", "reward=brevity", "wandb=off"]  # fmt: skip
@@ -265,14 +265,14 @@ def stopped_run(tmp: Path, policy: Path, **about: Any) -> tuple[list[str], Path]
     (scratch / "model.safetensors").write_bytes(b"weights")
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = arm_config("das", overrides)
-    said = {**resume.about(config), "policy": "digest", "data": "digest", **about}
-    checkpoint.seal(scratch, run / resume.CHECKPOINTS, 2, said)
+    identity = {**resume.identity(config), "policy": "digest", "data": "digest"}
+    checkpoint.seal(scratch, run / resume.CHECKPOINTS, 2, identity)
     return [f"resume={run}"], checkpoint.step_folder(run / resume.CHECKPOINTS, 2)
 
 
 @kind("checkpoint of another policy")
 def other_policys_checkpoint(tmp: Path, policy: Path) -> Made:
-    return stopped_run(tmp, policy)[0], "are of another run; different: the policy's first weights"
+    return stopped_run(tmp, policy)[0], "belong to another run; these differ: the policy's first weights"
 
 
 @kind("checkpoint of another config")
@@ -284,7 +284,7 @@ def other_runs_checkpoint(tmp: Path, policy: Path) -> Made:
 def altered_checkpoint(tmp: Path, policy: Path) -> Made:
     arguments, place = stopped_run(tmp, policy)
     (place / "model.safetensors").write_bytes(b"weightz")
-    return arguments, "no checkpoint is whole"
+    return arguments, "every checkpoint is damaged"
 
 
 @kind("checkpoint without its manifest")

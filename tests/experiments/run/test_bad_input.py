@@ -12,8 +12,8 @@ import pytest
 from hydra import initialize_config_dir
 
 from das.engine import versions
-from experiments.harness import setup
-from experiments.harness.arms import arm_config
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.validate import check
 from experiments.run.errors import CONFIGS, one_line_errors
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,7 +26,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "words"),
     [
         (["task=fly"], "fly"),
         (["trainer.max_step=3"], "max_step"),
@@ -41,13 +41,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["resume=no/such/run"], "resume=no/such/run: no such folder"),
     ],
 )
-def test_one_clear_line(arguments: list[str], says: str, tmp_path: Path) -> None:
+def test_one_clear_line(arguments: list[str], words: str, tmp_path: Path) -> None:
     done = run(*arguments, f"out={tmp_path}")
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("error: ")
-    assert says in lines[0]
+    assert words in lines[0]
 
 
 def test_policy_without_tokenizer(tiny_policy: str, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_missing_peer_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = arm_config("suffix", [])
     with pytest.raises(Exception, match="make peers"):
-        setup.check(config)
+        check(config)
 
 
 def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_arm_that_drafts_nothing_fails(tiny_policy: str, tmp_path: Path) -> None:
-    # no draft is ever certain, and four tokens leave nothing to repeat
+    # No draft has probability 1, and four tokens leave nothing to repeat.
     done = run(
         "task=rollout", "arm=das", "task.steps=1", f"policy.path={tiny_policy}", f"out={tmp_path}",
         "drafter.min_prob=1.0", "trainer.max_completion_length=4", "engine.max_model_len=160",
@@ -94,7 +94,7 @@ def test_an_arm_that_drafts_nothing_fails(tiny_policy: str, tmp_path: Path) -> N
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_interrupt_keeps_what_was_finished(tiny_policy: str, tmp_path: Path) -> None:
+def test_an_interrupt_keeps_the_finished_steps(tiny_policy: str, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "run.py", "trainer.max_steps=500", "trainer.per_device_train_batch_size=8", "reward=brevity",
          "trainer.max_completion_length=32", "engine.max_model_len=160",
@@ -106,10 +106,10 @@ def test_interrupt_keeps_what_was_finished(tiny_policy: str, tmp_path: Path) -> 
     for line in process.stdout:
         if line.startswith("step   2/"):
             break
-    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: to the whole group
+    os.killpg(process.pid, signal.SIGINT)  # like Ctrl-C: to the whole group
     _, errors = process.communicate(timeout=180)
     assert process.returncode == 130
-    assert errors.strip().splitlines() == ["error: interrupted; what was finished is in the run folder"]
+    assert errors.strip().splitlines() == ["error: interrupted; the finished steps are in the run folder"]
     (folder,) = (tmp_path / "compare").iterdir()
     from analysis import read
 

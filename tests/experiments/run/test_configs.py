@@ -3,7 +3,10 @@
 import pytest
 from hydra import compose, initialize_config_dir
 
-from experiments.harness import setup
+from experiments.harness.config import run_config
+from experiments.harness.data import GENERATED, weight_of_chain_steps
+from experiments.harness.engine import engine_settings
+from experiments.harness.reward import make_reward
 from experiments.run.errors import CONFIGS
 
 CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONFIGS.glob("*/*.yaml"))]
@@ -12,11 +15,10 @@ CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONFIGS.glob("*/
 @pytest.mark.parametrize("choice", CHOICES)
 def test_choice_composes(choice: str) -> None:
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = compose("config", overrides=[choice])
-    settings = setup.engine_settings(config, "somewhere")
-    assert settings.model == "somewhere"
-    assert config.data.name not in setup.GENERATED or setup.mix(config)
-    assert callable(setup.reward(config))
+        config = run_config(compose("config", overrides=[choice]))
+    assert engine_settings(config, "somewhere").model == "somewhere"
+    assert config.data.name not in GENERATED or weight_of_chain_steps(config.data)
+    assert callable(make_reward(config.reward))
 
 
 @pytest.mark.parametrize("launcher", [path.stem for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml")])

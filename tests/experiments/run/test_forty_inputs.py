@@ -1,7 +1,7 @@
 """Bad input of the kinds in docs/inputs.md: each ends in one clear line that names it, and exit code 2.
 
-All go through run.py (or analysis.compare) as a user starts it, in this process: what is refused gets no further than
-reading. tests/experiments/test_bad_input.py does the same in processes of their own.
+All go through run.py (or analysis.compare) as a user starts it, but in this process: refused input is only read.
+tests/experiments/run/test_bad_input.py does the same in processes of their own.
 """
 
 import ast
@@ -12,34 +12,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.experiments.bad_inputs import CASES
-from tests.experiments.bad_records import json_lines
 
 from analysis.compare import main as compare_runs
 from das.engine.build import EngineError, EngineSettings, build_engine
 from das.engine.install import install
+from tests.experiments.run.bad_inputs import CASES
+from tests.experiments.run.bad_records import json_lines
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
 def line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[[Callable[[], Any]], str]:
-    """Runs what must stop with exit code 2 and one line on stderr; returns the line."""
+    """Runs a call that must stop with exit code 2 and one line on stderr; returns the line."""
 
     def run(start: Callable[[], Any], *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["run.py", *arguments])
-        # On descriptor 2 itself, as in a process of its own: there an arm's output goes into its log.
+        # On descriptor 2 itself, because tasks redirect that descriptor into logs.
         monkeypatch.setattr(sys, "stderr", open(2, "w", buffering=1, closefd=False))  # noqa: SIM115
         capfd.readouterr()
         with pytest.raises(SystemExit) as stopped:
             start()
-        said = capfd.readouterr().err
-        assert stopped.value.code == 2, said
-        assert said.startswith("error: "), said
-        assert said.count("\n") == 1, said
-        assert said.endswith("\n")
-        assert len(said) < 1000, said
-        return said
+        printed = capfd.readouterr().err
+        assert stopped.value.code == 2, printed
+        assert printed.startswith("error: "), printed
+        assert printed.count("\n") == 1, printed
+        assert printed.endswith("\n")
+        assert len(printed) < 1000, printed
+        return printed
 
     return run
 
@@ -54,14 +54,14 @@ VARIANTS = [(label, i) for label, cases in CASES.items() for i in range(len(case
 @pytest.mark.parametrize(("label", "i"), VARIANTS, ids=[f"{label}-{i}" for label, i in VARIANTS])
 def test_one_line_and_exit_code_2(label: str, i: int, line: Any, tiny_policy: str, tmp_path: Path) -> None:
     case = CASES[label][i]
-    arguments, says = case if isinstance(case, tuple) else case(tmp_path, Path(tiny_policy))
+    arguments, words = case if isinstance(case, tuple) else case(tmp_path, Path(tiny_policy))
     out = [] if any(argument.startswith(("out=", "resume=")) for argument in arguments) else [f"out={tmp_path / 'out'}"]
-    said = line(run_py, *arguments, *out)
-    assert says in said, said
+    printed = line(run_py, *arguments, *out)
+    assert words in printed, printed
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "words"),
     [
         ("metrics.jsonl", b'{"step": 1\n{"step": 2}\n', "metrics.jsonl line 1 is not JSON"),
         ("metrics.jsonl", b'{"step": 1}\n\xff\xfe\n{"step": 2}\n', "metrics.jsonl line 2 is not JSON"),
@@ -71,18 +71,18 @@ def test_one_line_and_exit_code_2(label: str, i: int, line: Any, tiny_policy: st
         ("final.json", b"{", "holds a damaged file"),
     ],
 )
-def test_damaged_runs_to_compare(name: str, content: bytes, says: str, line: Any, tmp_path: Path) -> None:
+def test_damaged_runs_to_compare(name: str, content: bytes, words: str, line: Any, tmp_path: Path) -> None:
     for run in ("good", "bad"):
         (tmp_path / run).mkdir()
         (tmp_path / run / "metrics.jsonl").write_bytes(json_lines({"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}))
         (tmp_path / run / "config.yaml").write_text("seed: 0\n")
     (tmp_path / "bad" / name).write_bytes(content)
-    said = line(compare_runs, str(tmp_path / "good"), str(tmp_path / "bad"))
-    assert says in said
-    assert str(tmp_path / "bad") in said
+    printed = line(compare_runs, str(tmp_path / "good"), str(tmp_path / "bad"))
+    assert words in printed
+    assert str(tmp_path / "bad") in printed
 
 
-def test_what_vllm_refuses_is_said_in_one_line(tiny_policy: str) -> None:
+def test_what_vllm_refuses_is_reported_in_one_line(tiny_policy: str) -> None:
     install()
     with pytest.raises(EngineError, match=r"vLLM refuses the engine: .*9999") as error:
         build_engine(EngineSettings(model=tiny_policy, max_model_len=9999))

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments.tasks.audit import describe, sample_agreement
+from experiments.tasks.audit import describe_sample, sample_agreement
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -73,7 +73,7 @@ def test_differences_are_counted_up_to_the_first_divergence() -> None:
     assert (sample["sequences"], sample["sequences_agreeing"]) == (2, 1)
     assert (sample["positions"], sample["positions_with_equal_logits"]) == (4, 2)
     assert sample["largest_logit_difference"] == sample["largest_logit_difference_at_first_divergence"] == 0.25
-    assert "3 of 5 tokens, 1 of 2 sequences agree" in describe({**sample, "accepted": 1})
+    assert "3 of 5 tokens, 1 of 2 sequences agree" in describe_sample({**sample, "accepted": 1})
 
 
 def test_bench_sampler_reports_ratios(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Is a folder a policy that can be trained? Looked into before any work is done; no code of it is run."""
+"""Refuse, before any work is done, a policy that cannot be trained. No code that comes with a policy is run."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ from experiments.run.errors import UserError
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
-def check(path: str, max_model_len: int) -> None:
-    """Refuse a policy whose parts are missing, broken, or of different models. Raises UserError.
+def check_policy(path: str, max_model_len: int) -> None:
+    """Refuse a policy whose files are missing, damaged, or of different models. Raises UserError.
 
-    path: a folder; a hub id, which is no folder, is left to the hub. max_model_len: tokens the engine is to hold.
+    path: a folder. A hub id, which is no folder, is not checked here. max_model_len: tokens the engine must hold.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -24,19 +24,19 @@ def check(path: str, max_model_len: int) -> None:
         raise UserError(f"policy.path={path} has no tokenizer (tokenizer_config.json): save it there too")
     if not list(folder.glob("*.safetensors")):
         pickles = sorted(file.name for kind in PICKLES for file in folder.glob(kind))
-        found = f"only {pickles[0]}, a pickle, which is never opened: save it as" if pickles else "no weights:"
-        raise UserError(f"policy.path={path} has {found} model.safetensors (save_pretrained does)")
-    said = _broken(folder, max_model_len) or _not_finite(folder)
-    if said:
-        raise UserError(f"policy.path={path}: {' '.join(said.split())[:300]}")
+        weights = f"only {pickles[0]}, a pickle, which is never opened" if pickles else "no weights"
+        raise UserError(f"policy.path={path} has {weights}: save them as model.safetensors (save_pretrained does)")
+    problem = _not_loadable(folder, max_model_len) or _not_finite(folder)
+    if problem:
+        raise UserError(f"policy.path={path}: {' '.join(problem.split())[:300]}")
 
 
-def _broken(folder: Path, max_model_len: int) -> str:
-    """What keeps transformers from making one whole model of the folder; empty where nothing does."""
+def _not_loadable(folder: Path, max_model_len: int) -> str:
+    """What keeps transformers from loading the folder as one complete model. Empty if nothing does."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)  # its report of many lines
+    logging.set_verbosity(logging.CRITICAL)  # no report of many lines
     logging.disable_progress_bar()
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -48,48 +48,52 @@ def _broken(folder: Path, max_model_len: int) -> str:
             ignore_mismatched_sizes=True,  # they are reported instead
         )
         tokens = len(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
-    except Exception as error:  # of every kind there is: safetensors, JSON, strict configs, plain ones of tokenizers
-        return f"transformers can make no policy of it: {type(error).__name__}: {error}"
+    except Exception as error:  # any kind: safetensors, JSON, strict configs and tokenizers each raise their own
+        return f"transformers cannot load it: {type(error).__name__}: {error}"
     finally:
         logging.set_verbosity(verbosity)
         logging.enable_progress_bar()
     for what in ("mismatched", "missing", "unexpected"):
         names = sorted(str(key[0] if isinstance(key, tuple) else key) for key in report[f"{what}_keys"])
         if names:
-            return f"weights and config.json are of different models: {len(names)} {what}, such as {names[0]}"
+            return f"weights and config.json belong to different models: {len(names)} {what}, such as {names[0]}"
     config = model.config.get_text_config()
-    vocabulary, longest = config.vocab_size, getattr(config, "max_position_embeddings", max_model_len)
+    vocabulary, context = config.vocab_size, getattr(config, "max_position_embeddings", max_model_len)
     if tokens > vocabulary:
-        return f"the tokenizer knows {tokens} tokens, the policy {vocabulary}: they are of different models"
-    if max_model_len > longest:
-        return f"holds {longest} tokens at most (max_position_embeddings): lower engine.max_model_len={max_model_len}"
+        return f"the tokenizer knows {tokens} tokens, the policy {vocabulary}: they belong to different models"
+    if max_model_len > context:
+        return (
+            f"it holds at most {context} tokens (max_position_embeddings): lower engine.max_model_len={max_model_len}"
+        )
     return ""
 
 
 def _not_finite(folder: Path) -> str:
-    """Which weight is NaN or infinite; empty where none is. Reads all weights."""
+    """Which weight is NaN or infinite. Empty if none is. Reads all weights."""
     import torch
     from safetensors import safe_open
 
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
-            for name in weights.keys():  # noqa: SIM118  no dict: it cannot be iterated
+            for name in weights.keys():  # noqa: SIM118  it is no dict and cannot be iterated
                 tensor = weights.get_tensor(name)
                 if tensor.is_floating_point() and not torch.stack(tensor.aminmax()).isfinite().all():  # NaN is both
-                    return f"{name} in {file.name} holds NaN or infinity: it comes from a run that was lost"
+                    return f"{name} in {file.name} holds NaN or infinity: the training that made it diverged"
     return ""
 
 
 def check_history(path: Path, policy: str) -> None:
     """Refuse a drafter's history with tokens that the policy does not know. Raises UserError.
 
-    path: a history.npz that the drafter has read. policy: whose config.json says how many tokens there are.
+    path: a history.npz that the drafter can read. policy: its config.json says how many tokens it knows.
     """
     config = Path(policy) / "config.json"
     if not config.exists():
         return
     vocabulary = json.loads(config.read_text())["vocab_size"]
     with np.load(path, allow_pickle=False) as arrays:
-        most = int(arrays["tokens"].max(initial=0))
-    if most >= vocabulary:
-        raise UserError(f"drafter.warm={path} holds token {most}, the policy knows {vocabulary}: of another policy")
+        largest = int(arrays["tokens"].max(initial=0))
+    if largest >= vocabulary:
+        raise UserError(
+            f"drafter.warm={path} holds token {largest}, the policy knows {vocabulary}: it belongs to another policy"
+        )

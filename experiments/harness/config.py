@@ -1,0 +1,186 @@
+"""The config as frozen, typed dataclasses: made once from Hydra's config, read everywhere, changed nowhere.
+
+`run_config` is the door. configs/ documents every setting with its unit or source; a dataclass here lists the settings
+that code reads. Settings that are handed on as they are (to TRL's GRPOConfig, to the engine, to a drafter, to a budget)
+stay mappings.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig
+
+from experiments.harness import sizes
+from experiments.run.checks import check_values
+from experiments.run.errors import UserError
+from experiments.run.plain import plain
+
+Group = TypeVar("Group")
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ArmConfig:
+    """configs/arm"""
+
+    name: str
+    method: str  # none | das | ngram | suffix
+    speculative: Settings  # further settings of vLLM's own methods
+    budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """configs/policy"""
+
+    name: str
+    path: str | None  # directory or hub id; None: the small policy, which is made on the spot
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """configs/data"""
+
+    name: str
+    judged_by: str  # maths | code
+    problems: int | None  # how many problems; None: all of the set
+    settings: Settings  # the whole group: problem sets have many more settings
+    chain_steps: Sequence[int] = ()  # of generated problems alone
+    weights: Sequence[float] = ()  # same
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """configs/reward"""
+
+    name: str  # maths | code | brevity
+    parallel: int = 1  # worker processes of maths, judges of code
+    timeout_s: float = 0.0  # of maths alone: seconds for one response
+    isolation: str = ""  # of code alone: full | weak
+    limits: Settings | None = None  # of code alone: of one solution
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """configs/trainer: what is read here, and all arguments of TRL's GRPOConfig."""
+
+    max_steps: int
+    num_generations: int
+    max_completion_length: int  # tokens
+    temperature: float
+    chat_template_kwargs: Settings
+    arguments: Settings  # of GRPOConfig, those above included
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """configs/engine"""
+
+    max_model_len: int  # tokens, prompt and response
+    threads: int  # of engine and trainer on the CPU
+    kv_cache_gib: int
+    batch_invariant: bool
+    processes: int  # processes that train together
+    launch: str  # the launcher of several processes: python -m LAUNCH run.py ...
+    settings: Settings  # fields of EngineSettings, some of those above included
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """configs/drafter"""
+
+    unit: str  # epoch | step: what the window counts
+    warm: str | None  # history.npz of an earlier run
+    options: Settings  # of HistoryDrafter, `warm` included
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When checkpoints are written and how many are kept."""
+
+    every: int  # training steps; 0: never
+    keep: int
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Every setting of a run that trains or rolls out one arm. A comparison has one for each arm."""
+
+    arm: ArmConfig
+    policy: PolicyConfig
+    data: DataConfig
+    reward: RewardConfig
+    trainer: TrainerConfig
+    engine: EngineConfig
+    drafter: DrafterConfig
+    checkpoint: CheckpointConfig
+    budget: Settings
+    task: Settings
+    arms: Sequence[str]
+    vary: Settings
+    schedule: str  # longest_first | given
+    seed: int
+    resume: str | None  # folder of the run to resume
+    wandb: str  # online | offline | off
+    wandb_project: str
+    cache: str  # folder of policies made on the spot
+    resolved: Settings  # the whole config as plain values, as config.yaml records it
+
+    @property
+    def responses_per_step(self) -> int:
+        """Responses of a training step, over all processes."""
+        return sizes.responses_per_step(self.trainer.arguments, self.engine.processes)
+
+    @property
+    def problems_per_step(self) -> int:
+        """Problems of a training step, over all processes."""
+        return sizes.problems_per_step(self.trainer.arguments, self.engine.processes)
+
+    def with_problems(self, count: int) -> "RunConfig":
+        """The same config with the number of problems, which a run records where data.problems=null asks for all."""
+        settings = {**self.data.settings, "problems": count}
+        return replace(
+            self,
+            data=replace(self.data, problems=count, settings=settings),
+            resolved={**self.resolved, "data": settings},
+        )
+
+
+ENGINE_PROCESS = ("threads", "kv_cache_gib", "processes", "launch")  # settings of the process, not of the engine in it
+
+
+def run_config(composed: DictConfig) -> RunConfig:
+    """Check the values of Hydra's config and make dataclasses of it. Raises UserError in one line."""
+    check_values(composed)
+    resolved = plain(composed)
+    data, trainer, engine, drafter = (resolved[name] for name in ("data", "trainer", "engine", "drafter"))
+    engine_only = {key: value for key, value in engine.items() if key not in ENGINE_PROCESS}
+    options = {key: value for key, value in drafter.items() if key != "unit"}
+    return _make(
+        RunConfig,
+        "",
+        resolved,
+        arm=_make(ArmConfig, "arm", resolved["arm"]),
+        policy=_make(PolicyConfig, "policy", resolved["policy"]),
+        data=_make(DataConfig, "data", data, settings=data),
+        reward=_make(RewardConfig, "reward", resolved["reward"]),
+        trainer=_make(TrainerConfig, "trainer", trainer, arguments=trainer),
+        engine=_make(EngineConfig, "engine", engine, settings=engine_only),
+        drafter=_make(DrafterConfig, "drafter", drafter, options=options),
+        checkpoint=_make(CheckpointConfig, "checkpoint", resolved["checkpoint"]),
+        resolved=resolved,
+    )
+
+
+def _make(kind: type[Group], group: str, given: Settings, **made: Any) -> Group:
+    """The dataclass `kind` with a group's settings of the same names, and `made`: fields that are no such setting."""
+    values = {**given, **made}
+    known: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.name in values:
+            known[field.name] = values[field.name]
+        elif field.default is MISSING:
+            raise UserError(f"{group}.{field.name} is missing; configs/{group} shows its default".lstrip("."))
+    return kind(**known)

@@ -1,0 +1,64 @@
+"""The rows that a run trains on: generated problems, or a published set."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from datasets import Dataset
+
+from experiments.harness.config import DataConfig, RunConfig
+from experiments.problems import load
+from experiments.run.errors import UserError
+
+GENERATED = ("arithmetic", "programs")  # problems that are made on the spot; all other sets are read
+
+
+def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None = None) -> Dataset:
+    """Rows with `prompt` (a conversation), `problem_id`, and what the reward needs: `answer` or `tests`.
+
+    policy: its tokenizer measures prompts. note: called with one line about what was left out of a published set.
+    Raises UserError where there are fewer problems than asked for, or than a step takes.
+    """
+    if config.data.name in GENERATED:
+        try:
+            return Dataset.from_list(_generated(config))
+        except ValueError as error:  # more problems than there are
+            raise UserError(f"data.problems={config.data.problems}: {error}") from error
+    rows, summary = load.load(
+        json.dumps(config.data.settings),
+        config.seed,
+        config.engine.max_model_len - config.trainer.max_completion_length,
+        policy,
+        json.dumps(config.trainer.chat_template_kwargs),
+    )
+    if note is not None:
+        note(summary)
+    if len(rows) < config.problems_per_step:
+        raise UserError(f"{summary}; a step takes {config.problems_per_step}")
+    return rows
+
+
+def _generated(config: RunConfig) -> list[dict[str, Any]]:
+    """Raises ValueError for more problems than there are."""
+    assert config.data.problems is not None
+    chain_weights = weight_of_chain_steps(config.data)
+    if config.data.name == "programs":
+        from experiments.small_policy.programs.task import make_program_problems
+
+        programs = make_program_problems(config.data.problems, config.seed, chain_weights, split="training")
+        return [{**_row(problem), "tests": problem.tests} for problem in programs]
+    from experiments.small_policy.arithmetic import make_training_problems
+
+    problems = make_training_problems(config.data.problems, seed=config.seed, mix=chain_weights)
+    return [{**_row(problem), "answer": problem.answer} for problem in problems]
+
+
+def _row(problem: Any) -> dict[str, Any]:
+    return {"prompt": [{"role": "user", "content": problem.question}], "problem_id": problem.problem_id}
+
+
+def weight_of_chain_steps(data: DataConfig) -> dict[int, float]:
+    """Of generated problems: steps of a problem's chain -> how often such problems are made, relative."""
+    if len(data.chain_steps) != len(data.weights):
+        raise UserError("data.chain_steps and data.weights must be equally long: a weight for each length of chain")
+    return {int(steps): float(weight) for steps, weight in zip(data.chain_steps, data.weights, strict=True)}

@@ -1,0 +1,62 @@
+"""The arm's engine: its settings, what its process needs, and the order in which requests are handed to it."""
+
+from pathlib import Path
+
+from das.budget import make_budget
+from das.budget.schedule import LongestFirst
+from das.drafter import HistoryDrafter
+from das.engine.build import EngineSettings
+from das.engine.install import install
+from das.training import ranks
+from experiments.harness.config import RunConfig
+from experiments.harness.validate_policy import check_history
+from experiments.run.errors import UserError, reading
+
+
+def prepare_process(config: RunConfig) -> None:
+    """Set threads and environment for the engine, and patch vLLM. Call it before vLLM or TRL is imported."""
+    install(config.engine.kv_cache_gib, config.engine.threads, config.engine.batch_invariant)
+
+
+def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
+    """Settings of the arm's engine. policy: directory or hub id.
+
+    Raises UserError, in one line, for an impossible drafter, budget or engine setting, and for a history that is
+    missing, damaged or of another policy.
+    """
+    drafter = dict(config.drafter.options)
+    if config.drafter.warm is not None:
+        drafter["warm"] = str(ranks.own_file(Path(config.drafter.warm)))
+    if config.drafter.unit not in ("epoch", "step"):
+        raise UserError(f"drafter.unit={config.drafter.unit}: choose epoch or step")
+    budget = config.arm.budget or config.budget
+    try:
+        if config.arm.method == "das":
+            make_budget(budget)
+            HistoryDrafter(**{**drafter, "warm": None})
+        settings = EngineSettings(
+            model=policy,
+            method=config.arm.method,
+            seed=config.seed,
+            drafter=drafter,
+            budget=budget,
+            speculative=config.arm.speculative,
+            **config.engine.settings,
+        )
+    except (ValueError, TypeError) as error:
+        raise UserError(str(error)) from error
+    if config.arm.method == "das" and drafter["warm"] is not None:
+        with reading(Path(drafter["warm"])):
+            HistoryDrafter(**drafter)
+            check_history(Path(drafter["warm"]), policy)
+    return settings
+
+
+def make_schedule(name: str) -> LongestFirst | None:
+    """The order in which requests are handed to the engine, by its name in configs/. None: as they are given.
+
+    Raises UserError for an unknown name.
+    """
+    if name not in ("longest_first", "given"):
+        raise UserError(f"schedule={name}: choose longest_first or given")
+    return LongestFirst() if name == "longest_first" else None

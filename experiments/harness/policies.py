@@ -1,0 +1,24 @@
+"""Where the policy lies. `policy=small` is made on the spot and cached."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from experiments.harness.config import RunConfig
+
+
+def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
+    """The configured directory or hub id; for `policy=small` the directory where it is cached, made if needed.
+
+    progress: called with a line while the policy is made.
+    """
+    if config.policy.path is not None:
+        return config.policy.path
+    from experiments.small_policy.small import SmallPolicyConfig, build_small_policy
+
+    cache = Path(config.cache) / "policies"
+    policy = build_small_policy(SmallPolicyConfig(), cache, progress)
+    if config.data.judged_by == "code":
+        from experiments.small_policy.programs.policy import build_programs_policy
+
+        policy = build_programs_policy(policy, cache, progress)
+    return str(policy)

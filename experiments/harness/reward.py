@@ -1,0 +1,45 @@
+"""The configured reward, and the sandbox in which it runs code."""
+
+from dataclasses import fields
+
+from experiments.harness.config import RewardConfig
+from experiments.run.errors import UserError
+from rewards.code import CodeReward
+from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations
+from rewards.isolation import Limits
+from rewards.maths import MathsReward
+from rewards.sandbox import Sandbox
+
+
+def make_reward(config: RewardConfig) -> ConversationReward:
+    """The reward in the form in which TRL calls it. Its workers and judges start at the first call.
+
+    Raises UserError for an unknown name.
+    """
+
+    def maths_workers() -> MathsReward:
+        return MathsReward(config.parallel, config.timeout_s)
+
+    def judges() -> CodeReward:
+        return CodeReward(make_sandbox(config, config.parallel))
+
+    rewards: dict[str, ConversationReward] = {
+        "maths": JudgedConversations(maths_workers, "answer"),
+        "code": JudgedConversations(judges, "tests"),
+        "brevity": BrevityConversations(),
+    }
+    if config.name not in rewards:
+        raise UserError(f"reward={config.name}: choose {', '.join(rewards)}")
+    return rewards[config.name]
+
+
+def make_sandbox(config: RewardConfig, parallel: int) -> Sandbox:
+    """The sandbox of reward=code, for `parallel` solutions at a time.
+
+    Raises UserError for an unknown limit, SandboxError where this machine does not allow the isolation.
+    """
+    limits = config.limits or {}
+    known = [field.name for field in fields(Limits)]
+    if unknown := limits.keys() - set(known):
+        raise UserError(f"reward.limits has no {', '.join(sorted(unknown))}: it has {', '.join(known)}")
+    return Sandbox(parallel, Limits(**limits), config.isolation)

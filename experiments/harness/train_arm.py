@@ -1,0 +1,243 @@
+"""Train one arm: GRPO with the arm's drafts, leaving a run folder.
+
+transformers, TRL and vLLM are imported inside functions, after `prepare_process`: they read the environment when they
+are imported, and the parent of a comparison, which imports this module too, needs none of them.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis import read
+from das.engine.build import EngineSettings
+from das.engine.proposer import HISTORY
+from das.engine.rollout import Rollout
+from das.training import checkpoint, ranks
+from das.training.digests import optimizer_digest, weights_digest
+from das.training.turns import Turns
+from experiments.harness import resume
+from experiments.harness.config import RunConfig
+from experiments.harness.data import dataset
+from experiments.harness.engine import engine_settings, make_schedule, prepare_process
+from experiments.harness.reward import make_reward
+from experiments.harness.step_record import record_step
+from experiments.harness.tracking import Tracker
+from experiments.run.errors import RunFailed, UserError
+from experiments.run.run_folder import RunFolder, write_text
+from rewards.conversations import ConversationReward
+
+if TYPE_CHECKING:
+    from das.training.resumable_trainer import Checkpoints
+    from das.training.trainer import SpeculativeGRPOTrainer
+
+FINAL = "final.json"  # digests of the last weights and optimizer state
+
+
+@dataclass(frozen=True)
+class ArmRun:
+    """One arm to be trained."""
+
+    config: RunConfig
+    policy: str  # directory or hub id
+    folder: Path  # where the run's files go
+    group: str  # W&B group
+    turns: Turns  # when the arm may roll out and train
+    callbacks: Sequence[Any] = ()  # of transformers' Trainer, beside the usual ones
+    start: int = 0  # steps already done. Their checkpoint is verified, and the folder is rewound to it (resume.py)
+
+
+@dataclass(frozen=True)
+class TrainerParts:
+    """What the trainer of an arm is built from."""
+
+    engine: EngineSettings
+    arguments: Any  # GRPOConfig
+    rows: Any  # Dataset
+    model: Any
+    reward: ConversationReward
+    checkpoints: "Checkpoints"
+
+
+def train_arm(run: ArmRun) -> None:
+    """Train the arm; final.json holds what the identity verdict needs beyond metrics.jsonl.
+
+    With several ranks all of them take part. Only the main one writes files, except that each rank saves its own part
+    of the history.
+    Raises RunFailed if a drafting arm drafted nothing, UserError for a checkpoint of other weights or data.
+    """
+    prepare_process(run.config)
+    parts = trainer_parts(run)
+    recorded = run.config.with_problems(len(parts.rows))
+    run_folder = RunFolder(run.folder, recorded.resolved) if ranks.is_main() else None
+    if run.start:
+        saved = parts.checkpoints
+        resume.refuse_another(checkpoint.run_identity(saved.folder, run.start), saved.run_identity, saved.folder)
+    if run.start == run.config.trainer.max_steps:
+        restore_last_files(run)
+    else:
+        log = StepLog(run, recorded, run_folder, parts.reward)
+        try:
+            log.end(train(run, build_trainer(run, parts, log)))
+        finally:
+            log.close()
+    if ranks.is_main():
+        check_drafted(run.config, run.folder)
+
+
+def trainer_parts(run: ArmRun) -> TrainerParts:
+    """Load the policy and the rows. Raises UserError for settings that cannot be."""
+    from transformers import AutoModelForCausalLM
+
+    from das.training.resumable_trainer import Checkpoints
+
+    config = run.config
+    settings = engine_settings(config, run.policy)
+    arguments = grpo_arguments(config, run.folder)
+    rows = dataset(config, run.policy)
+    model = AutoModelForCausalLM.from_pretrained(
+        run.policy, dtype=settings.dtype, use_safetensors=True, trust_remote_code=False
+    )
+    started_from = {"policy": weights_digest(model), "data": text_digest(json.dumps(rows.to_list()))}
+    return TrainerParts(
+        engine=settings,
+        arguments=arguments,
+        rows=rows,
+        model=model,
+        reward=make_reward(config.reward),
+        checkpoints=Checkpoints(
+            run.folder / resume.CHECKPOINTS, config.checkpoint.keep, {**resume.identity(config), **started_from}
+        ),
+    )
+
+
+def grpo_arguments(config: RunConfig, folder: Path) -> Any:
+    """TRL's GRPOConfig with `config.trainer` and `config.checkpoint`. Raises UserError for what TRL refuses."""
+    import torch
+    from trl import GRPOConfig
+
+    gpu = torch.cuda.is_available()
+    try:
+        return GRPOConfig(
+            output_dir=str(folder / resume.SCRATCH),
+            seed=config.seed,
+            use_vllm=True,
+            vllm_mode="colocate",
+            use_cpu=not gpu,
+            bf16=gpu,
+            gradient_checkpointing=gpu,
+            report_to="none",
+            logging_steps=1,
+            save_strategy="steps" if config.checkpoint.every else "no",
+            save_steps=config.checkpoint.every or 1,
+            disable_tqdm=True,
+            **config.trainer.arguments,
+        )
+    except (ValueError, TypeError) as error:
+        raise UserError(f"trainer: {error}") from error
+
+
+def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "SpeculativeGRPOTrainer":
+    """TRL's trainer on the arm's engine."""
+    from transformers import AutoTokenizer, PrinterCallback
+
+    from das.training.trainer import SpeculativeGRPOTrainer
+
+    config = run.config
+    trainer = SpeculativeGRPOTrainer(
+        model=parts.model,
+        processing_class=AutoTokenizer.from_pretrained(run.policy, trust_remote_code=False),
+        train_dataset=parts.rows,
+        args=parts.arguments,
+        reward=parts.reward,
+        engine=parts.engine,
+        checkpoints=parts.checkpoints,
+        turns=run.turns,
+        schedule=make_schedule(config.schedule),
+        history_unit=config.drafter.unit,
+        on_step=log.on_step,
+        callbacks=list(run.callbacks),
+    )
+    trainer.remove_callback(PrinterCallback)  # rows go to metrics.jsonl and the progress line
+    return trainer
+
+
+def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
+    """Train to the end and save the drafter's history. Returns digests of the final weights and optimizer state."""
+    if run.start:
+        trainer.resume(run.start)
+    else:
+        trainer.train()
+    history = ranks.own_file(run.folder / HISTORY)
+    trainer.vllm_generation.llm.collective_rpc("das_save_history", args=(str(history),))
+    return {
+        "final_weights": digest_of_all_ranks(weights_digest(trainer.model)),
+        "optimizer": digest_of_all_ranks(optimizer_digest(trainer.optimizer)),
+    }
+
+
+class StepLog:
+    """Records an arm's finished steps: in its run folder, in W&B, and to whoever hands out turns.
+
+    On ranks other than the main one it records nothing; the trainer reports steps on the main rank alone.
+    """
+
+    def __init__(self, run: ArmRun, recorded: RunConfig, run_folder: RunFolder | None, reward: ConversationReward):
+        """recorded: the config as the run records it. run_folder: on the main rank."""
+        self._arm, self._turns, self._reward = run.config.arm.name, run.turns, reward
+        self._run_folder = run_folder
+        self._tracker = Tracker(recorded, run.group, run.folder) if run_folder is not None else None
+
+    def on_step(self, row: dict[str, Any], rollout: Rollout, rewards: list[float]) -> None:
+        """Record one finished step. row: its metrics (docs/metrics.md)."""
+        assert self._run_folder is not None
+        assert self._tracker is not None
+        row = {"arm": self._arm, **row, **self._reward.take_counts()}
+        row["alarms"] = row["alarms"] + self._tracker.log(row)
+        record_step(self._run_folder, row, rollout, rewards)
+        self._turns.after_step(row)
+
+    def end(self, digests: dict[str, str]) -> None:
+        """Record the end of the training: write final.json."""
+        if self._run_folder is not None and self._tracker is not None:
+            write_text(self._run_folder.path / FINAL, json.dumps(digests))
+            self._tracker.end(digests)
+
+    def close(self) -> None:
+        """Close the W&B run, whether the training came to its end or not."""
+        if self._tracker is not None:
+            self._tracker.close()
+
+
+def restore_last_files(run: ArmRun) -> None:
+    """Bring back the files that only a finished run has, from the checkpoint of its last step."""
+    last = checkpoint.step_folder(run.folder / resume.CHECKPOINTS, run.start)
+    for name in (FINAL, HISTORY):
+        if (last / name).exists():
+            shutil.copy(last / name, run.folder / name)
+
+
+def check_drafted(config: RunConfig, folder: Path) -> None:
+    """Raise RunFailed if a drafting arm's run in `folder` drafted nothing."""
+    if config.arm.method != "none" and not any(row["drafted"] for row in read.metrics(folder)):
+        raise RunFailed(
+            f"arm {config.arm.name} drafted nothing in {config.trainer.max_steps} steps: speculation was silently off; "
+            "check drafter.min_prob, drafter.scope and the budget"
+        )
+
+
+def text_digest(text: str) -> str:
+    """Short SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def digest_of_all_ranks(digest: str) -> str:
+    """One digest for the run. digest: this rank's own.
+
+    Where all ranks hold the same (as in DDP) it is theirs; where each holds a shard it is a digest of their digests.
+    """
+    digests = ranks.gather(digest)
+    return digest if len(set(digests)) == 1 else text_digest("".join(digests))

@@ -1,0 +1,117 @@
+"""Refuse, before any work is done, a config that cannot run."""
+
+import os
+from math import lcm
+
+from das.engine.build import speculative_config
+from das.engine.versions import require_supported
+from das.training import ranks
+from experiments.harness.config import RunConfig
+from experiments.harness.data import GENERATED, weight_of_chain_steps
+from experiments.harness.engine import engine_settings, make_schedule
+from experiments.harness.reward import make_sandbox
+from experiments.harness.validate_policy import check_policy
+from experiments.problems import load
+from experiments.run.errors import CONFIGS, UserError
+from rewards.sandbox import SandboxError
+
+WANDB_MODES = ("online", "offline", "off")
+
+
+def check(config: RunConfig) -> None:
+    """Check all that can be checked without an engine. Raises UserError or EngineError in one line."""
+    if config.wandb not in WANDB_MODES:
+        raise UserError(f"wandb={config.wandb}: choose one of {', '.join(WANDB_MODES)}")
+    check_sizes(config)
+    if config.policy.path is not None:
+        check_policy(config.policy.path, config.engine.max_model_len)
+    if config.trainer.trust_remote_code:
+        raise UserError("trainer.trust_remote_code=true: code that comes with a model is never run")
+    make_schedule(config.schedule)
+    check_checkpoints(config)
+    check_reward(config)
+    require_supported()
+    speculative_config(engine_settings(config, str(config.policy.path)))
+    check_data(config)
+
+
+def check_sizes(config: RunConfig) -> None:
+    """Refuse numbers of responses, problems and tokens that contradict each other. Raises UserError."""
+    responses, siblings = config.responses_per_step, config.trainer.num_generations
+    if siblings < 2 or responses % siblings:
+        raise UserError(
+            f"responses a step, {responses} (trainer.per_device_train_batch_size x gradient_accumulation_steps x "
+            f"engine.processes), must be a multiple of trainer.num_generations={siblings}, which must be 2 or more"
+        )
+    problems = config.data.problems
+    if problems is not None and problems < config.problems_per_step:
+        raise UserError(f"data.problems={problems}: a step takes {config.problems_per_step}; ask for at least as many")
+    if config.trainer.max_completion_length >= config.engine.max_model_len:
+        raise UserError(
+            f"trainer.max_completion_length={config.trainer.max_completion_length} leaves no room for a prompt: "
+            f"raise engine.max_model_len={config.engine.max_model_len} above it"
+        )
+
+
+def check_data(config: RunConfig) -> None:
+    """Refuse a data set that does not exist, or that its settings cannot select. Raises UserError."""
+    data = config.data
+    if data.name in GENERATED:
+        if data.problems is None:
+            raise UserError("data.problems=null: must be a whole number, because generated problems have no end")
+        if not any(weight_of_chain_steps(data).values()):
+            raise UserError(f"data.weights={data.weights}: at least one must be above 0")
+    elif "columns" not in data.settings:
+        known = sorted(path.stem for path in (CONFIGS / "data").glob("*.yaml"))
+        raise UserError(f"data={data.name}: choose {', '.join(known)}")
+    else:
+        load.check(data.settings)
+
+
+def check_processes(config: RunConfig) -> None:
+    """Refuse a run that was not launched as `engine.processes` says, or whose problems cannot be divided equally.
+
+    Raises UserError.
+    """
+    wanted, launched = config.engine.processes, ranks.count()
+    if launched == 1 < wanted:
+        raise UserError(
+            f"engine.processes={wanted}, but run.py was started alone: python -m {config.engine.launch} run.py ..."
+        )
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        raise UserError("DeepSpeed keeps weights where das cannot compare them: launch with FSDP (launch/fsdp.yaml)")
+    if launched != wanted:
+        raise UserError(f"engine.processes={wanted}, but {launched} were launched: set engine.processes={launched}")
+    if wanted > 1 and (config.checkpoint.every or config.resume is not None):
+        raise UserError(
+            f"engine.processes={wanted}: several processes cannot write checkpoints yet; set checkpoint.every=0"
+        )
+    if config.problems_per_step % wanted:
+        raise UserError(
+            f"a step's {config.problems_per_step} problems cannot be divided equally among {wanted} processes: "
+            "change trainer.per_device_train_batch_size or trainer.gradient_accumulation_steps"
+        )
+
+
+def check_checkpoints(config: RunConfig) -> None:
+    """Refuse checkpoints between two steps that share a generation: they could not be resumed. Raises UserError."""
+    arguments, every = config.trainer.arguments, config.checkpoint.every
+    accumulated = arguments.get("gradient_accumulation_steps", 1)
+    generation = arguments.get("steps_per_generation", accumulated) * arguments.get("num_iterations", 1)
+    if every * accumulated % generation:  # no checkpoint holds responses that were generated for several steps
+        shared = lcm(generation, accumulated) // accumulated
+        raise UserError(f"checkpoint.every={every}: must be a multiple of {shared}, the steps that share a generation")
+
+
+def check_reward(config: RunConfig) -> None:
+    """Refuse a reward that cannot judge the data, or a sandbox that this machine does not allow. Raises UserError."""
+    reward, judge = config.reward, config.data.judged_by
+    if judge not in ("maths", "code"):
+        raise UserError(f"data.judged_by={judge}: choose maths or code")
+    if reward.name not in (judge, "brevity"):
+        raise UserError(f"reward={reward.name} cannot judge data={config.data.name}: choose {judge} or brevity")
+    if reward.name == "code":
+        try:
+            make_sandbox(reward, parallel=1).close()
+        except SandboxError as error:
+            raise UserError(str(error)) from error

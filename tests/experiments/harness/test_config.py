@@ -1,0 +1,57 @@
+"""The config becomes dataclasses once, nothing changes them, and a run records what it always recorded."""
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.harness import sizes
+from experiments.harness.config import run_config
+from experiments.run.errors import CONFIGS, UserError
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        return compose("config", overrides=list(overrides))
+
+
+def test_the_record_is_the_resolved_config() -> None:
+    hydra_config = composed("arm=das_fixed", "setting=maths_small")
+    config = run_config(hydra_config)
+    assert OmegaConf.to_yaml(config.resolved) == OmegaConf.to_yaml(hydra_config, resolve=True)
+    assert config.arm.budget == {"name": "fixed", "tokens": 8}
+    assert config.trainer.arguments["max_steps"] == config.trainer.max_steps
+
+
+def test_the_number_of_problems_makes_a_new_config() -> None:
+    config = run_config(composed("data=gsm8k"))
+    counted = config.with_problems(7473)
+    assert (config.data.problems, config.resolved["data"]["problems"]) == (None, None)
+    assert (counted.data.problems, counted.resolved["data"]["problems"]) == (7473, 7473)
+    assert list(counted.resolved["data"]) == list(config.resolved["data"])  # config.yaml keeps the order of the keys
+    with pytest.raises(FrozenInstanceError):
+        config.seed = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["~trainer.max_steps"], "^trainer.max_steps is missing"),
+        (["~seed"], "^seed=null: must be a whole number"),
+        (["~engine"], "^engine=null: must be a group of settings"),
+        (["engine.threads=two"], "engine.threads=two: must be a whole number"),
+    ],
+)
+def test_missing_and_wrong_settings_are_refused_at_the_door(overrides: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        run_config(composed(*overrides))
+
+
+def test_sizes() -> None:
+    config = run_config(composed("+trainer.gradient_accumulation_steps=2", "engine.processes=3"))
+    assert (config.responses_per_step, config.problems_per_step) == (16 * 2 * 3, 12)
+    assert sizes.steps_per_epoch(num_problems=25, problems_per_step=12) == 2
+    assert sizes.steps_per_epoch(num_problems=5, problems_per_step=12) == 1
+    assert [sizes.history_tick("epoch", steps, 2) for steps in (1, 2, 3)] == [0, 1, 1]
+    assert sizes.history_tick("step", 3, 2) == 3
