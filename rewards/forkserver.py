@@ -3,9 +3,13 @@
 The fork server never sees tests, answers or solutions: they reach the child through pipes that the judge
 (rewards/judge.py) made. So a child's memory holds nothing of another solution, and no expected value.
 
-The judge sends orders over the control socket. `R`, with three descriptors (requests in, replies out, standard output),
-starts a child. `T` asks for the child's CPU seconds so far. `K` kills the child. When a child has ended, the fork
-server sends back its wait status and its CPU seconds.
+The judge sends orders over the control socket, one message each. START comes with three descriptors (requests in,
+replies out, standard output) and the CPU seconds that the child may use. ASK asks for the child's CPU seconds so far.
+KILL kills the child. When a child has ended, the fork server sends back its wait status and its CPU seconds.
+
+The fork server itself ends a child that uses more CPU time than it may. The kernel's own limit (RLIMIT_CPU) charges a
+whole clock tick to the process that runs at the tick. So it would charge next to nothing to a solution that sleeps over
+every tick, and too much to an honest one that happens to run at every tick. This limit is precise.
 """
 
 from __future__ import annotations
@@ -29,9 +33,12 @@ from rewards import isolation, values
 from rewards.isolation import Limits
 from rewards.solution import answer_calls, read_frame, run_program
 
+ORDER = struct.Struct("<cd")  # START, ASK or KILL; for START the CPU seconds that the child may use
+START, ASK, KILL = b"R", b"T", b"K"
 REPORT = struct.Struct("<id")  # wait status, CPU seconds
 RUNNING = -1  # stands in a report for the wait status of a child that has not ended
 BROKEN = 111  # exit status of a child that could not be confined; its traceback is in the log
+_CHECK_S = 0.02  # shortest time between two checks of a child's CPU time
 
 
 def main() -> None:
@@ -48,41 +55,54 @@ def main() -> None:
     try:
         forker = _Jailed(control, root, null, limits) if jailed else _Forker(null, limits)
     except OSError as error:
-        control.sendall(f"E{error.strerror}\n".encode())
+        control.sendall(f"E{error.strerror}".encode())
         return
     gc.collect()
     gc.freeze()  # children then do not touch what is in memory already, and so do not copy it
-    control.sendall(b"S\n")
+    control.sendall(b"S")
     while True:
-        byte, fds, _, _ = socket.recv_fds(control, 1, 3)
-        if not byte:
+        message, fds, _, _ = socket.recv_fds(control, ORDER.size, 3)
+        if not message:
             return
-        if byte == b"R":  # the others are a T or K that came after its child had ended: they are ignored
+        order, max_cpu_s = ORDER.unpack(message)
+        if order == START:  # the others came after their child had ended: they are ignored
             pid = forker.fork(fds)
             for fd in fds:
                 os.close(fd)
             with suppress(BrokenPipeError):  # the judge has ended, which the next read notices
-                control.sendall(REPORT.pack(*_wait(control, pid)))
+                control.sendall(REPORT.pack(*_wait(control, pid, max_cpu_s)))
 
 
-def _wait(control: socket.socket, pid: int) -> tuple[int, float]:
-    """Wait until a child ends, obeying the judge meanwhile. Returns the child's wait status and CPU seconds."""
-    clock = ~pid << 3 | 2  # number of the clock that measures its CPU time, by the kernel's rule
+def _wait(control: socket.socket, pid: int, max_cpu_s: float) -> tuple[int, float]:
+    """Wait until a child ends, obeying the judge meanwhile. Returns the child's wait status and CPU seconds.
+
+    A child is killed when it has used max_cpu_s. It has a single thread, so it cannot use its remaining CPU seconds in
+    less time by the clock, and needs no check before that.
+    """
+    cpu_clock = ~pid << 3 | 2  # number of the clock that measures the child's CPU time, by the kernel's rule
     ended = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(control, select.POLLIN)
-    while not any(fd == ended for fd, _ in poll.poll()):
-        ordered = control.recv(1)
-        if ordered == b"T":
-            control.sendall(REPORT.pack(RUNNING, time.clock_gettime(clock)))
-            continue
-        os.kill(pid, signal.SIGKILL)  # in a jail it is process 1 of its namespace, so all its processes end
-        if not ordered:  # the judge has ended
-            os._exit(0)
+    wait_s = max_cpu_s
+    while ended not in (ready := [fd for fd, _ in poll.poll(wait_s * 1000)]):
+        cpu_s = time.clock_gettime(cpu_clock)
+        order = None
+        if ready:
+            message = control.recv(ORDER.size)
+            if not message:  # the judge has ended
+                os.kill(pid, signal.SIGKILL)
+                os._exit(0)
+            order, _ = ORDER.unpack(message)
+        if order == ASK:
+            control.sendall(REPORT.pack(RUNNING, cpu_s))
+        if order == KILL or cpu_s >= max_cpu_s:
+            os.kill(pid, signal.SIGKILL)  # in a jail it is process 1 of its namespace, so all its processes end
+        wait_s = max(_CHECK_S, max_cpu_s - cpu_s)
+    cpu_s = time.clock_gettime(cpu_clock)
     os.close(ended)
-    _, status, usage = os.wait4(pid, 0)
-    return status, usage.ru_utime + usage.ru_stime
+    _, status = os.waitpid(pid, 0)
+    return status, cpu_s
 
 
 class _Forker:
@@ -142,7 +162,7 @@ class _Jailed(_Forker):
     def __init__(self, control: socket.socket, root: str, null: int, limits: Limits):
         super().__init__(null, limits)
         isolation.unshare(isolation.NEWUSER)
-        control.sendall(b"U\n")
+        control.sendall(b"U")
         if control.recv(1) != b"M":
             raise OSError(0, "the judge could not map user ids")
         self.nobody = len(Path("/proc/self/uid_map").read_text().splitlines()) == 2

@@ -28,7 +28,8 @@ _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
 _SYS_PIVOT_ROOT, _SYS_MOUNT_SETATTR, _SYS_CAPSET = 155, 442, 126  # numbers of x86_64, like all numbers below
 NOBODY = 65534
 
-WALL_TIME = "wall time"  # the verdict's reason for a solution that was ended by the clock
+# The reasons in the verdicts on solutions that used too much CPU time, or were ended by the clock.
+CPU_TIME, WALL_TIME = "CPU time", "wall time"
 # A solution that used less than this share of a core since it started counts as asleep. One that used more is
 # computing, on a machine that is busy with other work.
 MIN_CPU_SHARE = 1 / 20
@@ -116,6 +117,11 @@ def enter_jail(root: str) -> None:
     _system_call("mount_setattr", _SYS_MOUNT_SETATTR, -1, b"/", 0x8000, read_only, len(read_only))  # AT_RECURSIVE
 
 
+# The fork server ends a child at its CPU limit (rewards/forkserver.py). If it does not, the kernel does so at this
+# multiple of the limit. The kernel counts by clock ticks, so it may count more than the child used.
+_BACKSTOP = 4
+
+
 def confine(limits: Limits, jailed: bool, nobody: bool) -> None:
     """Give up all rights for good. A forked child calls this last, before it runs foreign code. Raises OSError.
 
@@ -131,7 +137,7 @@ def confine(limits: Limits, jailed: bool, nobody: bool) -> None:
         os.setsid()
         os.chdir("/")
     for limit, amount in (
-        (resource.RLIMIT_CPU, limits.cpu_s),
+        (resource.RLIMIT_CPU, _BACKSTOP * limits.cpu_s),
         (resource.RLIMIT_AS, limits.memory_mb << 20),
         (resource.RLIMIT_FSIZE, limits.file_mb << 20),
         (resource.RLIMIT_NOFILE, limits.open_files),
@@ -170,9 +176,11 @@ _COMPUTE = {
 _FILES = {
     "open": 2, "openat": 257, "pwrite64": 18, "fsync": 74, "fdatasync": 75, "truncate": 76, "ftruncate": 77,
     "rename": 82, "mkdir": 83, "rmdir": 84, "unlink": 87, "chmod": 90, "mkdirat": 258, "unlinkat": 263,
-    "renameat": 264, "utimensat": 280, "renameat2": 316,
+    "renameat": 264, "renameat2": 316,
 }  # fmt: skip
-_FCNTL, _FCNTL_COMMANDS = 72, (0, 1, 2, 3, 4, 1030)  # duplicate, get and set flags; not F_SETOWN, which sends signals
+# Duplicate descriptors, get and set flags of descriptors, get flags of files. Not F_SETOWN, which sends signals. Neither
+# F_SETFL nor utimensat: all children share one open /dev/null, whose flags and times would carry notes between them.
+_FCNTL, _FCNTL_COMMANDS = 72, (0, 1, 2, 3, 1030)
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # 1: EPERM
 _X86_64 = 0xC000003E

@@ -25,8 +25,8 @@ from typing import Any
 
 from das.process import die_with_parent
 from rewards import isolation, values
-from rewards.forkserver import REPORT, RUNNING
-from rewards.isolation import MIN_CPU_SHARE, WALL_TIME, Limits
+from rewards.forkserver import ASK, KILL, ORDER, REPORT, RUNNING, START
+from rewards.isolation import CPU_TIME, MIN_CPU_SHARE, WALL_TIME, Limits
 from rewards.workers import command
 
 # The complete environment of the fork server, and so of every solution. The hash seed is fixed so that sets have the
@@ -38,7 +38,11 @@ _NAMES_FOR_TESTS = {
     "is_same_list": values.is_same_list,
     "is_same_tree": values.is_same_tree,
 }
+_ROUNDING_S = 1e-6  # seconds by which a sum of CPU times may be rounded
 _CHECK_S = 0.5  # seconds between two checks of the CPU time of a solution that has exceeded its wall time
+
+
+PASSED = "passed"  # the reason in the verdict on a solution that passed
 
 
 class Failed(BaseException):
@@ -57,7 +61,7 @@ class ForkServer:
 
     def __init__(self, isolation_mode: str, limits: Limits):
         """Raises OSError, with the kernel's reason, where the machine does not allow this isolation."""
-        self.control, theirs = socket.socketpair()
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps messages apart
         with tempfile.TemporaryDirectory(prefix="jail-") as root:
             arguments = [str(theirs.fileno()), isolation_mode, root, json.dumps(asdict(limits))]
             self.process = subprocess.Popen(
@@ -68,14 +72,13 @@ class ForkServer:
                 stdout=subprocess.DEVNULL,
             )
             theirs.close()
-            lines = self.control.makefile()
-            line = lines.readline()
-            if line == "U\n":
+            message = self.control.recv(1024)
+            if message == b"U":
                 isolation.map_ids(self.process.pid)
                 self.control.sendall(b"M")
-                line = lines.readline()
-        if line != "S\n":
-            raise OSError(0, line[1:].strip() or "the fork server ended")
+                message = self.control.recv(1024)
+        if message != b"S":
+            raise OSError(0, message[1:].decode() or "the fork server ended")
 
 
 class Child:
@@ -94,7 +97,8 @@ class Child:
         requests, self.requests = os.pipe()
         self.replies, replies = os.pipe()
         self.output, output = os.pipe()
-        socket.send_fds(self.control, [b"R"], [requests, replies, output])
+        order = ORDER.pack(START, max(0.0, limits.cpu_s - spent_s))
+        socket.send_fds(self.control, [order], [requests, replies, output])
         for fd in (requests, replies, output):
             os.close(fd)
         os.set_blocking(self.requests, False)
@@ -108,7 +112,7 @@ class Child:
         poll = select.poll()
         poll.register(fd, event)
         while not poll.poll(max(0.0, self.next_check - time.monotonic()) * 1000):
-            self.control.sendall(b"T")
+            self.control.sendall(ORDER.pack(ASK, 0.0))
             status, cpu_s = self._report()
             if status != RUNNING:
                 return
@@ -119,7 +123,7 @@ class Child:
 
     def _report(self) -> tuple[int, float]:
         """The fork server's next report: the child's wait status, or RUNNING, and its CPU seconds."""
-        status, cpu_s = REPORT.unpack(self.control.recv(REPORT.size, socket.MSG_WAITALL))
+        status, cpu_s = REPORT.unpack(self.control.recv(REPORT.size))
         if status != RUNNING:
             self.exit = status, cpu_s
         return status, cpu_s
@@ -170,14 +174,14 @@ class Child:
         assert self.exit is not None
         status, cpu_s = self.exit
         code = os.waitstatus_to_exitcode(status)
-        if code == -signal.SIGKILL and cpu_s > self.limits.cpu_s - 0.5:
-            return "CPU time"
+        if code == -signal.SIGKILL and self.spent_s + cpu_s > self.limits.cpu_s - _ROUNDING_S:
+            return CPU_TIME
         return f"ended by signal {-code}" if code < 0 else f"exit status {code}" if code else ""
 
     def close(self) -> float:
         """Kill the child if it still runs, and release its descriptors. Returns its CPU seconds."""
         if self.exit is None:
-            self.control.sendall(b"K")
+            self.control.sendall(ORDER.pack(KILL, 0.0))
         while self.exit is None:
             self._report()
         for fd in (self.requests, self.replies, self.output):
@@ -211,21 +215,26 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outco
 
     if job["entry"].isidentifier():
         names[job["entry"]] = candidate  # HumanEval's tests may also call the function by its name
+    reason = ""
     try:
         child.send(values.encode(request))
         child.receive()
         names["check"](candidate)
     except Failed as error:
-        return Outcome(False, str(error), calls)
+        reason = str(error)
     except CandidateError as error:
-        return Outcome(False, f"raised {error}", calls)
+        reason = f"raised {error}"
     except AssertionError:
-        return Outcome(False, "wrong answer", calls)
+        reason = "wrong answer"
     except Exception as error:  # the tests failed on a value of an unexpected kind
-        return Outcome(False, f"wrong kind of answer: {type(error).__name__}", calls)
+        reason = f"wrong kind of answer: {type(error).__name__}"
     finally:
-        child.close()
-    return Outcome(calls > 0, "passed" if calls else "the tests never called it", calls)
+        cpu_s = child.close()
+    if not reason and not calls:
+        reason = "the tests never called it"
+    if not reason and cpu_s > limits.cpu_s:  # it answered everything before the fork server noticed
+        reason = CPU_TIME
+    return Outcome(not reason, reason or PASSED, calls)
 
 
 def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
@@ -246,11 +255,11 @@ def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome
         if ending:
             return Outcome(False, ending, passed)
         if spent_s > limits.cpu_s:
-            return Outcome(False, "CPU time", passed)
+            return Outcome(False, CPU_TIME, passed)
         if output.decode(errors="surrogateescape").split() != expected.split():
             return Outcome(False, "wrong answer", passed)
     count = len(job["tests"])
-    return Outcome(count > 0, "passed" if count else "no tests", count)
+    return Outcome(count > 0, PASSED if count else "no tests", count)
 
 
 def main() -> None:

@@ -227,6 +227,26 @@ def f(x):
     assert [verdict.passed for verdict in verdicts] == [True, True]  # both saw fresh state and the same random numbers
 
 
+@pytest.mark.parametrize(
+    ("leave", "state"),
+    [
+        ("fcntl.fcntl(0, fcntl.F_SETFL, os.O_RDWR | os.O_APPEND)", "fcntl.fcntl(0, fcntl.F_GETFL) & os.O_APPEND"),
+        ("fcntl.fcntl(0, fcntl.F_SETFL, os.O_RDWR | os.O_NONBLOCK)", "fcntl.fcntl(0, fcntl.F_GETFL) & os.O_NONBLOCK"),
+        ("os.utime(0)", "os.fstat(0).st_mtime"),
+        ("os.utime(1)", "os.fstat(2).st_atime"),
+    ],
+)
+def test_nothing_leaks_through_a_shared_descriptor(full: Sandbox, leave: str, state: str) -> None:
+    """All children of a fork server share its open /dev/null."""
+    one = Sandbox(1, LIMITS)
+    look = f"import fcntl, os\ndef f(x): raise KeyError({state})"
+    before = function(one, look)
+    assert before.why.startswith("raised KeyError")
+    function(one, f"import fcntl, os\ndef f(x): {leave}")
+    assert function(one, look).why == before.why
+    one.close()
+
+
 def test_a_judge_that_hangs_or_dies_is_replaced(full: Sandbox) -> None:
     """Tests that never end are an error in the data. The trainer must survive them too."""
     began = time.monotonic()
