@@ -21,7 +21,7 @@ HEADER = ("drafts", "rollout (s)", "change", "range of change", "step (s)", "cha
 def write(
     path: Path,
     advice: str,
-    about: Sequence[str],
+    facts: Sequence[str],
     arms: Mapping[str, Mapping[str, float]],
     curve: Sequence[tuple[int, float, float]],
     timelines: Mapping[str, Mapping[str, Any]],
@@ -30,7 +30,7 @@ def write(
 ) -> None:
     """Write the page.
 
-    advice: the one line of advice. about: what was simulated, a line each. arms: name -> a row of result.json's `arms`.
+    advice: the one line of advice. facts: what was simulated, a line each. arms: name -> a row of result.json's `arms`.
     curve: (live requests, expected speedup, speedup if drafts are dearer). timelines: name -> time_s and live.
     scale: how many requests each simulated request stands for. derived: the times of passes are derived, not measured.
     """
@@ -56,7 +56,7 @@ def write(
     ]
     body = [
         f"<h1>Will speculation pay for these rollouts?</h1><p class='advice'>{html.escape(advice)}</p>",
-        f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in about)}</ul>",
+        f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in facts)}</ul>",
         f"<div class='wide'><table><tr>{''.join(f'<th>{name}</th>' for name in HEADER)}</tr>{rows}</table></div>",
         *(f"<p>{note}</p>" for note in notes),
         *(f"<p>{_image(figure)}</p>" for figure in (_bars(arms), _live_requests(timelines, scale), _speedup(curve))),
