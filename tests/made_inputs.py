@@ -4,6 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 
@@ -23,6 +24,19 @@ def write_traces(folder: Path) -> Path:
                     row = {"problem_id": problem, "run": "one", "response_ids": text.tolist()}
                     file.write(json.dumps(row) + "\n")
     return folder
+
+
+def write_run(folder: Path, steps: int) -> None:
+    """Write the rollouts of a run: 2 problems x 8 responses per step, of 20 to 119 tokens."""
+    made = made_up_problems(2, 8 * steps, 120, seed=3)
+    random = np.random.default_rng(0)
+    (folder / "rollouts").mkdir(parents=True)
+    for step in range(1, steps + 1):
+        with gzip.open(folder / "rollouts" / f"step_{step:05d}.jsonl.gz", "wt") as file:
+            for problem, texts in made:
+                for text in texts[(step - 1) * 8 : step * 8]:
+                    ids = text[: int(random.integers(20, 120))].tolist()
+                    file.write(json.dumps({"problem_id": problem, "response_ids": ids}) + "\n")
 
 
 def write_lengths(folder: Path) -> Path:

@@ -10,11 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.bench import rewards as bench_rewards
 from experiments.problems import files
 from experiments.problems import reference_solutions as problem_sets
 from experiments.run.errors import UserError
-from rewards.maths import MathsReward
 
 LEETCODE = [{"solutions": "class Solution: ...", "tests": {"functional": "def check(c): pass\ncheck(Solution().f)"}}]
 HUMANEVAL = {"task_id": "a/0", "prompt": "def f():\n", "canonical_solution": "    pass", "test": "", "entry_point": "f"}
@@ -88,13 +86,3 @@ def test_good_files(tmp_path: Path) -> None:
     assert problem_sets.humaneval(path)[0][1] == "def f():\n    pass"
     pyarrow.parquet.write_table(pyarrow.table({"reward_model": [{"ground_truth": "1"}]}), path)
     assert problem_sets.gold_answers(path) == ["1"]
-
-
-def test_gold_counts() -> None:
-    maths = MathsReward(1, 8.0)
-    found = bench_rewards.judge_golds(maths, ["1", "0.5", "\\frac{1}{2}", "x+1", "", "x+2"], 3)
-    maths.close()
-    assert (found["right"], found["empty"], found["wrong"]) == (5, 1, [])
-    assert all(one["missed"] == 0 for one in found["permuted"])
-    equal = {frozenset(pair) for one in found["permuted"] for pair in one["found_equal"]}
-    assert equal <= {frozenset(["0.5", "\\frac{1}{2}"])}
