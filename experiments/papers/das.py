@@ -230,7 +230,7 @@ def maths(at: Setting) -> list[Section]:
         "2.5 / 4.3",
         "",
         " / ".join(
-            f"{sum(s.accepted for s in part) / sum(s.passes for s in part):.2f}"
+            f"{sum(s.num_accepted for s in part) / sum(s.passes for s in part):.2f}"
             for part in (arms["das"][:9], arms["das"][-9:])
         ),
     )

@@ -63,7 +63,7 @@ def accepted(at: Setting, works: Sequence[Workload], **options: Any) -> str:
     """Accepted tokens a round in the second half of the steps, fixed drafts of 16."""
     fixed = {"name": "fixed", "tokens": 16}
     steps = arm(works, at.times, 256, fixed, 1, 16384, **options)[len(works) // 2 :]
-    found = f"{sum(s.accepted for s in steps) / sum(s.passes for s in steps):.2f}"
+    found = f"{sum(s.num_accepted for s in steps) / sum(s.passes for s in steps):.2f}"
     at.say.note(f"accepted a round, {options}: {found}")
     return found
 
