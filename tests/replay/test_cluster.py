@@ -42,7 +42,7 @@ def test_longest_first_ends_near_the_bound(seed: int) -> None:
     ends = {}
     for how in ("round_robin", "longest_first"):
         engines = [PlainEngine(TIMES, 64) for _ in range(8)]
-        placed = place(work.lengths, work.problems, 8, how, slots=64, token=28e-6 / 7.8e-3)
+        placed = place(work.lengths, work.problems, 8, how, max_num_seqs=64, token=28e-6 / 7.8e-3)
         ends[how] = simulate_rollout(work, engines, placed, 1)
     assert ends["longest_first"].rollout_s <= 1.1 * ends["longest_first"].bound
     assert ends["longest_first"].rollout_s < ends["round_robin"].rollout_s
@@ -114,7 +114,7 @@ def test_placement_by_predicted_lengths_is_between_blind_and_knowing() -> None:
         ways = {"blind": np.ones(512), "predicted": predicted_lengths(known, names), "true": work.lengths}
         for way, expected in ways.items():
             engines = [PlainEngine(TIMES, 16) for _ in range(8)]
-            placed = place(expected, names, 8, "longest_first", slots=16, token=28e-6 / 7.8e-3)
+            placed = place(expected, names, 8, "longest_first", max_num_seqs=16, token=28e-6 / 7.8e-3)
             ends[epoch, way] = simulate_rollout(work, engines, placed, 1).rollout_s
         for name, length in zip(names, work.lengths.tolist(), strict=True):
             known.observe(name, length)

@@ -145,10 +145,10 @@ def test_text_engine_is_the_loop(seed: int, budget: dict) -> None:
         step = simulate_rollout(work, [engine], [range(len(work))], clock)
         expected = slow_text(work, times, slots, slow, budget, 400)
         slow.end_step(clock)
-        assert (step.passes, step.drafted, step.accepted) == expected[1:]
+        assert (step.passes, step.num_drafted, step.num_accepted) == expected[1:]
         assert step.rollout_s == pytest.approx(expected[0])
         assert step.timelines[0]["emitted"].sum() == step.tokens
-    assert step.accepted > 0
+    assert step.num_accepted > 0
     assert np.array_equal(fast.weights(), slow.weights())
 
 
@@ -169,7 +169,7 @@ def test_constant_rate_has_its_tau(gamma: int, share: float) -> None:
     tau = 1 + gamma * share
     profile = constant_rate(tau, gamma)
     assert profile.tau == pytest.approx(tau)
-    drawn = profile.accepted(np.random.default_rng(0).random(200_000), np.zeros(200_000))
+    drawn = profile.num_accepted(np.random.default_rng(0).random(200_000), np.zeros(200_000))
     assert drawn.max() <= gamma
     assert 1 + drawn.mean() == pytest.approx(tau, rel=0.01)
 
@@ -180,7 +180,7 @@ def test_profile_engine_counts_cycles() -> None:
     step = simulate_rollout(work, [ProfileEngine(Times(FORMS[0]), 2, model, 0)], [[0, 1]], 1)
     assert step.passes == 10 + 5
     assert step.rollout_s == pytest.approx(5 * (10e-3 + 6e-3 + 1e-3) + 5 * (10e-3 + 3e-3 + 1e-3))
-    assert step.drafted == 45
+    assert step.num_drafted == 45
 
 
 def test_toggle_waits_for_few_requests() -> None:
@@ -248,7 +248,7 @@ def test_bad_input_is_named() -> None:
         workload(["a", "b"], [[1], []])
     with pytest.raises(ValueError, match="negative"):
         Times(FORMS[0], host=-1.0)
-    with pytest.raises(ValueError, match="slot"):
+    with pytest.raises(ValueError, match="max_num_seqs must be at least 1"):
         PlainEngine(Times(FORMS[0]), 0)
     with pytest.raises(ValueError, match="impossible"):
         constant_rate(5.0, 3)
