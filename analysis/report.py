@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from analysis.orderings import Ordering
+
 
 @dataclass(frozen=True)
 class Line:
@@ -20,26 +22,6 @@ class Line:
     claimed: str = ""  # what the paper's text says
     replay: str = ""  # ours, simulated at the paper's scale
     engine: str = ""  # ours, from the real engine with the small policy
-
-
-@dataclass(frozen=True)
-class Ordering:
-    """A claim that our runs should confirm: one that the paper's figure makes, or one about identical training.
-
-    met: None where the runs cannot tell. evidence: the numbers behind it.
-    """
-
-    claim: str
-    met: bool | None
-    evidence: str
-
-    def __str__(self) -> str:
-        return f"{self.verdict}: {self.claim} ({self.evidence})"
-
-    @property
-    def verdict(self) -> str:
-        """`met` in words."""
-        return {True: "met", False: "NOT MET", None: "cannot tell"}[self.met]
 
 
 @dataclass(frozen=True)

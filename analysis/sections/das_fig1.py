@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from analysis import read
-from analysis.report import Line, Ordering, Section
+from analysis.orderings import Ordering
+from analysis.report import Line, Section
 from analysis.sections.shared import colours_of, figure, policy_note, rows
 
 PAPER_END = {"none": 220, "das": 110}  # ends of the paper's two curves on its time axis, which has no unit

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.report import Ordering, Section
+from analysis.orderings import Ordering
+from analysis.report import Section
 from analysis.sections.shared import policy_note, rows, total
 from analysis.sections.time_and_reward import draw, every_step, reduction, reduction_lines, same_training
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
-from analysis.report import Ordering, Section, Table
+from analysis.orderings import Ordering
+from analysis.report import Section, Table
 from analysis.sections.shared import colours_of, figure
 
 HEADER = ("tokens", "index, query", "array, query", "index, insert 100", "array, insert 100")

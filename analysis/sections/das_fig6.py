@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.report import Line, Ordering, Section
+from analysis.orderings import Ordering
+from analysis.report import Line, Section
 from analysis.sections.shared import accepted_per_pass, colours_of, figure, last_half, policy_note, rows, total
 
 # drafter.scope -> its name in published.json

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from analysis import read
-from analysis.report import Line, Ordering, Section
+from analysis.orderings import Ordering
+from analysis.report import Line, Section
 from analysis.sections.shared import (
     Rows,
     accepted_per_pass,

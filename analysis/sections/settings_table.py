@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
-from analysis.report import Ordering, Section, Table
+from analysis.orderings import Ordering
+from analysis.report import Section, Table
 from analysis.sections.shared import (
     accepted_per_pass,
     colours_of,

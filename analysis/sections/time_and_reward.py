@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.report import Line, Ordering, Section
+from analysis.orderings import Ordering
+from analysis.report import Line, Section
 from analysis.sections.shared import (
     Rows,
     colours_of,

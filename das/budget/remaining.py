@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from das.trajectory import pack_strings, unpack_strings
+from das.arrays import pack_strings, unpack_strings
 
 Array = NDArray[np.float64]
 

@@ -21,13 +21,13 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from das.arrays import token_array
 from das.drafter import native
 from das.drafter.constants import CROSS_PROBLEM_CANDIDATES, FALLBACK_VISITS, MAX_MATCH, PROMPT_CONTEXT, VISITS
 from das.drafter.draft import Draft, Drafts
 from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.drafter.texts import LivePrompt, Request, SharedTexts, Store, append_tokens
-from das.trajectory import token_array
 
 __all__ = ["HistoryDrafter"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from das.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
 from das.drafter import native
-from das.trajectory import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
 
 _KIND = "drafter history 2"
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from das.arrays import MAX_TOKEN, token_array
 from das.drafter import native
 from das.drafter.constants import SHARED_TEXTS
-from das.trajectory import MAX_TOKEN, token_array
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from das.arrays import load_arrays, save_arrays
 from das.budget import LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.remaining import RemainingLength
@@ -15,7 +16,6 @@ from das.draft_round import DraftRound
 from das.drafter import HistoryDrafter
 from das.engine import patches
 from das.engine.alarm import Alarm
-from das.trajectory import load_arrays, save_arrays
 
 # Keys of SamplingParams.extra_args: the request's problem id, and the most tokens a draft of it may have (0: none).
 PROBLEM_KEY = "das_problem"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from das.trajectory import token_array
+from das.arrays import token_array
 
 
 @dataclass(frozen=True)

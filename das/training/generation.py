@@ -12,16 +12,12 @@ import numpy as np
 import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
+from das.arrays import load_arrays, save_arrays
 from das.budget.schedule import LongestFirst
 from das.engine.build import EngineError, EngineSettings, build_engine
 from das.engine.rollout import Rollout, RolloutRequest, request_seed, roll_out
-from das.training.errors import WeightSyncError
-from das.trajectory import load_arrays, save_arrays
+from das.training.weight_check import logprob_difference, require_synced
 
-# Engine and trainer add the same numbers in different order. In float32 the largest difference in 50 steps was 3e-4;
-# bf16 rounds a thousand times coarser. A stale tensor causes a far larger difference.
-LOGPROB_TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 0.5, torch.float16: 0.1}
-PROBE_TOKENS = 16
 STATE = "generation.npz"
 
 
@@ -102,29 +98,9 @@ class SpeculativeGeneration(VLLMGeneration):
         start = time.perf_counter()
         super().sync_weights()
         self.llm.collective_rpc("das_repack")
-        self._check_weights()
+        self.sync_error = logprob_difference(self.model, self._engine_generate, self.probe, self.step)
+        require_synced(self.sync_error, self.llm.llm_engine.model_config.dtype, self.step)
         self.sync_s = time.perf_counter() - start
-
-    def _check_weights(self) -> None:
-        from vllm import SamplingParams
-
-        prompt = self.probe
-        params = SamplingParams(temperature=1.0, max_tokens=PROBE_TOKENS, logprobs=0, seed=self.step, detokenize=False)
-        output = self._engine_generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)[0].outputs[0]
-        tokens = list(output.token_ids)
-        engine = torch.tensor([entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True)])
-        model = self.model
-        device = next(model.parameters()).device
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([[*prompt, *tokens]], device=device)).logits[0, len(prompt) - 1 : -1]
-        trainer = logits.float().log_softmax(-1).gather(-1, torch.tensor(tokens, device=device)[:, None])[:, 0].cpu()
-        self.sync_error = float((engine - trainer).abs().max())
-        tolerance = LOGPROB_TOLERANCE[self.llm.llm_engine.model_config.dtype]
-        if not self.sync_error <= tolerance:
-            raise WeightSyncError(
-                f"step {self.step}: engine and trainer disagree on log-probs by {self.sync_error:.3g} (allowed "
-                f"{tolerance:g}): the new weights did not reach the engine"
-            )
 
     def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
         """llm.generate as TRL calls it: one `sampling_params` for all prompts, and nothing about problems."""

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from das.arrays import token_array
 from das.drafter import Draft, HistoryDrafter
-from das.trajectory import token_array
 from experiments.recorded.published_traces import COPIED_RUNS
 from experiments.run.errors import UserError, reading
 

@@ -16,7 +16,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from analysis import read, report_page
-from analysis.report import Line, Ordering, Section, Table, markdown, markdown_table
+from analysis.orderings import Ordering
+from analysis.report import Line, Section, Table, markdown, markdown_table
 from experiments.harness import planned_runs
 from experiments.harness.planned_runs import Experiment, Run
 from experiments.run.errors import CONFIGS, RunFailed, UserError

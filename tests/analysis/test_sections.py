@@ -9,7 +9,8 @@ import pytest
 
 from analysis import report_page
 from analysis.arms import compare_arms
-from analysis.report import Line, Ordering, Section, Table, markdown
+from analysis.orderings import Ordering
+from analysis.report import Line, Section, Table, markdown
 from analysis.sections import (
     das_fig1,
     das_fig2,

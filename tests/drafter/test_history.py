@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from das.arrays import load_arrays
 from das.drafter import Draft, HistoryDrafter
-from das.trajectory import load_arrays
 
 
 def test_empty_and_tiny_contexts() -> None:

@@ -1,0 +1,67 @@
+"""Token ids as arrays, and the .npz files that hold a run's state: written in one piece, checked when they are read."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+MAX_TOKEN = 2**31 - 1
+
+
+def token_array(tokens: Any) -> np.ndarray:
+    """Token ids as int32 [length]; an int32 array is not copied. Raises ValueError for anything outside 0..2**31-1."""
+    array = np.asarray(tokens)
+    if array.ndim != 1:
+        raise ValueError(f"token ids must be one-dimensional, got shape {array.shape}")
+    if array.size == 0:
+        return np.empty(0, np.int32)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"token ids must be integers, got {array.dtype}")
+    if array.min() < 0 or array.max() > MAX_TOKEN:
+        raise ValueError(f"token ids must be in 0..{MAX_TOKEN}")
+    return np.ascontiguousarray(array, np.int32)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays as .npz under exactly `path`, in one rename: a reader sees the complete old or new file."""
+    path = Path(path)
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except BaseException:
+        os.unlink(scratch)
+        raise
+
+
+def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
+    """Read what `save_arrays` wrote. Raises ValueError for another file, or if its entry "kind" is not `kind`."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, EOFError, BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path}: not a readable .npz file ({error})") from None
+    if "kind" not in arrays or str(arrays["kind"]) != kind:
+        raise ValueError(f"{path}: does not hold a {kind}")
+    return arrays
+
+
+def pack_strings(strings: list[Any]) -> np.ndarray:
+    """JSON values as one uint8 array. NumPy's own string arrays would pad to the longest and drop trailing NULs."""
+    return np.frombuffer(json.dumps(strings).encode(), np.uint8)
+
+
+def unpack_strings(array: np.ndarray) -> list[Any]:
+    """The inverse of `pack_strings`."""
+    return json.loads(array.tobytes())

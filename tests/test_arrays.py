@@ -1,0 +1,58 @@
+"""Token ids as arrays, and .npz files that are written in one piece and checked when read."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from das.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
+
+
+def test_an_int32_array_is_not_copied() -> None:
+    tokens = np.array([1, 2], np.int32)
+    assert token_array(tokens) is tokens
+    assert token_array([3, 4]).dtype == np.int32
+    assert len(token_array([])) == 0
+
+
+@pytest.mark.parametrize("bad", [[-1], [2**31], [0.5], [[1]], ["a"]])
+def test_bad_tokens(bad: list) -> None:
+    with pytest.raises(ValueError, match="token ids"):
+        token_array(bad)
+
+
+@given(st.lists(st.text(max_size=5) | st.integers()))
+def test_packed_strings_come_back(strings: list) -> None:
+    assert unpack_strings(pack_strings(strings)) == strings
+
+
+def test_arrays_come_back(tmp_path: Path) -> None:
+    save_arrays(tmp_path / "state.npz", {"kind": np.array("state"), "numbers": np.arange(3)})
+    assert load_arrays(tmp_path / "state.npz", "state")["numbers"].tolist() == [0, 1, 2]
+
+
+def test_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.npz"
+    save_arrays(path, {"kind": np.array("state")})
+    before = path.read_bytes()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_arrays(path, {"kind": np.array("another state")})
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["state.npz"]
+
+
+def test_load_refuses_other_files(tmp_path: Path) -> None:
+    other = tmp_path / "other.npz"
+    np.savez(other, kind=np.array("something"))
+    with pytest.raises(ValueError, match="does not hold a state"):
+        load_arrays(other, "state")
+    other.write_bytes(b"not a zip")
+    with pytest.raises(ValueError, match="not a readable"):
+        load_arrays(other, "state")
