@@ -146,6 +146,7 @@ def test_proposer_and_text_engine_draft_the_same(
 ) -> None:
     """On the same text and times, both make the same drafter and budget calls with the same answers, in order."""
     engine = TextEngine(TIMES, max_num_seqs, HistoryDrafter(min_prob=0.02), make_budget(BUDGETS[budget]), MAX_TOKENS)
+    monkeypatch.setattr(proposer.patches, "require_applied", lambda: None)  # no engine is built here
     real = make_proposer(BUDGETS[budget])
     simulated_calls, real_calls = record(engine.draft_round), record(real.draft_round)
     clock = SimpleNamespace(now=0.0)

@@ -1,4 +1,4 @@
-"""One rollout on several engines: who gets which request, whose clock goes next, when it is over."""
+"""One rollout on several simulated engines: which engine gets which request, and how long the rollout takes."""
 
 import heapq
 from collections.abc import Sequence
@@ -20,82 +20,87 @@ def place(
     groups: Sequence[str],
     engines: int,
     how: str,
-    slots: int = 256,
+    max_num_seqs: int = 256,
     token: float = 0.0,
     seed: int = 0,
 ) -> list[list[int]]:
-    """Requests of each engine, in the order they are sent. A group (problem) goes to one engine, whole: siblings draft
-    from each other.
+    """The requests of each engine, in the order in which they are sent.
 
-    lengths: predicted tokens of each request. Only longest_first looks at them: groups go, the longest first, where the
-    engine would be done soonest, and an engine sends its longest requests first. An engine is expected to need
-    max(longest request, tokens / slots) passes; token: what a request in a pass adds to its price, as a share of it
-    (c_tok / c_base).
+    All requests of a group (a problem) go to one engine, because siblings draft from each other.
+
+    lengths: predicted tokens of each request; only longest_first uses them. It takes the groups from the longest to the
+    shortest, and gives each to the engine that would finish first with it. An engine sends its longest requests first.
+    It is expected to need max(longest request, tokens / max_num_seqs) passes.
+    token: what one request adds to the time of a pass, as a share of that time (c_tok / c_base).
+
+    Raises ValueError for a placement that is not in PLACEMENTS, and for fewer engines than one.
     """
     if engines < 1:
         raise ValueError(f"at least 1 engine is needed, got {engines}")
-    members: dict[str, list[int]] = {}
-    for i, group in enumerate(groups):
-        members.setdefault(group, []).append(i)
-    order = list(members.values())
+    group_ids = list(_members(groups).values())
     placed: list[list[int]] = [[] for _ in range(engines)]
     match how:
         case "round_robin":
-            for turn, ids in enumerate(order):
+            for turn, ids in enumerate(group_ids):
                 placed[turn % engines] += ids
         case "random":
             random = np.random.default_rng(seed)
-            for ids, engine in zip(order, random.integers(engines, size=len(order)).tolist(), strict=True):
+            for ids, engine in zip(group_ids, random.integers(engines, size=len(group_ids)).tolist(), strict=True):
                 placed[engine] += ids
         case "longest_first":
-            order.sort(key=lambda ids: (-lengths[ids].max(), -lengths[ids].sum()))
+            group_ids.sort(key=lambda ids: (-lengths[ids].max(), -lengths[ids].sum()))
             longest, tokens = np.zeros(engines), np.zeros(engines)
-            for ids in order:
-                after = tokens + lengths[ids].sum()
-                done = np.maximum(np.maximum(longest, lengths[ids].max()), after / slots) + token * after
-                engine = int(np.argmin(done))
+            for ids in group_ids:
+                tokens_after = tokens + lengths[ids].sum()
+                passes = np.maximum(np.maximum(longest, lengths[ids].max()), tokens_after / max_num_seqs)
+                engine = int(np.argmin(passes + token * tokens_after))
                 placed[engine] += ids
                 longest[engine] = max(longest[engine], lengths[ids].max())
-                tokens[engine] = after[engine]
-            for mine in placed:
-                mine.sort(key=lambda i: -lengths[i])
-        case other:
-            raise ValueError(f"placement={other}: choose one of {', '.join(PLACEMENTS)}")
+                tokens[engine] = tokens_after[engine]
+            for requests in placed:
+                requests.sort(key=lambda i: -lengths[i])
+        case _:
+            raise ValueError(f"placement={how}: choose one of {', '.join(PLACEMENTS)}")
     return placed
 
 
-def predicted_lengths(known: RemainingLength, groups: Sequence[str]) -> np.ndarray:
-    """Tokens expected of each request before it starts. Nobody knows which sibling will be the longest, but how long
-    the longest of so many is likely to be: a group's requests get the quantiles of its problem."""
-    lengths = np.zeros(len(groups))
+def _members(groups: Sequence[str]) -> dict[str, list[int]]:
+    """The requests of each group, in order."""
     members: dict[str, list[int]] = {}
     for i, group in enumerate(groups):
         members.setdefault(group, []).append(i)
-    for group, ids in members.items():
-        lengths[ids] = known.quantiles(group, (np.arange(len(ids)) + 0.5)[::-1] / len(ids))
+    return members
+
+
+def predicted_lengths(learned: RemainingLength, groups: Sequence[str]) -> np.ndarray:
+    """Tokens expected of each request before it starts.
+
+    Nobody knows which sibling will be the longest, but the length of the longest of so many can be estimated. So the
+    requests of a group get evenly spaced quantiles of their problem's lengths, the longest first.
+    """
+    lengths = np.zeros(len(groups))
+    for group, ids in _members(groups).items():
+        lengths[ids] = learned.quantiles(group, (np.arange(len(ids)) + 0.5)[::-1] / len(ids))
     return lengths
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one rollout cost. Times in seconds.
-
-    bound: no placement of these passes ends earlier: max(the neediest request alone on an engine, all passes with every
-    slot of every engine taken).
-    """
+    """What one rollout cost. Times are in seconds."""
 
     rollout_s: float
     tokens: int
-    passes: int
-    drafted: int
-    accepted: int
+    passes: int  # target passes, summed over requests
+    num_drafted: int
+    num_accepted: int
     draft_s: float
-    busy_s: tuple[float, ...]  # of each engine, until its last request ended
-    bound: float
-    timelines: tuple[dict[str, np.ndarray], ...]
+    busy_s: tuple[float, ...]  # for each engine: when its last request finished
+    bound: float  # no placement of these passes takes less: see lower_bound
+    timelines: tuple[dict[str, np.ndarray], ...]  # for each engine: see Timeline.arrays
 
     @property
     def tokens_per_pass(self) -> float:
+        """Tokens that a target pass emitted for a request, on average."""
         return self.tokens / self.passes
 
     def row(self) -> dict[str, Any]:
@@ -105,22 +110,27 @@ class Step:
             "tokens": self.tokens,
             "passes": self.passes,
             "tokens_per_pass": self.tokens_per_pass,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
+            "drafted": self.num_drafted,
+            "accepted": self.num_accepted,
             "draft_s": self.draft_s,
             "over_bound": self.rollout_s / self.bound,
         }
 
 
 def simulate_rollout(
-    work: Workload, engines: Sequence[Engine], placed: Sequence[Sequence[int]], clock: int, replace: bool = False
+    work: Workload,
+    engines: Sequence[Engine],
+    placed: Sequence[Sequence[int]],
+    next_history_tick: int,
+    replace: bool = False,
 ) -> Step:
-    """Simulate one step. placed: requests of each engine; clock: the drafters' once the step is over.
+    """Simulate the rollout of one step. The engine whose clock is earliest runs its next pass, until all are done.
 
-    replace: an engine with a free slot and nobody waiting takes the last of the longest queue.
+    placed: the requests of each engine. next_history_tick: the drafters' history tick once the step is over.
+    replace: an engine that has room and no waiting requests takes the last one from the longest queue.
     """
-    for engine, mine in zip(engines, placed, strict=True):
-        engine.begin_step(work, mine)
+    for engine, requests in zip(engines, placed, strict=True):
+        engine.begin_step(work, requests)
     events = [(0.0, e) for e, engine in enumerate(engines) if engine.waiting or replace]
     heapq.heapify(events)
     while events:
@@ -135,45 +145,49 @@ def simulate_rollout(
         engine.close_step()
     drafters = [engine.draft_round.drafter for engine in engines if isinstance(engine, TextEngine)]
     for drafter in {id(drafter): drafter for drafter in drafters}.values():  # engines may share one
-        drafter.end_step(clock)
+        drafter.end_step(next_history_tick)
     return _report(work, engines)
 
 
 def _take(engine: Engine, engines: Sequence[Engine]) -> None:
+    """Give an engine with room the last requests of the longest queues."""
     while engine.free > len(engine.waiting):
         source = max(engines, key=lambda other: len(other.waiting))
-        takes_itself = source.free if source.now <= engine.now else 0  # an engine ahead has not admitted for now
+        # A source whose clock is not ahead will admit requests itself at this time.
+        takes_itself = source.free if source.now <= engine.now else 0
         if source is engine or len(source.waiting) <= takes_itself:
             return
         engine.waiting.append(source.waiting.pop())
 
 
 def _report(work: Workload, engines: Sequence[Engine]) -> Step:
-    busy = tuple(engine.now for engine in engines)
+    busy_s = tuple(engine.now for engine in engines)
     return Step(
-        rollout_s=max(busy),
+        rollout_s=max(busy_s),
         tokens=len(work.tokens),
         passes=sum(engine.passes for engine in engines),
-        drafted=sum(engine.num_drafted for engine in engines),
-        accepted=sum(engine.num_accepted for engine in engines),
+        num_drafted=sum(engine.num_drafted for engine in engines),
+        num_accepted=sum(engine.num_accepted for engine in engines),
         draft_s=sum(engine.draft_s for engine in engines),
-        busy_s=busy,
+        busy_s=busy_s,
         bound=lower_bound(work, engines),
         timelines=tuple(engine.timeline.arrays() for engine in engines),
     )
 
 
 def lower_bound(work: Workload, engines: Sequence[Engine]) -> float:
-    """Seconds that the passes just run take at least, wherever they are placed; drafting and prompts come on top.
+    """Seconds that the passes just run take at least, wherever the requests are placed.
 
-    A pass is cheapest a request where all slots are taken, as long as its time rises less than in proportion; a request
-    has at least as much context as it had passes.
+    It is the larger of two times: that of the request with the most passes, alone on an engine, and that of all passes
+    on engines that are always full. Drafting and prompts would come on top. A pass costs least per request when the
+    engine is full, as long as its time rises less than in proportion to the requests. A request has at least as much
+    context as it had passes.
     """
-    times, slots = engines[0].times, engines[0].slots
+    times, max_num_seqs = engines[0].times, engines[0].max_num_seqs
     needed = np.zeros(len(work), np.int64)
     for engine in engines:
         needed[list(engine.needed)] = list(engine.needed.values())
-    alone = float(times.plain(1, work.prompt, int(needed.max())).sum())
-    full = np.full(len(work), float(slots))
-    each = times.form.predict(full, full, slots * (work.prompt + (needed - 1) / 2)) + times.host
-    return max(alone, float(needed @ each) / slots / len(engines))
+    alone_s = float(times.plain(1, work.prompt, int(needed.max())).sum())
+    full = np.full(len(work), float(max_num_seqs))
+    pass_s = times.form.predict(full, full, max_num_seqs * (work.prompt + (needed - 1) / 2)) + times.host
+    return max(alone_s, float(needed @ pass_s) / max_num_seqs / len(engines))

@@ -1,4 +1,4 @@
-"""Simulated engines: slots, a clock, passes. The discrete events of a replay happen here, one engine at a time."""
+"""Simulated engines with a fixed number of sequences and a clock. An engine runs the passes of a rollout one by one."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -12,99 +12,109 @@ from das.replay.workload import Workload
 
 @dataclass
 class Timeline:
-    """Of every pass: when it ended (s since the rollout began), requests, tokens (requests + drafted), emitted."""
+    """What every pass did."""
 
-    time_s: list[np.ndarray] = field(default_factory=list)
-    live: list[np.ndarray] = field(default_factory=list)
-    tokens: list[np.ndarray] = field(default_factory=list)
-    emitted: list[np.ndarray] = field(default_factory=list)
+    time_s: list[np.ndarray] = field(default_factory=list)  # when it ended, in seconds since the rollout began
+    live: list[np.ndarray] = field(default_factory=list)  # requests
+    tokens: list[np.ndarray] = field(default_factory=list)  # requests + drafted tokens
+    emitted: list[np.ndarray] = field(default_factory=list)  # tokens
 
     def add(self, times: np.ndarray, live: int, tokens: int, emitted: int) -> None:
-        """Passes of one kind in a row."""
+        """Add passes that differ only in their end times."""
         self.time_s.append(times)
-        for kept, value in ((self.live, live), (self.tokens, tokens), (self.emitted, emitted)):
-            kept.append(np.full(len(times), value))
+        for column, value in ((self.live, live), (self.tokens, tokens), (self.emitted, emitted)):
+            column.append(np.full(len(times), value))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """time_s, live, tokens, emitted: a value a pass."""
-        found = {}
+        """time_s, live, tokens, emitted: one value for each pass."""
+        columns = {}
         for name in ("time_s", "live", "tokens", "emitted"):
             parts = getattr(self, name)
-            found[name] = np.concatenate(parts) if parts else np.empty(0)
-        return found
+            columns[name] = np.concatenate(parts) if parts else np.empty(0)
+        return columns
 
 
 class Engine:
-    """One engine's slots and clock. Subclasses decide how a pass drafts.
+    """The requests and the clock of one engine. Subclasses decide how a pass drafts.
 
-    slots: requests that decode at once.
+    max_num_seqs: how many requests decode at once.
     """
 
-    def __init__(self, times: Times, slots: int) -> None:
-        if slots < 1:
-            raise ValueError(f"an engine needs at least 1 slot, got {slots}")
+    def __init__(self, times: Times, max_num_seqs: int) -> None:
+        if max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs must be at least 1, got {max_num_seqs}")
         self.times = times
-        self.slots = slots
+        self.max_num_seqs = max_num_seqs
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
-        """A rollout begins: these requests of `work` wait for slots, in this order."""
+        """A rollout begins. These requests of `work` wait, in this order, until the engine can decode them."""
         self.work = work
         self.now = 0.0
         self.waiting = deque(requests)
         self.timeline = Timeline()
-        self.passes = self.num_drafted = self.num_accepted = 0  # target passes of requests; draft tokens
-        self.finished: dict[int, float] = {}  # request -> when its last token came
+        self.passes = 0  # target passes, summed over requests
+        self.num_drafted = self.num_accepted = 0  # draft tokens
+        self.finished: dict[int, float] = {}  # when the last token of each finished request came
         self.draft_s = 0.0
-        self.needed: dict[int, int] = {}  # request -> target passes it took
-        self._at = np.empty(0, np.int64)  # position in work.tokens of each live request's next token
-        self._taken = np.empty(0, np.int64)  # passes so far
-        self._end = np.empty(0, np.int64)
+        self.needed: dict[int, int] = {}  # how many target passes each finished request took
+        # Arrays with an entry for each live request.
         self._ids: list[int] = []
-        self._context = 0  # tokens of prompt and response that live requests have
+        self._at = np.empty(0, np.int64)  # position of its next token in work.tokens
+        self._end = np.empty(0, np.int64)  # position behind its last token
+        self._taken = np.empty(0, np.int64)  # passes so far
+        self._context = 0  # tokens of prompt and response that all live requests have
 
     @property
     def live(self) -> int:
+        """How many requests decode now."""
         return len(self._ids)
 
     @property
     def free(self) -> int:
-        return self.slots - len(self._ids)
+        """How many more requests could decode now."""
+        return self.max_num_seqs - len(self._ids)
 
     def admit(self) -> list[int]:
-        """Fill free slots from the queue; the prompts are computed in the coming pass. Returns who came."""
+        """Move waiting requests to the live ones while there is room. Returns the new ones.
+
+        Their prompts are computed in the coming pass.
+        """
         count = min(self.free, len(self.waiting))
-        came = [self.waiting.popleft() for _ in range(count)]
-        if came:
+        admitted = [self.waiting.popleft() for _ in range(count)]
+        if admitted:
             starts = self.work.starts
-            self._ids += came
-            self._at = np.concatenate([self._at, starts[came]])
-            self._end = np.concatenate([self._end, starts[np.asarray(came) + 1]])
+            self._ids += admitted
+            self._at = np.concatenate([self._at, starts[admitted]])
+            self._end = np.concatenate([self._end, starts[np.asarray(admitted) + 1]])
             self._taken = np.concatenate([self._taken, np.zeros(count, np.int64)])
             self._context += count * self.work.prompt
-        return came
+        return admitted
 
     def advance(self) -> None:
-        """Admit who waits, then run at least one pass, at most until a request finishes."""
+        """Admit waiting requests, then run one or more passes, but no further than until a request finishes."""
         raise NotImplementedError
 
     def close_step(self) -> None:
         """The rollout is over on all engines."""
 
     def _leave(self, done: np.ndarray) -> None:
-        """Requests that ended in the pass leave their slots."""
+        """Remove the live requests that finished in the pass. done: bool [live requests]."""
         for row in np.flatnonzero(done).tolist():
             self.finished[self._ids[row]] = self.now
             self.needed[self._ids[row]] = int(self._taken[row])
             self._context -= int(self._end[row] - self.work.starts[self._ids[row]]) + self.work.prompt
         stay = ~done
-        self._ids = [i for i, kept in zip(self._ids, stay.tolist(), strict=True) if kept]
+        self._ids = [i for i, stays in zip(self._ids, stay.tolist(), strict=True) if stays]
         self._at, self._end, self._taken = self._at[stay], self._end[stay], self._taken[stay]
 
-    def _run_plain(self, came: int) -> None:
-        """Passes without drafts until the first live request ends: all of them at once."""
+    def _run_plain(self, num_admitted: int) -> None:
+        """Run passes without drafts until the first live request finishes, all of them at once.
+
+        num_admitted: requests whose prompts the first of these passes computes.
+        """
         live, passes = self.live, int((self._end - self._at).min())
         seconds = self.times.plain(live, self._context, passes)
-        seconds[0] += came * self.work.prompt * self.times.prefill
+        seconds[0] += num_admitted * self.work.prompt * self.times.prefill
         self.timeline.add(self.now + np.cumsum(seconds), live, live, live)
         self.now += float(seconds.sum())
         self.passes += live * passes
@@ -115,7 +125,7 @@ class Engine:
 
 
 class PlainEngine(Engine):
-    """No speculation."""
+    """An engine without speculation."""
 
     def advance(self) -> None:
         self._run_plain(len(self.admit()))

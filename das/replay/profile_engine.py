@@ -1,6 +1,7 @@
-"""An engine with a drafter that is a model: W4 self-draft, EAGLE, MTP, a small model. Acceptance by profile, no text.
+"""A simulated engine whose drafter is a model: W4 self-draft, EAGLE, MTP, a small model.
 
-A cycle drafts gamma tokens for every live request, one draft pass after the other, verifies them in one target pass.
+Nothing is drafted from text: how many tokens are accepted is drawn from an acceptance profile. A cycle drafts gamma
+tokens for every live request, in gamma draft passes, and verifies them in one target pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +13,14 @@ from das.replay.engine import Engine
 from das.replay.times import Times
 from das.replay.workload import Workload
 
-Cost = Callable[[float, float], float]  # (live requests, tokens of context of all) -> seconds
+Cost = Callable[[float, float], float]  # (live requests, tokens of context of all of them) -> seconds
 
 
 @dataclass(frozen=True)
 class Profile:
-    """rates[j]: P(draft token j is accepted | those before it were); their number is the draft length gamma."""
+    """How likely each token of a draft is accepted. There are as many rates as a draft has tokens (gamma)."""
 
-    rates: tuple[float, ...]
+    rates: tuple[float, ...]  # rates[j] = P(draft token j is accepted | the tokens before it were)
 
     def __post_init__(self) -> None:
         if not self.rates or not all(0 <= rate <= 1 for rate in self.rates):
@@ -27,25 +28,27 @@ class Profile:
 
     @property
     def tau(self) -> float:
-        """Tokens a cycle: accepted + 1."""
+        """Tokens that a cycle emits for a request, on average: accepted + 1."""
         return 1.0 + float(np.cumprod(self.rates).sum())
 
     @property
     def gamma(self) -> int:
+        """Tokens of a draft."""
         return len(self.rates)
 
-    def accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
-        """Accepted tokens of drafts, from a uniform number in [0, 1) for each; depth: tokens of response so far."""
+    def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
+        """How many tokens of each draft are accepted. uniform: a random number in [0, 1) for each draft. depth: tokens
+        of each response so far, which make no difference here."""
         reach = np.cumprod(self.rates)  # P(at least j + 1 accepted), falling
         return np.searchsorted(-reach, -uniform, side="left")
 
 
 @dataclass(frozen=True)
 class ByDepth:
-    """Acceptance that changes as a response grows: profiles[i] holds from begins[i] tokens on; equal draft lengths."""
+    """Acceptance that changes as a response grows. All profiles have drafts of one length."""
 
     begins: tuple[int, ...]
-    profiles: tuple[Profile, ...]
+    profiles: tuple[Profile, ...]  # profiles[i] holds for responses of begins[i] tokens or more
 
     def __post_init__(self) -> None:
         rising = self.begins[:1] == (0,) and list(self.begins) == sorted(set(self.begins))
@@ -56,21 +59,26 @@ class ByDepth:
 
     @property
     def gamma(self) -> int:
+        """Tokens of a draft."""
         return self.profiles[0].gamma
 
     @property
     def tau(self) -> float:
-        """Of young responses, which most are."""
+        """Tokens per cycle of short responses; most responses are short at any time."""
         return self.profiles[0].tau
 
-    def accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
-        at = np.searchsorted(self.begins, depth, side="right") - 1
-        every = np.stack([profile.accepted(uniform, depth) for profile in self.profiles])
-        return every[at, np.arange(len(uniform))]
+    def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
+        """As Profile.num_accepted, with the profile that holds at each depth."""
+        chosen = np.searchsorted(self.begins, depth, side="right") - 1
+        by_profile = np.stack([profile.num_accepted(uniform, depth) for profile in self.profiles])
+        return by_profile[chosen, np.arange(len(uniform))]
 
 
 def constant_rate(tau: float, gamma: int) -> Profile:
-    """The profile of one rate at all positions that gives tau = (1 - a^(gamma+1)) / (1 - a) tokens a cycle."""
+    """The profile with the same rate a at all positions that emits tau = (1 - a^(gamma+1)) / (1 - a) tokens per cycle.
+
+    Raises ValueError if no rate gives this tau.
+    """
     if gamma < 1:
         raise ValueError(f"a draft needs at least 1 token, got {gamma}")
     if not 1 <= tau <= gamma + 1:
@@ -87,17 +95,14 @@ def constant_rate(tau: float, gamma: int) -> Profile:
 
 @dataclass(frozen=True)
 class ModelDrafter:
-    """A drafting model. draft, verify: seconds of a draft pass of all requests, and of verifying their drafts.
-
-    pays_from: the predicted speedup from which speculation is switched on, for the rest of the rollout
-    (EfficientRollout: 1 + eps = 1.05); 0: always on. host: seconds a cycle beside, of which that prediction knows
-    nothing.
-    """
+    """A drafting model: what it gets accepted, and what it costs."""
 
     profile: Profile | ByDepth
-    draft: Cost
-    verify: Cost
-    host: float = 0.0
+    draft: Cost  # of one draft pass over all live requests
+    verify: Cost  # of the target pass that verifies their drafts
+    host: float = 0.0  # seconds that a cycle takes in addition; the predicted speedup leaves them out
+    # Predicted speedup at which speculation is switched on for the rest of the rollout; 0: always on. EfficientRollout:
+    # 1 + eps = 1.05.
     pays_from: float = 0.0
 
     def cycle(self, live: float, context: float) -> float:
@@ -106,10 +111,10 @@ class ModelDrafter:
 
 
 class ProfileEngine(Engine):
-    """seed: of the acceptance draws."""
+    """An engine with a ModelDrafter. seed: of the random numbers that decide what is accepted."""
 
-    def __init__(self, times: Times, slots: int, model: ModelDrafter, seed: int) -> None:
-        super().__init__(times, slots)
+    def __init__(self, times: Times, max_num_seqs: int, model: ModelDrafter, seed: int) -> None:
+        super().__init__(times, max_num_seqs)
         self.model = model
         self._random = np.random.default_rng(seed)
 
@@ -118,29 +123,29 @@ class ProfileEngine(Engine):
         self.on = not self.model.pays_from
 
     def advance(self) -> None:
-        came = len(self.admit())
+        num_admitted = len(self.admit())
         live, model = self.live, self.model
         if not self.on:
-            gain = model.profile.tau * self.times.target(live, 0, self._context) / model.cycle(live, self._context)
-            self.on = gain >= model.pays_from
+            speedup = model.profile.tau * self.times.target(live, 0, self._context) / model.cycle(live, self._context)
+            self.on = speedup >= model.pays_from
         if not self.on:
-            self._run_plain(came)
+            self._run_plain(num_admitted)
             return
         gamma = model.profile.gamma
-        while True:  # until a request ends
+        while True:  # until a request finishes
             seconds = model.cycle(live, self._context) + model.host + self.times.host
-            self.now += seconds + came * self.work.prompt * self.times.prefill
-            came = 0
-            left = self._end - self._at
+            self.now += seconds + num_admitted * self.work.prompt * self.times.prefill
+            num_admitted = 0
+            remaining = self._end - self._at
             depth = self._at - self.work.starts[self._ids]
-            right = np.minimum(model.profile.accepted(self._random.random(live), depth), left)
-            emitted = np.minimum(right + 1, left)
-            total = int(emitted.sum())
+            num_accepted = np.minimum(model.profile.num_accepted(self._random.random(live), depth), remaining)
+            num_emitted = np.minimum(num_accepted + 1, remaining)
+            total = int(num_emitted.sum())
             self.timeline.add(np.array([self.now]), live, live * (gamma + 1), total)
             self.passes += live
             self.num_drafted += live * gamma
-            self.num_accepted += int(right.sum())
-            self._at = self._at + emitted
+            self.num_accepted += int(num_accepted.sum())
+            self._at = self._at + num_emitted
             self._taken = self._taken + 1
             self._context += total
             done = self._at == self._end

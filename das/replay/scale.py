@@ -1,4 +1,4 @@
-"""Forms that stand for other forms: one simulated request for several, drafts at another price, context read."""
+"""Latency forms that change another form: requests that stand for several, another price of drafts, context read."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from das.budget.latency_forms import Array, Form
 
 @dataclass(frozen=True)
 class Scaled:
-    """Every simulated request stands for `requests` alike ones: few recorded responses for a large batch."""
+    """Every simulated request stands for `requests` equal ones: few recorded responses stand for a large batch."""
 
     form: Form
     requests: float
@@ -20,8 +20,10 @@ class Scaled:
 
 @dataclass(frozen=True)
 class CostScaled:
-    """What drafted tokens add to a pass costs `times` as much, and each `token` seconds beside: how far off may the
-    latency model be?"""
+    """Drafted tokens add `times` as much to a pass as `form` says, and each adds `token` seconds more.
+
+    This shows how much a result depends on the latency model being right.
+    """
 
     form: Form
     times: float
@@ -29,16 +31,16 @@ class CostScaled:
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         plain = self.form.predict(live, live, context)
-        drafted = np.subtract(tokens, live)
-        return plain + self.times * (self.form.predict(live, tokens, context) - plain) + self.token * drafted
+        num_drafted = np.subtract(tokens, live)
+        return plain + self.times * (self.form.predict(live, tokens, context) - plain) + self.token * num_drafted
 
 
 @dataclass(frozen=True)
 class ContextRead:
-    """Keys and values of all context are read once a pass, beside what the form says."""
+    """In addition to what `form` says, a pass reads the keys and values of all context once."""
 
     form: Form
-    token: float  # seconds a token of context
+    token: float  # seconds for each token of context
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         return self.form.predict(live, tokens, context) + self.token * context

@@ -1,18 +1,20 @@
-"""Workloads of sizes that no trace has, made of recorded responses.
+"""Workloads of sizes that no trace has, made from recorded responses.
 
-A problem's responses are its recorded ones, in random order, each once; when more are needed, they come again, changed.
-A changed response is a walk: it begins like a recorded one, has its length, and copies runs of tokens; after each run
-it goes on at another place of the problem's responses that follows the same token. So every two tokens in a row are
-recorded ones. Runs are uneven, most short and a few very long (log-normal, `SPREAD`), as in recorded text; budgets that
-draft only what is likely live on the long ones. Long responses have shorter runs (`SLOPE`). The mean, `run`, is fitted
-so that the drafter gets as many tokens per pass out of changed responses as out of recorded ones, with fixed drafts:
-the recorded workload against the same with every second response changed, made of the others and as long as the one
-whose place it takes.
+Each recorded response of a problem is used once, in random order. If more are needed, changed copies follow. A changed
+response has the beginning and the length of a recorded one. It copies runs of tokens: after each run it jumps to
+another place in the problem's responses that follows the same token. So every two neighbouring tokens are neighbours in
+recorded text too.
 
-Lengths are those of the recorded responses (bootstrap); `stretch` multiplies them all, `most` cuts them.
+Runs are uneven, as in recorded text: most are short and a few are very long (log-normal, SPREAD). Budgets that draft
+only what is likely get their tokens from the long ones. Long responses have shorter runs (SLOPE). The mean, `run`, is
+fitted: with fixed drafts the drafter must reach as many tokens per pass on changed responses as on recorded ones. The
+fit compares the recorded workload with the same workload in which every second response is replaced by a changed one of
+equal length, made from the problem's other responses.
 
-A synthetic problem is a recorded one under other token ids, so that it shares nothing with its doubles; the first of
-each keeps its ids, and shares what recorded problems share.
+Lengths are those of the recorded responses (bootstrap). `stretch` multiplies them, `max_tokens` caps them.
+
+A problem beyond the recorded ones is a recorded problem with other token ids, so it shares no token with its original.
+The first copy of each problem keeps its ids, and shares what recorded problems share.
 """
 
 from collections.abc import Callable
@@ -22,31 +24,36 @@ import numpy as np
 
 from das.replay.workload import Workload, workload
 
-# Standard deviation of the logarithm of a run's length. Of 0.5, 1, 1.5 and 2, for all traces alike, 1 and 1.5 come
-# within 2.5 % of what the `marginal` budget gets out of recorded text when fixed drafts get the same (docs/notes).
+# Standard deviation of the logarithm of a run's length. Tried: 0.5, 1, 1.5 and 2, with one value for all traces. With 1
+# and 1.5 the `marginal` budget gets within 2.5 % of what it gets from recorded text, when fixed drafts get the same
+# (docs/notes/2026-11-21-synthetic-text.md).
 SPREAD = 1.0
-# Long responses repeat others less: a response's mean run falls with this power of its length over its problem's mean.
-# Of 0, 0.3 and 0.6, 0.3 brings the time of three traces within 5 %, with fixed drafts (docs/notes).
+# Long responses repeat others less. A response's mean run falls with this power of its length, relative to the mean
+# length of its problem. Tried: 0, 0.3 and 0.6. With 0.3 and fixed drafts, the times of three traces are within 5 %
+# (same note).
 SLOPE = 0.3
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A recorded problem: its responses one after the other, and places that look alike."""
+    """A recorded problem: its responses one after the other, and for each place the places with the same token."""
 
     tokens: np.ndarray
     begins: np.ndarray  # where each response begins
     lengths: np.ndarray
-    ends: np.ndarray  # bool: the last token of a response
-    order: np.ndarray  # places sorted by their token, without the ends of responses
-    first: np.ndarray  # of each place: where its like begin in `order`, and how many they are
-    count: np.ndarray
+    ends: np.ndarray  # bool: whether a place holds the last token of a response
+    order: np.ndarray  # all places sorted by their token, without the ends of responses
+    first: np.ndarray  # for each place: where the places with its token begin in `order`
+    count: np.ndarray  # for each place: how many places have its token
 
-    def other(self, at: np.ndarray, choice: np.ndarray) -> np.ndarray:
-        """A place like each of `at` (any place, where there is none); choice: uniform in [0, 1)."""
-        pick = self.first[at] + (choice * self.count[at]).astype(np.int64)
+    def jump(self, places: np.ndarray, choice: np.ndarray) -> np.ndarray:
+        """For each place another one with the same token, or any place if there is none.
+
+        choice: a uniform random number in [0, 1) for each place, which picks among them.
+        """
+        same_token = self.first[places] + (choice * self.count[places]).astype(np.int64)
         anywhere = (choice * len(self.order)).astype(np.int64)
-        return self.order[np.where(self.count[at] > 0, pick, anywhere)]
+        return self.order[np.where(self.count[places] > 0, same_token, anywhere)]
 
 
 def _source(responses: list[np.ndarray]) -> _Source:
@@ -62,22 +69,35 @@ def _source(responses: list[np.ndarray]) -> _Source:
     return _Source(tokens, stops - lengths, lengths, ends, order, first, count)
 
 
+def _members(work: Workload) -> dict[str, list[int]]:
+    """The responses of each problem."""
+    members: dict[str, list[int]] = {}
+    for i, problem in enumerate(work.problems):
+        members.setdefault(problem, []).append(i)
+    return members
+
+
 def run_ends(total: int, run: float, random: np.random.Generator) -> np.ndarray:
-    """bool [total]: the last token of each run, in a text of `total` tokens. A run has ceil(x) tokens, where x is
-    log-normal with mean run - 1/2."""
+    """Cut a text of `total` tokens into random runs. Returns bool [total]: True for the last token of each run.
+
+    A run has ceil(x) tokens, where x is log-normal with mean run - 1/2.
+    """
     scale = (run - 0.5) / np.exp(SPREAD**2 / 2)
-    last = np.zeros(total, bool)
-    at = 0
-    while at < total:
+    is_last = np.zeros(total, bool)
+    position = 0
+    while position < total:
         runs = np.ceil(scale * np.exp(SPREAD * random.standard_normal(int(total / run) + 1)))
-        ends = at + np.cumsum(runs.astype(np.int64))
-        last[ends[ends <= total] - 1] = True
-        at = int(ends[-1])
-    return last
+        ends = position + np.cumsum(runs.astype(np.int64))
+        is_last[ends[ends <= total] - 1] = True
+        position = int(ends[-1])
+    return is_last
 
 
 class Synthesis:
-    """run: mean tokens in a row that a changed response copies (about: run_ends)."""
+    """Makes workloads of any size from a recorded one.
+
+    run: about how many tokens in a row a changed response copies, on average (see run_ends).
+    """
 
     def __init__(self, recorded: Workload, run: float) -> None:
         if run < 1:
@@ -86,39 +106,45 @@ class Synthesis:
             raise ValueError("responses of one token say nothing about text")
         self.run = run
         self.vocabulary = int(recorded.tokens.max()) + 1
-        members: dict[str, list[np.ndarray]] = {}
-        for i, problem in enumerate(recorded.problems):
-            members.setdefault(problem, []).append(recorded.response(i))
-        self._sources = [_source(responses) for responses in members.values()]
+        self._sources = [_source([recorded.response(i) for i in ids]) for ids in _members(recorded).values()]
 
-    def make(self, problems: int, group: int, most: int, seed: int, stretch: float = 1.0, prompt: int = 0) -> Workload:
-        """`problems` problems with `group` responses each, of at most `most` tokens; a problem's are in a row."""
-        if min(problems, group, most) < 1 or stretch <= 0:
-            raise ValueError("problems, group, most and stretch must be positive")
+    def make(
+        self, problems: int, group: int, max_tokens: int, seed: int, stretch: float = 1.0, prompt: int = 0
+    ) -> Workload:
+        """A workload of `problems` problems with `group` responses each, one problem after the other.
+
+        max_tokens: the longest response. stretch: factor of all lengths. prompt: tokens of a prompt.
+        """
+        if min(problems, group, max_tokens) < 1 or stretch <= 0:
+            raise ValueError("problems, group, max_tokens and stretch must be positive")
         random = np.random.default_rng(seed)
         names, texts = [], []
         for problem in range(problems):
             source = self._sources[problem % len(self._sources)]
-            own_ids = problem // len(self._sources) * self.vocabulary
+            id_shift = problem // len(self._sources) * self.vocabulary
             recorded = len(source.begins)
-            homes = np.concatenate([random.permutation(recorded) for _ in range(-(-group // recorded))])[:group]
-            lengths = np.clip(np.round(stretch * source.lengths[homes]), 1, most).astype(np.int64)
-            texts += [text + own_ids for text in self._texts(source, homes, lengths, random)]
+            originals = np.concatenate([random.permutation(recorded) for _ in range(-(-group // recorded))])[:group]
+            lengths = np.clip(np.round(stretch * source.lengths[originals]), 1, max_tokens).astype(np.int64)
+            texts += [text + id_shift for text in self._texts(source, originals, lengths, random)]
             names += [f"synthetic-{problem}"] * group
         return workload(names, texts, prompt)
 
     def _texts(
-        self, source: _Source, homes: np.ndarray, lengths: np.ndarray, random: np.random.Generator
+        self, source: _Source, originals: np.ndarray, lengths: np.ndarray, random: np.random.Generator
     ) -> list[np.ndarray]:
-        """A text for each home; texts that are not just recorded ones are made side by side."""
-        begins, own = source.begins[homes], source.lengths[homes]
-        again = np.arange(len(homes)) >= len(source.begins)
+        """A text for each of `originals` (responses of the source), of these lengths.
+
+        The first use of an original is the recorded text, continued by copied runs if it is too short. Later uses are
+        changed responses.
+        """
+        begins, recorded_lengths = source.begins[originals], source.lengths[originals]
+        used_before = np.arange(len(originals)) >= len(source.begins)
         texts = [source.tokens[b : b + n] for b, n in zip(begins.tolist(), lengths.tolist(), strict=True)]
-        made = np.flatnonzero(again | (lengths > own))
-        if not len(made):
+        changed = np.flatnonzero(used_before | (lengths > recorded_lengths))
+        if not len(changed):
             return texts
-        walks = _walk(source, begins[made], lengths[made], again[made], self.run, random)
-        for i, text in zip(made.tolist(), walks, strict=True):
+        walks = _walk(source, begins[changed], lengths[changed], used_before[changed], self.run, random)
+        for i, text in zip(changed.tolist(), walks, strict=True):
             texts[i] = text
         return texts
 
@@ -131,50 +157,53 @@ def _walk(
     run: float,
     random: np.random.Generator,
 ) -> list[np.ndarray]:
-    """Texts of these lengths that begin at these places; `leaves`: which go elsewhere after each run, not only where a
-    recorded response ends. run: of one as long as the source's mean."""
+    """Texts of these lengths that begin at these places of the source and copy it in runs.
+
+    leaves: whether a text jumps after each run, or only where a recorded response ends. run: mean run of a text that is
+    as long as the source's mean. All texts are made side by side.
+    """
     count, longest = len(begins), int(lengths.max())
-    runs = np.maximum(1.0, run * (lengths / source.lengths.mean()) ** -SLOPE)
-    leaving = np.stack([run_ends(longest, mine, random) for mine in runs.tolist()], axis=1) & leaves
+    mean_runs = np.maximum(1.0, run * (lengths / source.lengths.mean()) ** -SLOPE)
+    leaving = np.stack([run_ends(longest, mean_run, random) for mean_run in mean_runs.tolist()], axis=1) & leaves
     choice = random.random((longest, count))
     out = np.empty((longest, count), np.int32)
-    at = begins
+    places = begins
     for t in range(longest):
-        out[t] = source.tokens[at]
-        go = leaving[t] | source.ends[at]
-        at = np.where(go, source.other(at, choice[t]), at) + 1 if go.any() else at + 1
+        out[t] = source.tokens[places]
+        jumps = leaving[t] | source.ends[places]
+        places = np.where(jumps, source.jump(places, choice[t]), places) + 1 if jumps.any() else places + 1
     return [out[:length, column] for column, length in enumerate(lengths.tolist())]
 
 
 def half_changed(recorded: Workload, run: float, seed: int) -> Workload:
-    """The recorded workload with every second response of a problem changed: as long as it was, made of the others."""
+    """The recorded workload with every second response of a problem replaced by a changed one of equal length.
+
+    The changed ones are made from the problem's other responses. Raises ValueError for a problem with one response.
+    """
     random = np.random.default_rng(seed)
-    members: dict[str, list[int]] = {}
-    for i, problem in enumerate(recorded.problems):
-        members.setdefault(problem, []).append(i)
     texts = [recorded.response(i) for i in range(len(recorded))]
-    for ids in members.values():
-        kept, changed = ids[::2], ids[1::2]
+    for ids in _members(recorded).values():
+        unchanged, changed = ids[::2], ids[1::2]
         if not changed:
             raise ValueError("a problem with one response has no other to be made of")
-        source = _source([texts[i] for i in kept])
-        begins = source.begins[random.integers(len(kept), size=len(changed))]
-        made = _walk(source, begins, recorded.lengths[changed], np.ones(len(changed), bool), run, random)
-        for i, text in zip(changed, made, strict=True):
+        source = _source([texts[i] for i in unchanged])
+        begins = source.begins[random.integers(len(unchanged), size=len(changed))]
+        walks = _walk(source, begins, recorded.lengths[changed], np.ones(len(changed), bool), run, random)
+        for i, text in zip(changed, walks, strict=True):
             texts[i] = text
     return workload(recorded.problems, texts, recorded.prompt)
 
 
 def fitted_run(recorded: Workload, tokens_per_pass: Callable[[Workload], float], seed: int, rounds: int = 6) -> float:
-    """The `run` at which the recorded workload with half of its responses changed takes as many tokens per pass.
+    """The `run` at which the recorded workload, with half of its responses changed, takes as many tokens per pass.
 
-    tokens_per_pass: of a workload, by replay. Bisection on a logarithmic scale, 1 to 64 tokens.
+    tokens_per_pass: replays a workload. The search is a bisection on a logarithmic scale from 1 to 64 tokens.
     """
-    goal = tokens_per_pass(recorded)
+    target = tokens_per_pass(recorded)
     low, high = 1.0, 64.0
     for _ in range(rounds):
         middle = float(np.sqrt(low * high))
-        if tokens_per_pass(half_changed(recorded, middle, seed)) < goal:
+        if tokens_per_pass(half_changed(recorded, middle, seed)) < target:
             low = middle
         else:
             high = middle

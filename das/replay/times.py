@@ -1,4 +1,4 @@
-"""What a pass costs in a replay: the target's forward, prompts, drafting and the host, as terms of their own."""
+"""What a pass costs in a replay: separate terms for the target's forward, prompts, drafting and the host."""
 
 from dataclasses import dataclass, fields
 
@@ -9,20 +9,20 @@ from das.budget.latency_forms import Array, Form
 
 @dataclass(frozen=True)
 class Table:
-    """Measured times of passes by their tokens, linear between the points and beyond the last two."""
+    """Measured times of passes by their number of tokens. Linear between the points, and beyond the last two."""
 
     tokens: tuple[float, ...]
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.seconds) or len(self.tokens) < 2:
-            raise ValueError("a latency table needs two points or more, tokens and seconds of each")
+            raise ValueError("a latency table needs two points or more, with tokens and seconds for each")
         if min(np.diff(self.tokens)) <= 0:
             raise ValueError("a latency table's tokens must rise from point to point")
         if min(self.seconds) <= 0:
             raise ValueError(f"times must be positive, got {min(self.seconds)}")
         for fewer, more in zip(self.seconds, self.seconds[1:], strict=False):
-            if more < fewer:  # prolonged, they would become negative
+            if more < fewer:  # beyond the last point they would become negative
                 raise ValueError(f"times must not fall as tokens rise, got {fewer:.4g} s, then {more:.4g} s")
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
@@ -33,12 +33,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Grid:
-    """Times of passes at every combination of live requests, drafted tokens a request and tokens of context a request:
-    linear between the points and beyond the outermost ones. Seconds."""
+    """Measured times of passes at every combination of three axes. Linear between the points, and beyond the last."""
 
-    live: Array
-    drafts: Array
-    context: Array
+    live: Array  # requests
+    drafts: Array  # drafted tokens per request
+    context: Array  # tokens of context per request
     seconds_L_D_C: Array
 
     def __post_init__(self) -> None:
@@ -63,37 +62,43 @@ class Grid:
 
 
 def _between(points: Array, values: Array) -> list[tuple[np.ndarray, Array]]:
-    """Of each value the neighbouring points and how much each counts."""
+    """Two pairs (index of a neighbouring point, its weight) for linear interpolation at each value.
+
+    Beyond the outermost points a weight is negative. A single point counts alone.
+    """
     if len(points) == 1:
         return [(np.zeros(values.shape, np.int64), np.ones(values.shape))]
     low = np.clip(np.searchsorted(points, values, side="right") - 1, 0, len(points) - 2)
-    part = (values - points[low]) / (points[low + 1] - points[low])
-    return [(low, 1 - part), (low + 1, part)]
+    fraction = (values - points[low]) / (points[low + 1] - points[low])
+    return [(low, 1 - fraction), (low + 1, fraction)]
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds. The form is of das.budget.latency_forms, or a Table."""
+    """The prices of a replay, in seconds."""
 
-    form: Form
-    host: float = 0.0  # a pass: scheduling, sampling, output
-    prefill: float = 0.0  # a prompt token
-    draft_request: float = 0.0  # a request that is asked for a draft
-    draft_token: float = 0.0  # a drafted token, before trimming
-    speculation: float = 0.0  # a pass that verifies drafts, beside what the form says
+    form: Form  # of a target pass: a form of das.budget.latency_forms, or a Table or Grid
+    host: float = 0.0  # for each pass: scheduling, sampling, output
+    prefill: float = 0.0  # for each prompt token
+    draft_request: float = 0.0  # for each request that is asked for a draft
+    draft_token: float = 0.0  # for each drafted token, before trimming
+    speculation: float = 0.0  # for each pass that verifies drafts, in addition to the form
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if field.name != "form" and getattr(self, field.name) < 0:
                 raise ValueError(f"cost {field.name} is negative: {getattr(self, field.name)}")
 
-    def target(self, live: int, drafted: int, context: int) -> float:
-        """A target pass, with the host's share."""
-        b, n, x = (np.array(value, np.float64) for value in (live, live + drafted, context))
-        return float(self.form.predict(b, n, x)) + self.host + (self.speculation if drafted else 0.0)
+    def target(self, live: int, num_drafted: int, context: int) -> float:
+        """Seconds of a target pass, including the host's."""
+        b, n, x = (np.array(value, np.float64) for value in (live, live + num_drafted, context))
+        return float(self.form.predict(b, n, x)) + self.host + (self.speculation if num_drafted else 0.0)
 
     def plain(self, live: int, context: int, passes: int) -> Array:
-        """`passes` target passes in a row without drafts, the context growing by a token a request and pass."""
+        """Seconds of each of `passes` target passes in a row, without drafts.
+
+        context: tokens of context of all requests in the first pass. It grows by one token per request and pass.
+        """
         contexts = context + live * np.arange(passes, dtype=np.float64)
         b = np.full(passes, live, np.float64)
         return self.form.predict(b, b, contexts) + self.host

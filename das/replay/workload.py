@@ -10,16 +10,12 @@ from das.trajectory import token_array
 
 @dataclass(frozen=True)
 class Workload:
-    """The responses of one training step, in the order their requests are sent.
+    """The responses of one training step, in the order in which their requests are sent. `workload` makes one."""
 
-    problems: problem id of each; tokens: all responses one after the other; starts: where each begins, and the end of
-    the last; prompt: tokens of a prompt.
-    """
-
-    problems: tuple[str, ...]
-    tokens: np.ndarray  # int32
-    starts: np.ndarray  # int64 [responses + 1]
-    prompt: int = 0
+    problems: tuple[str, ...]  # problem id of each response
+    tokens: np.ndarray  # int32, all responses one after the other
+    starts: np.ndarray  # int64 [responses + 1]: where each response begins, and where the last one ends
+    prompt: int = 0  # tokens of a prompt
 
     def __post_init__(self) -> None:
         if not self.problems:
@@ -40,20 +36,23 @@ class Workload:
         return len(self.problems)
 
     def response(self, i: int) -> np.ndarray:
-        """Token ids of a response."""
+        """Token ids of one response."""
         return self.tokens[self.starts[i] : self.starts[i + 1]]
 
     def part(self, chosen: Sequence[int]) -> "Workload":
-        """The chosen responses only."""
+        """The chosen responses alone."""
         return workload([self.problems[i] for i in chosen], [self.response(i) for i in chosen], self.prompt)
 
-    def capped(self, most: int) -> "Workload":
-        """The same, each response cut at `most` tokens."""
-        return workload(self.problems, [self.response(i)[:most] for i in range(len(self))], self.prompt)
+    def capped(self, max_tokens: int) -> "Workload":
+        """The same workload with each response cut at `max_tokens` tokens."""
+        return workload(self.problems, [self.response(i)[:max_tokens] for i in range(len(self))], self.prompt)
 
 
 def workload(problems: Sequence[str], responses: Sequence[Sequence[int] | np.ndarray], prompt: int = 0) -> Workload:
-    """Responses (token ids) and their problems. ValueError for none, an empty one, or ids that are no token ids."""
+    """Make a workload. problems: the problem id of each response. prompt: tokens of a prompt.
+
+    Raises ValueError if there is no response, if one is empty, and for values that are no token ids.
+    """
     arrays = [token_array(response) for response in responses]
     starts = np.concatenate([[0], np.cumsum([len(a) for a in arrays])]).astype(np.int64)
     return Workload(tuple(problems), np.concatenate(arrays) if arrays else np.empty(0, np.int32), starts, prompt)

@@ -97,7 +97,7 @@ def tokens_per_pass(steps: Sequence[Step]) -> float:
 
 def accepted_per_pass(steps: Sequence[Step]) -> float:
     """Accepted tokens per target pass of a request, over all steps."""
-    return sum(step.accepted for step in steps) / sum(step.passes for step in steps)
+    return sum(step.num_accepted for step in steps) / sum(step.passes for step in steps)
 
 
 def maths(setting: Setting) -> list[Section]:

@@ -37,12 +37,12 @@ def test_groups_stay_whole_and_nobody_is_lost(how: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_longest_first_ends_near_the_bound(seed: int) -> None:
-    """8 engines of 64 slots, 1024 requests: engines do not start with everything."""
+    """8 engines of 64 max_num_seqs, 1024 requests: engines do not start with everything."""
     work = long_tailed(seed, 128, 8)
     ends = {}
     for how in ("round_robin", "longest_first"):
         engines = [PlainEngine(TIMES, 64) for _ in range(8)]
-        placed = place(work.lengths, work.problems, 8, how, slots=64, token=28e-6 / 7.8e-3)
+        placed = place(work.lengths, work.problems, 8, how, max_num_seqs=64, token=28e-6 / 7.8e-3)
         ends[how] = simulate_rollout(work, engines, placed, 1)
     assert ends["longest_first"].rollout_s <= 1.1 * ends["longest_first"].bound
     assert ends["longest_first"].rollout_s < ends["round_robin"].rollout_s
@@ -73,14 +73,14 @@ def test_bound_is_one_for_all_placements_and_holds() -> None:
         place(work.lengths, work.problems, 4, "best")
 
 
-@pytest.mark.parametrize("slots", [1, 2, 4])
-def test_no_placement_at_all_beats_the_bound(slots: int) -> None:
-    random = np.random.default_rng(slots)
+@pytest.mark.parametrize("max_num_seqs", [1, 2, 4])
+def test_no_placement_at_all_beats_the_bound(max_num_seqs: int) -> None:
+    random = np.random.default_rng(max_num_seqs)
     lengths = random.integers(1, 60, 6)
     work = workload([str(i) for i in range(6)], [np.zeros(n, np.int32) for n in lengths])
     ends, bound = [], 0.0
     for homes in product(range(2), repeat=6):
-        engines = [PlainEngine(TIMES, slots) for _ in range(2)]
+        engines = [PlainEngine(TIMES, max_num_seqs) for _ in range(2)]
         placed = [[i for i in range(6) if homes[i] == e] for e in range(2)]
         step = simulate_rollout(work, engines, placed, 1)
         ends.append(step.rollout_s)
@@ -114,7 +114,7 @@ def test_placement_by_predicted_lengths_is_between_blind_and_knowing() -> None:
         ways = {"blind": np.ones(512), "predicted": predicted_lengths(known, names), "true": work.lengths}
         for way, expected in ways.items():
             engines = [PlainEngine(TIMES, 16) for _ in range(8)]
-            placed = place(expected, names, 8, "longest_first", slots=16, token=28e-6 / 7.8e-3)
+            placed = place(expected, names, 8, "longest_first", max_num_seqs=16, token=28e-6 / 7.8e-3)
             ends[epoch, way] = simulate_rollout(work, engines, placed, 1).rollout_s
         for name, length in zip(names, work.lengths.tolist(), strict=True):
             known.observe(name, length)

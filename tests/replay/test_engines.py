@@ -36,12 +36,12 @@ def made(seed: int, problems: int = 3, group: int = 4) -> Workload:
     return workload(names, texts, prompt=int(random.integers(0, 30)))
 
 
-def slow_plain(work: Workload, times: Times, slots: int) -> tuple[float, dict[int, float]]:
+def slow_plain(work: Workload, times: Times, max_num_seqs: int) -> tuple[float, dict[int, float]]:
     waiting, live, now = deque(range(len(work))), [], 0.0
     finished = {}
     while waiting or live:
         came = 0
-        while waiting and len(live) < slots:
+        while waiting and len(live) < max_num_seqs:
             live.append([waiting.popleft(), 0])
             came += 1
         context = sum(work.prompt + at for _, at in live)
@@ -55,7 +55,7 @@ def slow_plain(work: Workload, times: Times, slots: int) -> tuple[float, dict[in
 
 
 def slow_text(
-    work: Workload, times: Times, slots: int, drafter: HistoryDrafter, settings: dict, most: int
+    work: Workload, times: Times, max_num_seqs: int, drafter: HistoryDrafter, settings: dict, most: int
 ) -> tuple[float, int, int, int]:
     """Time, passes, drafted, accepted of a rollout; the drafter is left as the step left it."""
     budget = make_budget(settings)
@@ -69,7 +69,7 @@ def slow_text(
     prompt = np.arange(min(work.prompt, 128)) + PROMPT
     while waiting or live:
         fresh = []
-        while waiting and len(live) < slots:
+        while waiting and len(live) < max_num_seqs:
             i = waiting.popleft()
             fresh.append((i, LiveRequest(str(i), work.problems[i], most, prompt=work.prompt)))
             live.append(fresh[-1])
@@ -121,10 +121,10 @@ def slow_text(
 
 @pytest.mark.parametrize("seed", range(12))
 def test_plain_engine_is_the_loop(seed: int) -> None:
-    work, slots = made(seed), 1 + seed % 7
+    work, max_num_seqs = made(seed), 1 + seed % 7
     times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5)
-    step = simulate_rollout(work, [engine := PlainEngine(times, slots)], [range(len(work))], 1)
-    seconds, finished = slow_plain(work, times, slots)
+    step = simulate_rollout(work, [engine := PlainEngine(times, max_num_seqs)], [range(len(work))], 1)
+    seconds, finished = slow_plain(work, times, max_num_seqs)
     assert step.rollout_s == pytest.approx(seconds)
     assert engine.finished == pytest.approx(finished)
     assert step.passes == step.tokens == len(work.tokens)
@@ -136,19 +136,19 @@ def test_plain_engine_is_the_loop(seed: int) -> None:
     "budget", [{"name": "fixed", "tokens": 5}, {"name": "batch_table", "rows": [[1, 3, 8], [4, 99, 0]]}]
 )
 def test_text_engine_is_the_loop(seed: int, budget: dict) -> None:
-    slots = 1 + seed % 7
+    max_num_seqs = 1 + seed % 7
     times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5, draft_request=1e-5, draft_token=1e-6)
     fast, slow = HistoryDrafter(min_prob=0.05), HistoryDrafter(min_prob=0.05)
-    engine = TextEngine(times, slots, fast, make_budget(budget), 400)
+    engine = TextEngine(times, max_num_seqs, fast, make_budget(budget), 400)
     for clock in (1, 2):  # the second step drafts from the first one's history
         work = made(seed)
         step = simulate_rollout(work, [engine], [range(len(work))], clock)
-        expected = slow_text(work, times, slots, slow, budget, 400)
+        expected = slow_text(work, times, max_num_seqs, slow, budget, 400)
         slow.end_step(clock)
-        assert (step.passes, step.drafted, step.accepted) == expected[1:]
+        assert (step.passes, step.num_drafted, step.num_accepted) == expected[1:]
         assert step.rollout_s == pytest.approx(expected[0])
         assert step.timelines[0]["emitted"].sum() == step.tokens
-    assert step.accepted > 0
+    assert step.num_accepted > 0
     assert np.array_equal(fast.weights(), slow.weights())
 
 
@@ -169,7 +169,7 @@ def test_constant_rate_has_its_tau(gamma: int, share: float) -> None:
     tau = 1 + gamma * share
     profile = constant_rate(tau, gamma)
     assert profile.tau == pytest.approx(tau)
-    drawn = profile.accepted(np.random.default_rng(0).random(200_000), np.zeros(200_000))
+    drawn = profile.num_accepted(np.random.default_rng(0).random(200_000), np.zeros(200_000))
     assert drawn.max() <= gamma
     assert 1 + drawn.mean() == pytest.approx(tau, rel=0.01)
 
@@ -180,7 +180,7 @@ def test_profile_engine_counts_cycles() -> None:
     step = simulate_rollout(work, [ProfileEngine(Times(FORMS[0]), 2, model, 0)], [[0, 1]], 1)
     assert step.passes == 10 + 5
     assert step.rollout_s == pytest.approx(5 * (10e-3 + 6e-3 + 1e-3) + 5 * (10e-3 + 3e-3 + 1e-3))
-    assert step.drafted == 45
+    assert step.num_drafted == 45
 
 
 def test_toggle_waits_for_few_requests() -> None:
@@ -248,7 +248,7 @@ def test_bad_input_is_named() -> None:
         workload(["a", "b"], [[1], []])
     with pytest.raises(ValueError, match="negative"):
         Times(FORMS[0], host=-1.0)
-    with pytest.raises(ValueError, match="slot"):
+    with pytest.raises(ValueError, match="max_num_seqs must be at least 1"):
         PlainEngine(Times(FORMS[0]), 0)
     with pytest.raises(ValueError, match="impossible"):
         constant_rate(5.0, 3)
