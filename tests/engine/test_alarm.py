@@ -54,7 +54,7 @@ def test_wrong_problem_ids_are_named() -> None:
 
 
 def test_few_drafts_that_hold_are_no_collapse() -> None:
-    """A budget that drafts less, and an evaluation, are not the drafter's failure; no drafts at all may be."""
+    """Fewer drafts and evaluations are not the drafter's failure. No drafts at all may be one."""
     alarm = Alarm()
     for _ in range(3):
         step(alarm, 2000)
@@ -79,7 +79,8 @@ def test_a_stale_index_is_named() -> None:
 
 @pytest.fixture
 def roll(engines: Engines, tiny_policy: str) -> Iterator[tuple[Go, Any]]:
-    """Rolls out 4 problems x 2 siblings on a drafting engine with 4 slots; returns (alarms, responses)."""
+    """The engine, with 4 slots and drafts, and a function that rolls out 4 problems x 2 siblings on it. The function
+    returns the alarms and the rollout."""
     from vllm import SamplingParams
 
     llm = engines.build(
@@ -95,13 +96,13 @@ def roll(engines: Engines, tiny_policy: str) -> Iterator[tuple[Go, Any]]:
         problems = [ids[name] if ids else name for name in names]
         params = SamplingParams(temperature=1.0, max_tokens=60, ignore_eos=True)
         seeds = [request_seed(0, 0, i) for i in range(len(names))]
-        with warnings.catch_warnings(record=True) as heard:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             outputs, rollout = roll_out(
                 llm, RolloutRequest(prompts, params, problems, seeds, tick, next_history_tick=tick, schedule=schedule)
             )
         alarms = rollout.report["alarms"]
-        assert [str(w.message).split(": ", 1)[1] for w in heard if "speculation" in str(w.message)] == alarms
+        assert [str(w.message).split(": ", 1)[1] for w in caught if "speculation" in str(w.message)] == alarms
         assert [list(output.outputs[0].token_ids) for output in outputs] == rollout.responses
         return alarms, rollout
 
@@ -110,7 +111,8 @@ def roll(engines: Engines, tiny_policy: str) -> Iterator[tuple[Go, Any]]:
 
 
 def test_a_drafting_engine_raises_the_alarm(roll: tuple[Go, Any]) -> None:
-    """The same rollout again and again is accepted nearly whole; then ids are mixed up, then nothing is kept."""
+    """Silent while the same rollout is repeated and nearly all of it is accepted. Then ids are mixed up, and then the
+    history stays empty."""
     go, llm = roll
     quiet = [go() for _ in range(5)]
     assert not any(alarms for alarms, _ in quiet)
@@ -127,8 +129,8 @@ def test_a_drafting_engine_raises_the_alarm(roll: tuple[Go, Any]) -> None:
 
 
 def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: Engines, tiny_policy: str) -> None:
-    """More requests than slots, prompts cut in pieces, responses up to the model's limit: every pass the budget learns
-    from has only requests that decoded before, and the drafter sees every token."""
+    """More requests than slots, prompts cut in pieces, responses up to the model's limit: the budget learns only from
+    passes in which every request decoded before, and the drafter sees every token."""
     from vllm import SamplingParams
 
     llm = engines.build(
@@ -175,7 +177,7 @@ def test_the_schedule_touches_no_token(roll: tuple[Go, Any]) -> None:
 
 
 def test_time_between_rollouts_is_no_pass(roll: tuple[Go, Any]) -> None:
-    """Training, and a probe of the weights, lie between two rollouts: the budget must not learn them as slow passes."""
+    """Between two rollouts come training and a weight check. The budget must not learn their time as a slow pass."""
     from vllm import SamplingParams
 
     go, llm = roll
@@ -192,7 +194,7 @@ def test_time_between_rollouts_is_no_pass(roll: tuple[Go, Any]) -> None:
 
 
 def test_those_who_only_end_rollouts_hear_no_alarm(roll: tuple[Go, Any]) -> None:
-    """A plain vLLM script: generate, then das_end_rollout; the window drops what was there before."""
+    """A plain vLLM script calls generate, then das_end_rollout. The window drops all earlier rollouts."""
     from vllm import SamplingParams
 
     _, llm = roll

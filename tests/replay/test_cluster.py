@@ -1,4 +1,4 @@
-"""Placement of groups on engines, re-placement of waiting requests, the lower bound, whose history."""
+"""Placement of groups on engines, moving of waiting requests, the lower bound, shared and private histories."""
 
 from itertools import product
 
@@ -30,14 +30,14 @@ def long_tailed(seed: int, problems: int, group: int) -> Workload:
 def test_groups_stay_whole_and_nobody_is_lost(how: str) -> None:
     work = long_tailed(0, 20, 4)
     placed = place(work.lengths, work.problems, 3, how)
-    assert sorted(i for mine in placed for i in mine) == list(range(80))
-    homes = [{work.problems[i] for i in mine} for mine in placed]
-    assert sum(len(home) for home in homes) == 20
+    assert sorted(i for requests in placed for i in requests) == list(range(80))
+    problems_of_engines = [{work.problems[i] for i in requests} for requests in placed]
+    assert sum(len(problems) for problems in problems_of_engines) == 20
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_longest_first_ends_near_the_bound(seed: int) -> None:
-    """8 engines of 64 slots, 1024 requests: engines do not start with everything."""
+    """8 engines that decode 64 requests each, and 1024 requests: most requests wait at first."""
     work = long_tailed(seed, 128, 8)
     ends = {}
     for how in ("round_robin", "longest_first"):
@@ -73,14 +73,14 @@ def test_bound_is_one_for_all_placements_and_holds() -> None:
         place(work.lengths, work.problems, 4, "best")
 
 
-@pytest.mark.parametrize("slots", [1, 2, 4])
-def test_no_placement_at_all_beats_the_bound(slots: int) -> None:
-    random = np.random.default_rng(slots)
+@pytest.mark.parametrize("max_num_seqs", [1, 2, 4])
+def test_no_placement_at_all_beats_the_bound(max_num_seqs: int) -> None:
+    random = np.random.default_rng(max_num_seqs)
     lengths = random.integers(1, 60, 6)
     work = workload([str(i) for i in range(6)], [np.zeros(n, np.int32) for n in lengths])
     ends, bound = [], 0.0
     for homes in product(range(2), repeat=6):
-        engines = [PlainEngine(TIMES, slots) for _ in range(2)]
+        engines = [PlainEngine(TIMES, max_num_seqs) for _ in range(2)]
         placed = [[i for i in range(6) if homes[i] == e] for e in range(2)]
         step = simulate_rollout(work, engines, placed, 1)
         ends.append(step.rollout_s)
@@ -89,11 +89,11 @@ def test_no_placement_at_all_beats_the_bound(slots: int) -> None:
 
 
 def test_predicted_lengths_are_quantiles_of_the_problem() -> None:
-    known = RemainingLength(4096)
+    learned = RemainingLength(4096)
     for length in np.random.default_rng(0).permutation(np.arange(100, 300)).tolist():
-        known.observe("short", length)
-        known.observe("long", 10 * length)
-    lengths = predicted_lengths(known, ["long"] * 4 + ["short"] * 2)
+        learned.observe("short", length)
+        learned.observe("long", 10 * length)
+    lengths = predicted_lengths(learned, ["long"] * 4 + ["short"] * 2)
     assert lengths[:4].tolist() == sorted(lengths[:4], reverse=True)
     assert lengths[0] == pytest.approx(2750, rel=0.1)
     assert lengths[3] == pytest.approx(1250, rel=0.1)
@@ -103,36 +103,36 @@ def test_predicted_lengths_are_quantiles_of_the_problem() -> None:
 
 
 def test_placement_by_predicted_lengths_is_between_blind_and_knowing() -> None:
-    """Two epochs of the same problems: the first is what predictions know."""
-    known, ends = RemainingLength(16384), {}
+    """Two epochs of the same problems. In the second one, predictions come from the first."""
+    learned, ends = RemainingLength(16384), {}
     random = np.random.default_rng(0)
     centre = random.normal(7, 0.8, 64)
     for epoch in range(2):
         lengths = np.exp(centre[:, None] + random.normal(0, 0.3, (64, 8))).clip(1, 16384).astype(int)
         names = [str(p) for p in range(64) for _ in range(8)]
         work = workload(names, [np.zeros(n, np.int32) for n in lengths.ravel()])
-        ways = {"blind": np.ones(512), "predicted": predicted_lengths(known, names), "true": work.lengths}
+        ways = {"blind": np.ones(512), "predicted": predicted_lengths(learned, names), "true": work.lengths}
         for way, expected in ways.items():
             engines = [PlainEngine(TIMES, 16) for _ in range(8)]
             placed = place(expected, names, 8, "longest_first", max_num_seqs=16, token=28e-6 / 7.8e-3)
             ends[epoch, way] = simulate_rollout(work, engines, placed, 1).rollout_s
         for name, length in zip(names, work.lengths.tolist(), strict=True):
-            known.observe(name, length)
+            learned.observe(name, length)
     assert ends[1, "true"] <= ends[1, "predicted"] < ends[1, "blind"]
 
 
 def test_shared_history_knows_what_other_engines_generated() -> None:
-    """The second epoch comes on the other engine."""
+    """In the second epoch each problem runs on the other engine."""
     random = np.random.default_rng(0)
     work = workload(["a", "b"], [random.integers(0, 5000, 400) for _ in range(2)])
     tokens_per_pass = {}
     for history in ("shared", "private"):
-        one = HistoryDrafter(cross_problem_tokens=0, min_prob=0.005)
+        shared = HistoryDrafter(cross_problem_tokens=0, min_prob=0.005)
         engines = [
             TextEngine(
                 TIMES,
                 2,
-                one if history == "shared" else HistoryDrafter(cross_problem_tokens=0, min_prob=0.005),
+                shared if history == "shared" else HistoryDrafter(cross_problem_tokens=0, min_prob=0.005),
                 make_budget({"name": "fixed", "tokens": 8}),
                 500,
                 name=f"{e}-",

@@ -5,7 +5,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from das.budget import LiveRequest, make_budget
+from das.budget import LiveRequest, TargetPass, make_budget
 from das.budget.latency_forms import Drafting, Roofline
 from das.drafter import HistoryDrafter
 from das.replay.cluster import simulate_rollout
@@ -24,7 +24,7 @@ FORMS = (
 
 
 def made(seed: int, problems: int = 3, group: int = 4) -> Workload:
-    """Siblings repeat each other's phrases."""
+    """Problems with short responses, in which siblings repeat each other's phrases."""
     random = np.random.default_rng(seed)
     names, texts = [], []
     for problem in range(problems):
@@ -36,16 +36,17 @@ def made(seed: int, problems: int = 3, group: int = 4) -> Workload:
     return workload(names, texts, prompt=int(random.integers(0, 30)))
 
 
-def slow_plain(work: Workload, times: Times, slots: int) -> tuple[float, dict[int, float]]:
+def slow_plain(work: Workload, times: Times, max_num_seqs: int) -> tuple[float, dict[int, float]]:
+    """Time of a rollout without drafts, and when each request finished."""
     waiting, live, now = deque(range(len(work))), [], 0.0
     finished = {}
     while waiting or live:
-        came = 0
-        while waiting and len(live) < slots:
+        admitted = 0
+        while waiting and len(live) < max_num_seqs:
             live.append([waiting.popleft(), 0])
-            came += 1
-        context = sum(work.prompt + at for _, at in live)
-        now += times.target(len(live), 0, context) + came * work.prompt * times.prefill
+            admitted += 1
+        context = sum(work.prompt + generated for _, generated in live)
+        now += times.target(len(live), 0, context) + admitted * work.prompt * times.prefill
         for request in live:
             request[1] += 1
             if request[1] == work.lengths[request[0]]:
@@ -54,77 +55,82 @@ def slow_plain(work: Workload, times: Times, slots: int) -> tuple[float, dict[in
     return now, finished
 
 
+def accepted_prefix(draft: list[int], text: list[int]) -> int:
+    """How many tokens of the draft are the next tokens of the text."""
+    count = 0
+    while text[count : count + 1] == draft[count : count + 1] != []:
+        count += 1
+    return count
+
+
 def slow_text(
-    work: Workload, times: Times, slots: int, drafter: HistoryDrafter, settings: dict, most: int
+    work: Workload, times: Times, max_num_seqs: int, drafter: HistoryDrafter, settings: dict, max_tokens: int
 ) -> tuple[float, int, int, int]:
-    """Time, passes, drafted, accepted of a rollout; the drafter is left as the step left it."""
+    """Time, passes, drafted and accepted tokens of a rollout. The caller ends the drafter's step."""
     budget = make_budget(settings)
     budget.begin_step(len(work))
     waiting = deque(range(len(work)))
     live: list[tuple[int, LiveRequest]] = []
-    over: list[LiveRequest] = []
+    finished: list[LiveRequest] = []
     drafts: dict[int, list[int]] = {}
-    now = drafting = 0.0
-    passes = drafted = accepted = batch = 0
+    now = drafting_s = 0.0
+    passes = drafted = accepted = 0
     prompt = np.arange(min(work.prompt, 128)) + PROMPT
     while waiting or live:
-        fresh = []
-        while waiting and len(live) < slots:
+        admitted = []
+        while waiting and len(live) < max_num_seqs:
             i = waiting.popleft()
-            fresh.append((i, LiveRequest(str(i), work.problems[i], most, prompt=work.prompt)))
-            live.append(fresh[-1])
-        asked = sum(len(drafts.get(i, ())) for i, _ in live)
+            admitted.append((i, LiveRequest(str(i), work.problems[i], max_tokens, prompt=work.prompt)))
+            live.append(admitted[-1])
+        pass_drafted, pass_accepted = sum(len(drafts.get(i, ())) for i, _ in live), 0
         context = sum(work.prompt + r.generated for _, r in live)
-        seconds = times.target(len(live), asked, context) + drafting + len(fresh) * work.prompt * times.prefill
+        seconds = times.target(len(live), pass_drafted, context) + drafting_s
+        seconds += len(admitted) * work.prompt * times.prefill
         now += seconds
-        new: list[list[int]] = []
+        emitted: list[list[int]] = []
         for i, request in live:
-            text = work.response(i).tolist()
-            draft, good = drafts.get(i, []), 0
-            while good < len(draft) and text[request.generated + good : request.generated + good + 1] == [draft[good]]:
-                good += 1
-            new.append(text[request.generated : request.generated + good + 1])
-            request.generated += len(new[-1])
+            text, draft = work.response(i).tolist()[request.generated :], drafts.get(i, [])
+            count = accepted_prefix(draft, text)
+            emitted.append(text[: count + 1])
+            request.generated += len(emitted[-1])
             request.num_drafted += len(draft)
-            request.num_accepted += good
+            request.num_accepted += count
             request.passes += 1
-            passes, drafted, accepted = passes + 1, drafted + len(draft), accepted + good
-        for request in over:
+            pass_accepted += count
+        passes, drafted, accepted = passes + len(live), drafted + pass_drafted, accepted + pass_accepted
+        for request in finished:
             drafter.end(request.name)
             budget.end(request)
-        for _, request in fresh:
+        for _, request in admitted:
             drafter.begin(request.name, request.problem, prompt)
-        if len(live) <= batch:
-            from das.budget import TargetPass
-
-            good = sum(len(tokens) for tokens in new)
-            budget.observe_pass(TargetPass(len(live), asked, good - len(live), context, seconds))
-        batch = len(live)
+            budget.begin(request)
+        if not admitted:
+            budget.observe_pass(TargetPass(len(live), pass_drafted, pass_accepted, context, seconds))
         requests = [request for _, request in live]
-        drafter.observe_batch([r.name for r in requests], new)
+        drafter.observe_batch([r.name for r in requests], emitted)
         limits = [
-            max(0, min(budget.max_draft_tokens, most - r.generated - 1, limit))
+            max(0, min(budget.max_draft_tokens, max_tokens - r.generated - 1, limit))
             for r, limit in zip(requests, budget.limits(requests), strict=True)
         ]
-        drafts, drafting = {}, 0.0
+        drafts, drafting_s = {}, 0.0
         if any(limits):
-            proposed = drafter.propose_batch([r.name for r in requests], limits)
-            kept = budget.trim(requests, proposed)
-            drafts = {i: proposed[row].tokens[: kept[row]] for row, (i, _) in enumerate(live)}
-            drafting = times.draft_request * len(live) + times.draft_token * int(proposed.counts.sum())
-        over = [r for i, r in live if r.generated == work.lengths[i]]
+            proposed = drafter.propose_batch([r.name for r in requests], limits, budget.floors(requests))
+            counts = budget.trim(requests, proposed)
+            drafts = {i: proposed[row].tokens[: counts[row]] for row, (i, _) in enumerate(live)}
+            drafting_s = times.draft_request * len(live) + times.draft_token * int(proposed.counts.sum())
+        finished = [r for i, r in live if r.generated == work.lengths[i]]
         live = [(i, r) for i, r in live if r.generated < work.lengths[i]]
-    for request in over:
+    for request in finished:
         drafter.end(request.name)
     return now, passes, drafted, accepted
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_plain_engine_is_the_loop(seed: int) -> None:
-    work, slots = made(seed), 1 + seed % 7
+    work, max_num_seqs = made(seed), 1 + seed % 7
     times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5)
-    step = simulate_rollout(work, [engine := PlainEngine(times, slots)], [range(len(work))], 1)
-    seconds, finished = slow_plain(work, times, slots)
+    step = simulate_rollout(work, [engine := PlainEngine(times, max_num_seqs)], [range(len(work))], 1)
+    seconds, finished = slow_plain(work, times, max_num_seqs)
     assert step.rollout_s == pytest.approx(seconds)
     assert engine.finished == pytest.approx(finished)
     assert step.passes == step.tokens == len(work.tokens)
@@ -136,15 +142,21 @@ def test_plain_engine_is_the_loop(seed: int) -> None:
     "budget", [{"name": "fixed", "tokens": 5}, {"name": "batch_table", "rows": [[1, 3, 8], [4, 99, 0]]}]
 )
 def test_text_engine_is_the_loop(seed: int, budget: dict) -> None:
-    slots = 1 + seed % 7
+    max_num_seqs = 1 + seed % 7
     times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5, draft_request=1e-5, draft_token=1e-6)
     fast, slow = HistoryDrafter(min_prob=0.05), HistoryDrafter(min_prob=0.05)
-    engine = TextEngine(times, slots, fast, make_budget(budget), 400)
-    for clock in (1, 2):  # the second step drafts from the first one's history
+    engine = TextEngine(times, max_num_seqs, fast, make_budget(budget), 400)
+    for tick in (1, 2):  # the second step drafts from the history of the first
         work = made(seed)
+<<<<<<< HEAD
         step = simulate_rollout(work, [engine], [range(len(work))], clock)
         expected = slow_text(work, times, slots, slow, budget, 400)
         slow.end_step(clock)
+=======
+        step = simulate_rollout(work, [engine], [range(len(work))], tick)
+        expected = slow_text(work, times, max_num_seqs, slow, budget, 400)
+        slow.end_step(tick)
+>>>>>>> round
         assert (step.passes, step.num_drafted, step.num_accepted) == expected[1:]
         assert step.rollout_s == pytest.approx(expected[0])
         assert step.timelines[0]["emitted"].sum() == step.tokens
@@ -153,13 +165,13 @@ def test_text_engine_is_the_loop(seed: int, budget: dict) -> None:
 
 
 def test_marginal_budget_sees_the_simulated_times() -> None:
-    """It learns the form it runs on, though its assumed ratio says that drafts are worth nothing."""
+    """The budget learns the latency form of the engine, although its assumed ratio says that drafts do not pay."""
     work = made(1, problems=4, group=16)
     form = Drafting(base=20e-3, row=0.0, drafting=0.0, token=1e-4)
     budget = make_budget({"name": "marginal", "tokens": 16, "ratio": 64})
     engine = TextEngine(Times(form), 64, HistoryDrafter(min_prob=0.05), budget, 400)
-    for clock in range(1, 6):
-        simulate_rollout(work, [engine], [range(len(work))], clock)
+    for tick in range(1, 6):
+        simulate_rollout(work, [engine], [range(len(work))], tick)
     assert budget.predict(8, 16, 0) == pytest.approx(float(form.predict(8, 24, 0)), rel=0.05)
 
 
@@ -184,7 +196,7 @@ def test_profile_engine_counts_cycles() -> None:
 
 
 def test_toggle_waits_for_few_requests() -> None:
-    """Drafting costs by the request, so that it pays only once most have gone."""
+    """Drafting costs time for each request, so it pays only once most requests have finished."""
     lengths = [10] * 30 + [300, 300]
     work = workload([str(i) for i in range(32)], [np.zeros(n, int) for n in lengths])
     form = Drafting(10e-3, 0.0, 0.0, 0.0)
@@ -207,7 +219,7 @@ def test_toggle_does_not_foresee_the_hosts_time() -> None:
 
 
 def test_acceptance_by_depth() -> None:
-    """All accepted up to 40 tokens, nothing beyond."""
+    """Everything is accepted in the first 40 tokens, and nothing after them."""
     work = workload(["a"], [np.zeros(100, int)])
     profile = ByDepth((0, 40), (Profile((1.0,) * 3), Profile((0.0,) * 3)))
     model = ModelDrafter(profile, lambda b, x: 0.0, lambda b, x: 1e-3)
@@ -227,15 +239,15 @@ def test_keys_and_values_are_read_once_however_many_are_drafted() -> None:
 
 
 def test_grid_is_linear_between_its_points_and_beyond() -> None:
-    """A form that is linear in requests, drafts a request and context a request is found again anywhere."""
+    """A grid reproduces, at any point, a form that is linear in requests and in drafts and context per request."""
     live, drafts, context = np.array([1.0, 4.0, 16.0]), np.array([0.0, 2.0, 8.0]), np.array([0.0, 100.0])
     b, d, c = np.meshgrid(live, drafts, context, indexing="ij")
     form = Drafting(5e-3, 1e-4, 0.0, 3e-4)
     grid = Grid(live, drafts, context, form.predict(b, b + b * d, b * c) + 1e-7 * b * c)
     random = np.random.default_rng(0)
     b, d, c = random.integers(1, 40, 50).astype(float), random.uniform(0, 16, 50), random.uniform(0, 300, 50)
-    found = grid.predict(b, b * (1 + d), b * c)
-    assert found == pytest.approx(form.predict(b, b * (1 + d), b * c) + 1e-7 * b * c)
+    predicted = grid.predict(b, b * (1 + d), b * c)
+    assert predicted == pytest.approx(form.predict(b, b * (1 + d), b * c) + 1e-7 * b * c)
     assert Grid(live[:1], drafts[:1], context[:1], np.full((1, 1, 1), 2.0)).predict(9.0, 20.0, 5.0) == 2.0
     with pytest.raises(ValueError, match="every combination"):
         Grid(live, drafts, context, np.ones((3, 3, 1)))

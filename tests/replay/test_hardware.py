@@ -1,4 +1,4 @@
-"""Derived latencies against the published A100 calibrations and against themselves."""
+"""Derived latencies, compared with the published A100 calibrations and with each other."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Synthetic workloads: what they must keep of the recorded one."""
+"""Synthetic workloads: which properties of the recorded one they must keep."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def recorded(problems: int = 4, responses: int = 16, length: int = 300) -> Workl
 
 
 def tokens_per_pass_and_time(work: Workload) -> tuple[float, float]:
-    """Epochs of 4 responses a problem, one after the other, fixed drafts."""
+    """Replays epochs of 4 responses per problem, one after the other, with fixed drafts."""
     engine = TextEngine(TIMES, 64, HistoryDrafter(min_prob=0.05), make_budget({"name": "fixed", "tokens": 8}), 1000)
     steps = [simulate_rollout(part, [engine], [range(len(part))], i + 1) for i, part in enumerate(grouped(work, 4, 0))]
     return sum(s.tokens for s in steps) / sum(s.passes for s in steps), sum(s.rollout_s for s in steps)
@@ -92,7 +92,7 @@ def test_stretch_and_cap() -> None:
 
 
 def test_changed_responses_stand_in_for_the_recorded() -> None:
-    """The same tokens per pass and time with every second response changed."""
+    """Tokens per pass and time stay the same if every second response is changed."""
     work = recorded()
     run = fitted_run(work, lambda w: tokens_per_pass_and_time(w)[0], seed=0, rounds=8)
     expected, got = tokens_per_pass_and_time(work), tokens_per_pass_and_time(half_changed(work, run, seed=7))
