@@ -148,15 +148,9 @@ def test_text_engine_is_the_loop(seed: int, budget: dict) -> None:
     engine = TextEngine(times, max_num_seqs, fast, make_budget(budget), 400)
     for tick in (1, 2):  # the second step drafts from the history of the first
         work = made(seed)
-<<<<<<< HEAD
-        step = simulate_rollout(work, [engine], [range(len(work))], clock)
-        expected = slow_text(work, times, slots, slow, budget, 400)
-        slow.end_step(clock)
-=======
         step = simulate_rollout(work, [engine], [range(len(work))], tick)
         expected = slow_text(work, times, max_num_seqs, slow, budget, 400)
         slow.end_step(tick)
->>>>>>> round
         assert (step.passes, step.num_drafted, step.num_accepted) == expected[1:]
         assert step.rollout_s == pytest.approx(expected[0])
         assert step.timelines[0]["emitted"].sum() == step.tokens
