@@ -11,17 +11,80 @@ from __future__ import annotations
 import ast
 import json
 import re
+from dataclasses import dataclass, field
 from typing import Any
 
 from rewards.sandbox import Sandbox, Verdict
 
-_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+# A line that opens a fenced block: indentation or other text, the fence, the language, attributes.
+_OPENING = re.compile(
+    r"(?P<before>.*?)(?<![`~])(?P<fence>`{3,}+|~{3,}+)[ \t]*(?P<language>[\w+#-]*)(?P<attributes>[^`]*)$"
+)
+_PYTHON = ("", "python", "python3", "py", "py3")
+
+
+@dataclass
+class _Block:
+    """A fenced block while its lines are read."""
+
+    fence: str
+    indent: str
+    python: bool
+    lines: list[str] = field(default_factory=list)
+
+    @classmethod
+    def opened_by(cls, line: str) -> _Block | None:
+        """The block that a line outside of blocks opens, if any. Within a line of text only Python blocks open."""
+        match = _OPENING.match(line)
+        if match is None:
+            return None
+        before, language = match["before"], match["language"].lower()
+        python = language in _PYTHON and (bool(language) or not match["attributes"].strip())
+        at_start = not before.strip()
+        if not at_start and (not python or match["fence"][0] == "~" or before.count("```") % 2):
+            return None
+        return cls(match["fence"], before if at_start else "", python)
+
+    def is_closed_by(self, line: str) -> bool:
+        """Whether a line closes this block: it starts with the fence, and opens no other block."""
+        rest = line.strip()
+        length = len(rest) - len(rest.lstrip(self.fence[0]))
+        return length >= len(self.fence) and not rest[length : length + 1].strip()
+
+    def is_ended_by(self, line: str) -> bool:
+        """Whether a line opens another block, so that this one was closed within a line, or never."""
+        rest = line.strip()
+        return rest.startswith(self.fence) and not self.is_closed_by(line)
+
+    def text(self) -> str:
+        """The block's text. The indentation of its fence is removed, if all lines have it."""
+        if all(line.startswith(self.indent) for line in self.lines if line.strip()):
+            return "".join(f"{line.removeprefix(self.indent)}\n" for line in self.lines)
+        return "".join(f"{line}\n" for line in self.lines)
 
 
 def code_of(completion: str) -> str:
-    """The last complete fenced block. Empty if there is none: an unfinished response has no answer."""
-    blocks = _BLOCK.findall(completion)
-    return str(blocks[-1]) if blocks else ""
+    """The last complete fenced block without a language or with Python's. Empty if there is none.
+
+    An unfinished response has no answer. A block ends at a line that starts with its fence. A block without such a line
+    ends at its fence within a line.
+    """
+    answer = ""
+    block: _Block | None = None
+    for line in [*completion.replace("\r\n", "\n").split("\n"), None]:
+        if block is not None and line is not None and block.is_closed_by(line):
+            answer, block = block.text() if block.python else answer, None
+            continue
+        if block is not None and (line is None or block.is_ended_by(line)):
+            code, fence, _ = block.text().partition(block.fence)
+            answer, block = code if fence and block.python else answer, None
+        if line is None:
+            break
+        if block is None:
+            block = _Block.opened_by(line)
+        else:
+            block.lines.append(line)
+    return answer
 
 
 def leetcode_tests(text: str) -> str:

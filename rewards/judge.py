@@ -27,7 +27,7 @@ from das.process import die_with_parent
 from rewards import isolation, values
 from rewards.forkserver import ASK, KILL, ORDER, REPORT, RUNNING, START
 from rewards.isolation import CPU_TIME, MIN_CPU_SHARE, WALL_TIME, Limits
-from rewards.workers import command
+from rewards.workers import address_space, command
 
 # The complete environment of the fork server, and so of every solution. The hash seed is fixed so that sets have the
 # same order in every run.
@@ -39,6 +39,9 @@ _NAMES_FOR_TESTS = {
     "is_same_tree": values.is_same_tree,
 }
 _ROUNDING_S = 1e-6  # seconds by which a sum of CPU times may be rounded
+# Bytes of address space that the judge may use beyond what it has at its start. An answer of a few MB can be built to
+# need a hundred times as much when it is read.
+_MEMORY_BYTES = 512 << 20
 _CHECK_S = 0.5  # seconds between two checks of the CPU time of a solution that has exceeded its wall time
 
 
@@ -201,7 +204,7 @@ class Outcome:
 def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
     """Judge a function: run `check(candidate)` of its tests."""
     names: dict[str, Any] = dict(_NAMES_FOR_TESTS)
-    exec(compile(job["tests"], "tests", "exec"), names)
+    exec(compile(job["tests"], "tests", "exec", optimize=0), names)  # PYTHONOPTIMIZE must not remove its assertions
     request = {"source": job["source"], "entry": job["entry"], "stdin": None}
     child = Child(server, time.monotonic(), 0.0, limits)
     calls = 0
@@ -275,6 +278,8 @@ def main() -> None:
         return
     print(json.dumps({"ready": True}), file=verdicts)
     _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
+    memory = address_space() + _MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))  # the fork server runs already, and keeps its own limit
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in jobs:
         # The judge's own CPU time is limited too, because an answer can be built to be slow to compare.

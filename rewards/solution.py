@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import importlib
+import io
 import os
 import random
 import struct
 import sys
+from contextlib import suppress
 from typing import Any
 
 from rewards import values
@@ -102,9 +105,23 @@ def _describe(error: BaseException) -> str:
 
 
 def run_program(source: str) -> None:
-    """Run the solution as a main program. Raises what the solution raises, SystemExit included."""
+    """Run the solution as a main program. Raises what the solution raises, SystemExit included.
+
+    The program's output is complete when this returns or raises, as it is when Python exits: functions registered with
+    atexit have run, and files that the program left open are flushed.
+    """
     _start()
+    atexit._clear()  # the functions that are registered so far belong to the fork server
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     try:
-        exec(compile(source, "solution", "exec"), {"__name__": "__main__"})
+        exec(compile(source, "solution", "exec"), namespace)
     finally:
-        sys.stdout.flush()
+        atexit._run_exitfuncs()
+        streams: tuple[Any, ...] = (sys.stdout, sys.__stdout__)
+        for stream in streams:
+            with suppress(AttributeError, ValueError):  # the program replaced it by something else, or closed it
+                stream.flush()
+        for value in namespace.values():
+            if type(value) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+                with suppress(OSError, ValueError):
+                    value.flush()

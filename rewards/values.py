@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import numbers
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from typing import Any
 
 # A linked list or tree with more nodes is refused, because it may be a cycle.
 _MAX_NODES = 100_000
+# Values of a set, or keys of a dict, that may have the same hash. Honest values hardly ever share one, except tuples
+# that differ only in -1 and -2, which have the same hash in Python.
+_MAX_EQUAL_HASHES = 256
 
 
 class ListNode:
@@ -131,22 +135,53 @@ def _pack(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} cannot be passed: only built-in data, ListNode and TreeNode")
 
 
+def _check_hashes(values: Iterable[Any]) -> None:
+    """Raise ValueError if many values have equal hashes: a set or dict of them would take quadratic time to build."""
+    count = max(Counter(map(hash, values)).values(), default=0)
+    if count > _MAX_EQUAL_HASHES:
+        raise ValueError(f"{count} values have the same hash")
+
+
+def _build_set(items: list[Any]) -> set[Any]:
+    _check_hashes(items)
+    return set(items)
+
+
+def _build_frozenset(items: list[Any]) -> frozenset[Any]:
+    _check_hashes(items)
+    return frozenset(items)
+
+
+def _build_dict(items: list[Any]) -> dict[Any, Any]:
+    _check_hashes(key for key, _ in items)
+    return dict(items)
+
+
+def _check_nodes(values: list[Any]) -> list[Any]:
+    """Return the values of a linked list or tree. Raises ValueError for more than list_values or tree_values give."""
+    if len(values) > _MAX_NODES:
+        raise ValueError(f"linked list or tree of more than {_MAX_NODES} nodes")
+    return values
+
+
 _BUILD: dict[str, Any] = {
     "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "dict": dict,
+    "set": _build_set,
+    "frozenset": _build_frozenset,
+    "dict": _build_dict,
     "bytes": bytes.fromhex,
     "complex": lambda parts: complex(*parts),
-    "list_node": list_node,
-    "tree_node": tree_node,
+    "list_node": lambda values: list_node(_check_nodes(values)),
+    "tree_node": lambda values: tree_node(_check_nodes(values)),
 }
 
 
 def _unpack(packed: Any) -> Any:
-    """Inverse of _pack."""
+    """Inverse of _pack. Lists are changed in place, which halves the memory that a large one needs."""
     if isinstance(packed, list):
-        return [_unpack(item) for item in packed]
+        for index, item in enumerate(packed):
+            packed[index] = _unpack(item)
+        return packed
     if isinstance(packed, dict):
         return _BUILD[packed["t"]](_unpack(packed["v"]))
     return packed

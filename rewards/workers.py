@@ -66,6 +66,12 @@ def command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-s", "-P", "-c", boot, *arguments]
 
 
+def address_space() -> int:
+    """Bytes of this process's address space, which RLIMIT_AS limits."""
+    pages = Path("/proc/self/statm").read_text().split()[0]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 class _Worker:
     """One worker process."""
 

@@ -1,4 +1,4 @@
-"""The code reward: what counts as an answer, and the verdicts on the reference solutions of two problem sets."""
+"""The code reward: both forms of tests, honest programs, and the reference solutions of two problem sets."""
 
 import gzip
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rewards.code import CodeReward, code_of, humaneval_tests, leetcode_tests, program_tests
+from rewards.code import CodeReward, humaneval_tests, leetcode_tests, program_tests
 from rewards.isolation import Limits
 from rewards.sandbox import Sandbox, SandboxError
 
@@ -31,10 +31,29 @@ def fenced(source: str) -> str:
     return f"Here it is:\n```python\n{source}\n```\nDone."
 
 
-def test_the_last_complete_block_is_the_answer() -> None:
-    assert code_of("```python\na\n```\ntext\n```\nb\n```") == "b\n"
-    assert code_of("```python\na") == ""
-    assert code_of("def f(): pass") == ""
+HONEST_PROGRAMS = {
+    "atexit": "import atexit\natexit.register(lambda: print(int(input()) ** 2))",
+    "atexit of buffered output": """
+import atexit, io, sys
+stdout, sys.stdout = sys.stdout, io.StringIO()
+atexit.register(lambda: (stdout.write(sys.stdout.getvalue()), stdout.flush()))
+print(int(input()) ** 2)""",
+    "__stdout__": """
+import io, sys
+sys.stdout = io.StringIO()
+print(int(input()) ** 2)
+sys.__stdout__.write(sys.stdout.getvalue())""",
+    "a file of its own": "out = open(1, 'w')\nprint(int(input()) ** 2, file=out)",
+    "a binary file of its own": "out = open(1, 'wb')\nout.write(b'%d' % (int(input()) ** 2))",
+    "no standard output left": "import sys\nprint(int(input()) ** 2, flush=True)\nsys.stdout = None",
+    "exit": "print(int(input()) ** 2)\nexit()",
+}
+
+
+@pytest.mark.parametrize("source", HONEST_PROGRAMS.values(), ids=list(HONEST_PROGRAMS))
+def test_output_is_complete_when_a_program_ends(reward: CodeReward, source: str) -> None:
+    tests = program_tests([("6\n", "36"), ("7\n", "49")])
+    assert reward([fenced(source)], [tests]) == [1.0], reward.verdicts
 
 
 def test_functions_and_programs(reward: CodeReward) -> None:

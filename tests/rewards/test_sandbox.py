@@ -168,22 +168,60 @@ def test_wall_time_ends_a_sleeper_and_cpu_time_ends_a_computation(isolation: str
     hurried.close()
 
 
-def test_an_answer_that_is_slow_to_read_ends_only_its_judge() -> None:
-    """A set of numbers with equal hashes takes quadratic time in C code, which no exception can interrupt."""
-    roomy = Sandbox(1, Limits(cpu_s=1, output_kb=4096), "weak")
-    collide = "def f(x): return {i * ((1 << 61) - 1) for i in range(2)}"
-    forged = """
+def test_an_answer_that_is_slow_to_compare_ends_only_its_judge() -> None:
+    """The judge is busy in C code, which no exception can interrupt."""
+    hurried = Sandbox(1, Limits(cpu_s=1), "weak")
+    hurried.take_counts()
+    slow = "def check(candidate): assert sum(range(candidate(6))) == 36"
+    assert function(hurried, "def f(x): return 10 ** 11", slow).why == "its judge hung or died"
+    assert hurried.take_counts() == {"judge_deaths": 1, "judge_failures": 1, "judge_timeouts": 0}
+    assert function(hurried, "def f(x): return x").why == "wrong answer"
+    hurried.close()
+
+
+FORGED_ANSWERS = {
+    "a set of equal hashes": """'{"t": "set", "v": [' + ','.join(str(i * P) for i in range(140000)) + ']}'""",
+    "a dict of equal hashes": """'{"t": "dict", "v": [' + ','.join(f'[{i * P}, 1]' for i in range(140000)) + ']}'""",
+    "empty lists": "'[' + '[],' * 1390000 + '1]'",
+    "a linked list": """'{"t": "list_node", "v": [' + '1,' * 2090000 + '1]}'""",
+    "a tree": """'{"t": "tree_node", "v": [' + '1,' * 2090000 + '1]}'""",
+}
+
+
+@pytest.mark.parametrize("answer", FORGED_ANSWERS.values(), ids=list(FORGED_ANSWERS))
+def test_a_forged_answer_costs_its_judge_little(answer: str) -> None:
+    """An answer of 4 MB must not take its judge's life, nor a hundred times as much memory."""
+    judge = Sandbox(1, Limits(), "weak")
+    (worker,) = judge._workers._all
+    reply = f"""
 import os, struct
+P = (1 << 61) - 1  # Python's hash of every multiple of it is 0
 def f(x):
-    numbers = ','.join(str(i * ((1 << 61) - 1)) for i in range(1, 140000))
-    reply = f'["value", {{"t": "set", "v": [{numbers}]}}]'.encode()
-    os.write(4, struct.pack('<I', len(reply)) + reply)
+    reply = ('["value", ' + {answer} + ']').encode()
+    reply = struct.pack('<I', len(reply)) + reply
+    while reply: reply = reply[os.write(4, reply):]
 """
-    roomy.take_counts()
-    assert function(roomy, forged).why == "its judge hung or died"
-    assert roomy.take_counts() == {"judge_deaths": 1, "judge_failures": 1, "judge_timeouts": 0}
-    assert function(roomy, collide).why == "wrong answer"
-    roomy.close()
+    assert attacked(function(judge, reply))
+    peak = next(line for line in Path(f"/proc/{worker.process.pid}/status").read_text().splitlines() if "VmHWM" in line)
+    assert int(peak.split()[1]) < 200 << 10  # KiB
+    assert worker in judge._workers._all
+    judge.close()
+
+
+def test_python_without_assertions_judges_alike() -> None:
+    """PYTHONOPTIMIZE removes assert statements; those of the tests must stay."""
+    script = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from rewards.sandbox import Sandbox
+from rewards.isolation import Limits
+tests = "def check(candidate):\\n    assert candidate(6) == 36"
+sources = ["def f(x): return x * x", "def f(x): return x"]
+verdicts = Sandbox(1, Limits(), "weak").run([dict(source=source, entry="f", tests=tests) for source in sources])
+print([verdict.passed for verdict in verdicts])
+"""
+    environment = {**os.environ, "PYTHONOPTIMIZE": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "[True, False]\n", done.stderr
 
 
 def test_reasons() -> None:

@@ -1,0 +1,64 @@
+"""Which text of a response is its answer, however its fences are written."""
+
+import time
+
+import pytest
+
+from rewards.code import code_of
+
+
+def test_the_last_complete_block_is_the_answer() -> None:
+    assert code_of("```python\na\n```\ntext\n```\nb\n```") == "b\n"
+    assert code_of("```python\na") == ""
+    assert code_of("def f(): pass") == ""
+    assert code_of("```text\nf = 1\n```") == ""
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "```python\nf = 1\n```",
+        "```python3\nf = 1\n```",
+        "```Py3\nf = 1\n```",
+        "```python title=answer.py\nf = 1\n```",
+        "```python:answer.py\nf = 1\n```",
+        "``` python\nf = 1\n```",
+        "````python\nf = 1\n````",
+        "~~~python\nf = 1\n~~~",
+        "```python\r\nf = 1\r\n```\r\n",
+        "1. So:\n   ```python\n   f = 1\n   ```",
+        "\t```python\n\tf = 1\n\t```",
+        "  ```python\nf = 1\n```",
+        "Here: ```python\nf = 1\n```",
+        "```python\nf = 1\n``` and text",
+        "```python\nf = 1\n```\n```text\n36\n```",
+        "```python\nf = 1\n```\nIt prints\n```json\n36\n```\nas asked.",
+        "```python3\nf = 1\n```\ntext\n```",
+        "```python\nf = 1\n```\nNow `f` is ```1```\nas asked.\n",
+        "```python\nwrong\n\n```python\nf = 1\n```",
+    ],
+)
+def test_how_fences_are_written(completion: str) -> None:
+    assert code_of(completion) == "f = 1\n"
+
+
+def test_fences_within_lines_of_code() -> None:
+    quoted = "def f():\n    '''Returns ``` x'''\n"
+    assert code_of(f"```python\n{quoted}```") == quoted
+    assert code_of("```python\nf = 1```\nDone.") == "f = 1"
+    assert code_of("```python\nf = 1``` or\n```python\nf = 2\n```") == "f = 2\n"
+
+
+def test_indentation_that_not_all_lines_have_stays() -> None:
+    assert code_of("  ```python\n  if a:\n    b\nc\n  ```") == "  if a:\n    b\nc\n"
+
+
+MANY = 2 * 10**5
+SLOW = ["`" * MANY + "x`", "``` " * MANY, "```a\n" * MANY, "~`" * MANY, "```\n" * MANY, "```python\n" + "a" * 10 * MANY]
+
+
+@pytest.mark.parametrize("text", SLOW, ids=range(len(SLOW)))
+def test_fences_take_linear_time(text: str) -> None:
+    began = time.process_time()
+    code_of(text)
+    assert time.process_time() - began < 3
