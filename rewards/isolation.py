@@ -178,14 +178,9 @@ _FILES = {
     "rename": 82, "mkdir": 83, "rmdir": 84, "unlink": 87, "chmod": 90, "mkdirat": 258, "unlinkat": 263,
     "renameat": 264, "renameat2": 316,
 }  # fmt: skip
-<<<<<<< HEAD
-# Duplicate descriptors, get and set their flags, get flags of files. Not F_SETOWN, which sends signals. Neither
-# F_SETFL nor utimensat: all children share one open /dev/null, whose flags and times would carry notes between them.
-=======
 # Duplicate descriptors, get and set flags of descriptors, get flags of files. Not F_SETOWN, which sends signals. Not
 # F_SETFL, and above not utimensat: all children share one open /dev/null, and its flags and times would carry notes
 # from one solution to the next.
->>>>>>> rewards
 _FCNTL, _FCNTL_COMMANDS = 72, (0, 1, 2, 3, 1030)
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # 1: EPERM
