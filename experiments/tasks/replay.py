@@ -29,6 +29,7 @@ from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import UserError, reading
 from experiments.run.plain import plain
 from experiments.run.progress import Progress
+from experiments.run.renamed import with_new_names
 from experiments.run.run_folder import RunFolder
 
 FITTED, JUDGED = slice(0, None, 2), slice(1, None, 2)  # steps that the latency model is fitted to; steps that judge it
@@ -117,7 +118,8 @@ def _config(path: Path) -> DictConfig:
         config = OmegaConf.load(path / "config.yaml")
         if config.arm.method is None:  # also raises if there is no arm
             raise ValueError("arm.method is empty")
-        return config  # type: ignore[return-value]
+        assert isinstance(config, DictConfig)
+        return with_new_names(config)
 
 
 def _metrics(path: Path, rollouts: int, timelines: int) -> list[dict[str, float]]:

@@ -53,7 +53,7 @@ def test_advise_writes_a_page(tmp_path: Path) -> None:
 
 
 def test_advice_by_hand(tmp_path: Path) -> None:
-    """Numbers that can be computed on paper: waiting requests, Amdahl's law, up to how many live requests drafts pay."""
+    """Numbers that can be computed on paper: waiting requests, Amdahl's law, how many live requests drafts pay for."""
     rows = [{"problem_id": str(i), "step": s, "response_ids": [7] * 100} for s in (1, 2) for i in range(4)]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     # A pass takes 10 ms up to 32 tokens, then time in proportion to its tokens. 128 requests per engine, 32 at once.

@@ -96,3 +96,12 @@ def test_replay_bad_input_is_one_line(tmp_path: Path) -> None:
     for overrides, said in (([], "task.run=FOLDER"), ([f"task.run={tmp_path}"], "holds no run")):
         with pytest.raises(UserError, match=said):
             replay.run(config("task=replay", *overrides), [], str(tmp_path / "out"))
+
+
+def test_runs_recorded_before_a_setting_was_renamed_can_be_replayed(made_run: Path) -> None:
+    for path in made_run.glob("arms/*/config.yaml"):
+        text = path.read_text()
+        assert "cross_problem_tokens:" in text
+        path.write_text(text.replace("cross_problem_tokens:", "others:"))
+    replay.run(config("task=replay", f"task.run={made_run}"), [], str(made_run / "out"))
+    assert json.loads((made_run / "out" / "result.json").read_text())["arms"].keys() == {"none", "das"}
