@@ -62,7 +62,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         curves[name] = [row["rollout_s"] for row in rows[JUDGED]], [step.rollout_s for step in steps[JUDGED]]
         progress.note(
             f"{name:<14s}"
-            + "measured {measured_s:.3f} s a step  replayed {predicted_s:.3f} s ({error:+.1%})  tokens/pass measured "
+            + "measured {measured_s:.3f} s per step  replayed {predicted_s:.3f} s ({error:+.1%})  tokens/pass measured "
             "{tokens_per_pass_measured:.2f}  replayed {tokens_per_pass:.2f}".format(**result["arms"][name])
         )
     orders = [sorted(result["arms"], key=lambda n: result["arms"][n][k]) for k in ("measured_s", "predicted_s")]
