@@ -265,7 +265,7 @@ TASKS = {
             "experiments.tasks.soak",
             "train for hours in small steps; check that memory, files, processes and step time stay constant",
             "task=soak",
-            (TINY, "checkpoint.every=0", "task.minutes=0.2", "task.warm_up_minutes=0"),
+            (TINY, "checkpoint.every=0", "task.minutes=0.5", "task.warm_up_minutes=0"),
         ),
     )
 }

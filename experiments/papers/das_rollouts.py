@@ -18,12 +18,11 @@ RANGES = ((1, 1), (1, 9), (10, 18), (19, 27), (1, 24), (25, 30), (1, 30))  # ste
 FIG10 = (
     "The paper saves 50 % from step 1 on. Recorded text at Fig 8's prices supports less. It supports least in the "
     "first epoch, when drafts can only come from the response itself and its siblings, and more once problems come "
-    "again. "
-    "The price limits it most: Fig 8 charges 28 us for every token of a pass, so at 256 live requests a drafted token "
-    "costs as much as an emitted one, and only likely ones pay. Fig 8 cannot be the whole price of the paper's engine: "
-    "by Fig 8 a pass of 256 requests takes 15 ms, but 443.6 s a step are 27 ms a pass even if the longest response had "
-    "all 16,384 tokens. The section on other prices below tries what the rest may be. The text is the other limit (see "
-    "Cold start). Seconds differ also because our responses are shorter than the paper's."
+    "again. The price limits it most: Fig 8 charges 28 us for every token of a pass, so at 256 live requests a drafted "
+    "token costs as much as an emitted one, and only likely ones pay. Fig 8 cannot be the whole price of the paper's "
+    "engine: by Fig 8 a pass of 256 requests takes 15 ms, but 443.6 s per step are 27 ms per pass even if the longest "
+    "response had all 16,384 tokens. The section on other prices below tries what the rest may be. The text is the "
+    "other limit (see Cold start). Seconds differ also because our responses are shorter than the paper's."
 )
 CODE = (
     "DeepCoder has 24K problems, so none comes twice in 50 steps, and both gain from the response's own text and its "

@@ -1,5 +1,7 @@
 """Settings that have a new name. Using the old name gives one line that says the new one."""
 
+from omegaconf import DictConfig, OmegaConf, open_dict
+
 # Old key -> new key, as they are written on the command line.
 RENAMED = {
     "drafter.others": "drafter.cross_problem_tokens",
@@ -12,3 +14,15 @@ def renamed(override: str) -> str | None:
     """The new name of the key in `override` (KEY=VALUE), or None if the key has not changed its name."""
     key = override.lstrip("+~").split("=", 1)[0]
     return RENAMED.get(key.removeprefix("vary."))
+
+
+def with_new_names(config: DictConfig) -> DictConfig:
+    """The config of an earlier run, in which settings may still have old names, with the present names."""
+    translated = config.copy()
+    with open_dict(translated):
+        for old, new in RENAMED.items():
+            group, _, key = old.rpartition(".")
+            node = OmegaConf.select(translated, group)
+            if isinstance(node, DictConfig) and key in node:
+                OmegaConf.update(translated, new, node.pop(key), force_add=True)
+    return translated

@@ -29,6 +29,7 @@ from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import UserError, reading
 from experiments.run.plain import plain
 from experiments.run.progress import Progress
+from experiments.run.renamed import with_new_names
 from experiments.run.run_folder import RunFolder
 
 FITTED, JUDGED = slice(0, None, 2), slice(1, None, 2)  # steps that the latency model is fitted to; steps that judge it
@@ -61,7 +62,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         curves[name] = [row["rollout_s"] for row in rows[JUDGED]], [step.rollout_s for step in steps[JUDGED]]
         progress.note(
             f"{name:<14s}"
-            + "measured {measured_s:.3f} s a step  replayed {predicted_s:.3f} s ({error:+.1%})  tokens/pass measured "
+            + "measured {measured_s:.3f} s per step  replayed {predicted_s:.3f} s ({error:+.1%})  tokens/pass measured "
             "{tokens_per_pass_measured:.2f}  replayed {tokens_per_pass:.2f}".format(**result["arms"][name])
         )
     orders = [sorted(result["arms"], key=lambda n: result["arms"][n][k]) for k in ("measured_s", "predicted_s")]
@@ -117,7 +118,8 @@ def _config(path: Path) -> DictConfig:
         config = OmegaConf.load(path / "config.yaml")
         if config.arm.method is None:  # also raises if there is no arm
             raise ValueError("arm.method is empty")
-        return config  # type: ignore[return-value]
+        assert isinstance(config, DictConfig)
+        return with_new_names(config)
 
 
 def _metrics(path: Path, rollouts: int, timelines: int) -> list[dict[str, float]]:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +23,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from made_inputs import write_lengths, write_problem_sets, write_traces  # noqa: E402
 
 from experiments.registry import TASKS  # noqa: E402
+
+LONG = ("experiment", "kill_test", "bench_sampler", "bench_budgets", "audit", "soak")
 
 
 def with_needed(names: list[str]) -> list[str]:
@@ -41,26 +44,41 @@ def command(name: str, scratch: Path, cache: Path) -> list[str]:
     return [sys.executable, str(ROOT / "run.py"), *chosen, *settings, *common, f"hydra.run.dir={folders[name]}"]
 
 
-def run_tasks(names: list[str], scratch: Path, cache: Path, timeout_s: float) -> list[str]:
-    """Run the tasks one after the other and print a verdict for each; returns the tasks that failed."""
+def run_task(name: str, scratch: Path, cache: Path, timeout_s: float) -> bool:
+    """Run one task and print its verdict, with the end of its output if it failed; returns whether it works."""
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command(name, scratch, cache), cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        ok, output, errors = done.returncode == 0, done.stdout, done.stderr
+    except subprocess.TimeoutExpired:
+        ok, output, errors = False, "", f"it took longer than {timeout_s:.0f} s"
+    lines = [f"{'ok' if ok else 'FAILED':<6s} {name:<16s} {time.perf_counter() - start:6.1f} s"]
+    if not ok:
+        lines += [f"       {line}" for line in [*output.splitlines()[-5:], *errors.splitlines()[-20:]]]
+    print("\n".join(lines), flush=True)
+    return ok
+
+
+def run_tasks(names: list[str], scratch: Path, cache: Path, timeout_s: float, jobs: int) -> list[str]:
+    """Run the tasks, `jobs` at a time; returns those that failed. task=compare runs alone, before the others.
+
+    It makes the small policy and the run that other tasks read.
+    """
     write_traces(scratch / "made" / "traces")
     write_lengths(scratch / "made" / "lengths")
     write_problem_sets(scratch / "made" / "problems")
-    failed = []
-    for name in names:
-        start = time.perf_counter()
-        try:
-            done = subprocess.run(
-                command(name, scratch, cache), cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
-            )
-            ok, output, errors = done.returncode == 0, done.stdout, done.stderr
-        except subprocess.TimeoutExpired:
-            ok, output, errors = False, "", f"it took longer than {timeout_s:.0f} s"
-        print(f"{'ok' if ok else 'FAILED':<6s} {name:<16s} {time.perf_counter() - start:6.1f} s", flush=True)
-        if not ok:
-            failed.append(name)
-            print("\n".join(f"       {line}" for line in [*output.splitlines()[-5:], *errors.splitlines()[-20:]]))
-    return failed
+    works = {}
+    if "compare" in names:
+        works["compare"] = run_task("compare", scratch, cache, timeout_s)
+    # Those that start several engines come first, so that they do not remain alone at the end.
+    others = sorted((name for name in names if name != "compare"), key=lambda name: name not in LONG)
+    with ThreadPoolExecutor(jobs) as pool:
+        works |= dict(
+            zip(others, pool.map(lambda name: run_task(name, scratch, cache, timeout_s), others), strict=True)
+        )
+    return [name for name in names if not works[name]]
 
 
 def main() -> int:
@@ -68,6 +86,7 @@ def main() -> int:
     parser.add_argument("tasks", nargs="*", help="tasks to run; all if none is named")
     parser.add_argument("--cache", type=Path, help="folder of policies made before; by default they are made anew")
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds that a task may take (1200)")
+    parser.add_argument("--jobs", type=int, default=2, help="tasks that run at once (2)")
     chosen = parser.parse_args()
     unknown = [name for name in chosen.tasks if name not in TASKS]
     if unknown:
@@ -75,7 +94,8 @@ def main() -> int:
     scratch = Path(tempfile.mkdtemp(prefix="smoke_tasks_"))
     start = time.perf_counter()
     names = with_needed(chosen.tasks)
-    failed = run_tasks(names, scratch, (chosen.cache or scratch / "cache").resolve(), chosen.timeout)
+    cache = (chosen.cache or scratch / "cache").resolve()
+    failed = run_tasks(names, scratch, cache, chosen.timeout, chosen.jobs)
     print(f"{len(names) - len(failed)} of {len(names)} tasks work, {time.perf_counter() - start:.0f} s")
     if failed:
         print(f"failed: {', '.join(failed)}; their runs are in {scratch}")

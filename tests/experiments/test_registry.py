@@ -1,4 +1,4 @@
-"""The registry, the config files of tasks and the generated page agree; renamed settings name their successor."""
+"""The registry agrees with the config files and the generated page; renamed settings name their successor."""
 
 import subprocess
 import sys
@@ -6,9 +6,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 
 from experiments.commands import markdown, usage
 from experiments.registry import TASKS
+from experiments.run.checks import check_values
 from experiments.run.errors import CONFIGS
 from experiments.run.renamed import RENAMED
 
@@ -20,6 +22,16 @@ def test_every_task_has_a_config_and_a_module() -> None:
     for name, task in TASKS.items():
         assert task.name == name
         assert find_spec(task.module) is not None
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_smoke_settings_compose(name: str) -> None:
+    filled = [setting.format_map({"made": "made", "compare": "run"}) for setting in TASKS[name].smoke]
+    chosen = [] if any(setting.startswith("experiment=") for setting in filled) else [f"task={name}"]
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = compose("config", overrides=[*chosen, *filled])
+    assert config.task.name == name
+    check_values(config)
 
 
 def test_the_page_of_commands_is_generated_from_the_registry() -> None:

@@ -93,7 +93,7 @@ def build(task: DictConfig) -> tuple[Case, list[str]]:
     lines = [
         f"rollouts: {recorded} steps in {task.rollouts}; simulated: {len(steps)} steps of {len(steps[-1])} responses, "
         f"{tokens} tokens, mean {tokens / sum(len(w) for w in steps):.0f}, longest {longest}",
-        f"engines: {task.engines}, each with {per_engine:.0f} requests a step, {task.max_num_seqs} at once; every "
+        f"engines: {task.engines}, each with {per_engine:.0f} requests per step, {task.max_num_seqs} at once; every "
         f"simulated request stands for {scale:.1f}",
         f"time of a pass: {source}",
     ]
@@ -102,7 +102,9 @@ def build(task: DictConfig) -> tuple[Case, list[str]]:
             "the responses are text, so a word counts as a token; there are more real tokens, and times are longer"
         )
     if recorded == 1:
-        lines.append("there is only one step, so no history; task.group=G makes each next G responses a step")
+        lines.append(
+            "there is only one step, so no history; with task.group=G every G responses of a problem form a step"
+        )
     one, none = np.array(1.0), np.array(0.0)
     short_prefill, long_prefill = (float(form.predict(one, np.array(count), none)) for count in (2048.0, 4096.0))
     case = Case(

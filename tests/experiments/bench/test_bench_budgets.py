@@ -11,7 +11,7 @@ from experiments.bench.budgets.engines import Requests, requests_of
 from experiments.bench.budgets.task import measure, pass_prices
 from experiments.run.errors import UserError
 
-PRICES = np.array([3e-3, 1e-4, 1e-3, 5e-5])  # seconds a pass, request, drafted pass, drafted token
+PRICES = np.array([3e-3, 1e-4, 1e-3, 5e-5])  # seconds per pass, request, pass that drafts, drafted token
 
 
 def row(arm: str, counts: tuple[int, int, int, int], seconds: float) -> dict[str, object]:
@@ -20,7 +20,7 @@ def row(arm: str, counts: tuple[int, int, int, int], seconds: float) -> dict[str
     return {**dict(zip(keys, counts, strict=True)), **rest}
 
 
-def test_prices_are_found_beneath_noise_and_interruptions() -> None:
+def test_prices_are_fitted_despite_noise_and_interruptions() -> None:
     rng = np.random.default_rng(0)
     rows = []
     for i in range(80):
@@ -32,19 +32,19 @@ def test_prices_are_found_beneath_noise_and_interruptions() -> None:
 
 def test_measure_compares_with_no_speculation() -> None:
     rows = []
-    for slow in (1.0, 2.0, 1.5):  # the machine's moods hit both alike
+    for slow in (1.0, 2.0, 1.5):  # a slow machine slows both arms
         rows.append(row("none", (200, 1000, 0, 0), slow * float(PRICES @ (200, 1000, 0, 0))))
         rows.append(row("das", (100, 500, 100, 900), slow * float(PRICES @ (100, 500, 100, 900))))
         rows.append(row("das", (50, 100, 10, 50), slow * float(PRICES @ (50, 100, 10, 50))))
-    found = measure([r for r in rows if r["drafted"] != 50], ["none", "das"], PRICES)
+    measured = measure([r for r in rows if r["drafted"] != 50], ["none", "das"], PRICES)
     want = float(PRICES @ (100, 500, 100, 900)) / float(PRICES @ (200, 1000, 0, 0))
-    assert found["das"]["ratio"] == pytest.approx(want)
-    assert found["das"]["quartiles"] == pytest.approx([want, want])
-    assert found["das"]["tokens_per_pass"] == 2.0
-    assert found["none"]["ratio"] == found["none"]["computed"] == 1.0
+    assert measured["das"]["ratio"] == pytest.approx(want)
+    assert measured["das"]["quartiles"] == pytest.approx([want, want])
+    assert measured["das"]["tokens_per_pass"] == 2.0
+    assert measured["none"]["ratio"] == measured["none"]["computed"] == 1.0
 
 
-def test_a_rollout_of_broken_groups_is_refused() -> None:
+def test_incomplete_groups_are_refused() -> None:
     config = OmegaConf.create({"trainer": {"num_generations": 8}, "task": {"problems": 8, "steps": 4}})
     assert requests_of(config, 64, hopeless=False) == Requests(live=64, siblings=8, problems=8, hopeless=False)
     assert requests_of(config, 16, hopeless=True) == Requests(live=16, siblings=1, problems=64, hopeless=True)
@@ -53,7 +53,7 @@ def test_a_rollout_of_broken_groups_is_refused() -> None:
 
 
 def test_cost_counts_the_decisions_of_each_pass_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that is a second on whenever it is read: a second a pass, whatever lies between the passes."""
+    """The clock advances by a second at each reading, so a pass takes a second, whatever happens between passes."""
     readings = itertools.count()
     monkeypatch.setattr("experiments.bench.budgets.cost.time.thread_time", lambda: float(next(readings)))
     assert cost_us({"name": "marginal", "tokens": 32, "ratio": 64}, 64, passes=64, rounds=3) == 1e6

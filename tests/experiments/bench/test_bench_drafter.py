@@ -1,4 +1,4 @@
-"""task=bench_drafter on generated data, and its replay against a drafter that knows the future."""
+"""task=bench_drafter on made-up text, and its replay with a drafter that knows the future."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ CONFIGS = str(Path(__file__).resolve().parents[3] / "configs")
 
 
 class Oracle:
-    """Drafts the recorded text, but is wrong at every tenth token."""
+    """Drafts the recorded text, with a wrong token at every tenth position."""
 
     def __init__(self, text: np.ndarray) -> None:
         self.text = np.concatenate([PROMPT, text])
@@ -41,7 +41,7 @@ def test_replay_counts_passes_drafted_and_accepted() -> None:
     tally = Tally()
     replay_problem("p", [text, text], Oracle(text), 2, 16, tally)
     summary = tally.summary()
-    # A pass for the first token, then one at every tenth position ends at the wrong token and emits the right one.
+    # The first token has a pass of its own. Each further pass ends at the next wrong token and emits the right one.
     assert summary["tokens"] == 200
     assert summary["tokens_per_pass"] == pytest.approx(200 / (2 * 11))
     assert tally.num_accepted == 2 * 90  # the last pass of a response emits no token of its own

@@ -1,4 +1,4 @@
-"""task=bench_synthesis at its smallest, on traces made here."""
+"""task=bench_synthesis at its smallest, on made-up traces."""
 
 import json
 from pathlib import Path
@@ -19,24 +19,24 @@ def run(traces: list[Path], folder: Path, *more: str) -> dict:
     overrides = ["task=bench_synthesis", named, *(f"task.{option}" for option in SMALL.split()), *more]
     with initialize_config_dir(str(CONFIGS), version_base=None):
         bench_synthesis.run(compose("config", overrides=overrides), [], str(folder))
-    found: dict = json.loads((folder / "result.json").read_text())
-    return found
+    result: dict = json.loads((folder / "result.json").read_text())
+    return result
 
 
 def test_synthetic_against_recorded(tmp_path: Path) -> None:
     traces = write_traces(tmp_path / "traces")
     result = run([traces / "rg_llama3b_rl.jsonl.gz"], tmp_path / "out")
-    found = result["rg_llama3b_rl"]
-    assert (found["problems"], found["responses"]) == (2, 32)
-    assert found["budgets"].keys() == {"fixed 16", "marginal"}
-    fixed = found["budgets"]["fixed 16"]
+    trace = result["rg_llama3b_rl"]
+    assert (trace["problems"], trace["responses"]) == (2, 32)
+    assert trace["budgets"].keys() == {"fixed 16", "marginal"}
+    fixed = trace["budgets"]["fixed 16"]
     assert len(fixed["recorded"]["by_epoch"]) == 8
-    assert abs(fixed["error"]["tokens_per_pass"]) < 0.1  # what is fitted
+    assert abs(fixed["error"]["tokens_per_pass"]) < 0.1  # this is what was fitted
     made = np.mean([row["rollout_s"] for row in fixed["synthetic"]])
     assert fixed["error"]["rollout_s"] == pytest.approx(made / fixed["recorded"]["rollout_s"] - 1)
 
 
-def test_wordings_of_a_problem_count_once(tmp_path: Path) -> None:
+def test_of_several_prompts_of_a_problem_the_first_is_taken(tmp_path: Path) -> None:
     traces = write_traces(tmp_path / "traces")
     with initialize_config_dir(str(CONFIGS), version_base=None):
         task = compose("config", overrides=["task=bench_synthesis"]).task

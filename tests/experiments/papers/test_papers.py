@@ -1,4 +1,4 @@
-"""The DAS report at its smallest, on traces made here."""
+"""The DAS report at its smallest, on made-up traces."""
 
 import gzip
 import json
@@ -83,6 +83,6 @@ def test_missing_traces_are_one_line(tmp_path: Path) -> None:
         ("task.engine_run=nowhere", "task.engine_run=nowhere is no comparison"),
     ],
 )
-def test_settings_that_cannot_be_are_one_line(tmp_path: Path, override: str, said: str) -> None:
+def test_bad_settings_are_one_line(tmp_path: Path, override: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         report(tmp_path, tmp_path / "out", override)

@@ -1,4 +1,4 @@
-"""The papers' replays that need no recorded traces, and the parts of DAS's whose answers are known."""
+"""The papers' replays that need no recorded traces, and parts of DAS's replay whose answers are known."""
 
 import json
 from pathlib import Path

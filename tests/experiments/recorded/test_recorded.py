@@ -33,7 +33,7 @@ def test_steps_of_a_run_folder(tmp_path: Path) -> None:
     assert steps[0].problems == ("a", "b")
     assert steps[0].prompt == 7
     (tmp_path / "comparison" / "arms" / "none").mkdir(parents=True)
-    (tmp_path / "comparison" / "rollouts").mkdir()  # which a comparison leaves empty
+    (tmp_path / "comparison" / "rollouts").mkdir()  # a comparison leaves this folder empty
     (tmp_path / "rollouts").rename(tmp_path / "comparison" / "arms" / "none" / "rollouts")
     assert len(read_rollouts(tmp_path / "comparison")) == 2
 
@@ -47,7 +47,7 @@ def test_epochs_of_a_file_without_steps(tmp_path: Path) -> None:
 
 
 def test_a_word_is_the_same_token_in_every_step(tmp_path: Path) -> None:
-    """Otherwise history would be another language."""
+    """Otherwise the history of one step would never match the text of the next."""
     rows = [{"problem_id": "a", "step": s, "response": text} for s, text in ((1, "one 7"), (2, "7 one"))]
     first, second = read_rollouts(write(tmp_path / "x.jsonl", rows))
     assert first.response(0)[-1] == second.response(0)[0]  # the 7
@@ -57,8 +57,8 @@ def test_a_word_is_the_same_token_in_every_step(tmp_path: Path) -> None:
     assert [work.tokens.tolist() for work in again] == [first.tokens.tolist(), second.tokens.tolist()]
 
 
-def test_a_folder_of_files_of_ones_own(tmp_path: Path) -> None:
-    """A file is a step, unless rows say theirs; other files of the folder are not read."""
+def test_a_folder_of_jsonl_files(tmp_path: Path) -> None:
+    """Each file is a step unless its rows name steps. Other files of the folder are ignored."""
     for name, token in (("2.jsonl", 2), ("10.jsonl", 10)):
         write(tmp_path / name, [{"problem_id": 5, "response_ids": [token]}])
     write(tmp_path / "metrics.jsonl", [{"loss": 1}])
@@ -75,8 +75,8 @@ def test_a_folder_of_files_of_ones_own(tmp_path: Path) -> None:
 
 def test_no_problem_is_dropped_for_having_fewer_responses(tmp_path: Path) -> None:
     rows = [{"problem_id": p, "response_ids": [1, 2]} for p in ("a", "a", "a", "b")]
-    (whole,) = read_rollouts(write(tmp_path / "x.jsonl", rows))
-    assert whole.problems == ("a", "a", "a", "b")
+    (all_responses,) = read_rollouts(write(tmp_path / "x.jsonl", rows))
+    assert all_responses.problems == ("a", "a", "a", "b")
     assert [work.problems for work in read_rollouts(tmp_path / "x.jsonl", group=2)] == [("a", "a")]
 
 

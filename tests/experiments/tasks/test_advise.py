@@ -24,7 +24,7 @@ def config(*overrides: str) -> DictConfig:
 
 
 def test_advise_samples_problems_wherever_they_were() -> None:
-    """Epochs in other orders: each step of the sample has every chosen problem once, oldest groups first."""
+    """Epochs may have different orders: each sampled step has every chosen problem once, oldest groups first."""
     steps = [
         workload([p, p, q, q], [[i], [i], [i], [i]]) for i, (p, q) in enumerate([("a", "b"), ("c", "d"), ("a", "c")])
     ]
@@ -53,10 +53,10 @@ def test_advise_writes_a_page(tmp_path: Path) -> None:
 
 
 def test_advice_by_hand(tmp_path: Path) -> None:
-    """What a sheet of paper gives: waiting for slots, Amdahl, the live requests at which drafts stop paying."""
+    """Numbers that can be computed on paper: waiting requests, Amdahl's law, how many live requests drafts pay for."""
     rows = [{"problem_id": str(i), "step": s, "response_ids": [7] * 100} for s in (1, 2) for i in range(4)]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    # A pass takes 10 ms up to 32 tokens, then as much longer as they are more. 128 requests an engine, 32 at once.
+    # A pass takes 10 ms up to 32 tokens, then time in proportion to its tokens. 128 requests per engine, 32 at once.
     settings = [
         "task.engines=2",
         "task.batch=256",
@@ -69,23 +69,23 @@ def test_advice_by_hand(tmp_path: Path) -> None:
     advise.run(config("task=advise", *settings), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     none, das = result["arms"]["none"], result["arms"]["das"]
-    assert none["rollout_s"] == pytest.approx(4 * 100 * 10e-3)  # four waves of a hundred passes
+    assert none["rollout_s"] == pytest.approx(4 * 100 * 10e-3)  # four waves of 100 passes
     assert none["step_s"] == pytest.approx(4 + 6)
     assert das["step_s"] == pytest.approx(das["rollout_s"] + 6)
     assert das["step_change"] == pytest.approx(das["rollout_change"] * 0.4)
     gains = {live: gain for live, gain, _ in result["speedup_by_live"]}
-    # Nearly every drafted token is right. 8 requests: some 3 each for nothing; from 32 on only tokens count.
+    # Nearly every drafted token is right. With 8 requests some 3 for each are free; from 32 on every token costs.
     assert gains[1] > 12
     assert 3.3 < gains[8] < 4.1
     assert 0.9 < gains[32] < 1.03
     assert gains[1024] == pytest.approx(gains[64], rel=0.01)
     assert result["pays_up_to"] == 24
-    assert result["advice"].startswith("Do not turn it on: ")  # all 32 are live to the end
+    assert result["advice"].startswith("Do not turn it on: ")  # all 32 requests are live until the end
     assert "up to about 24 live requests" in result["advice"]
 
 
 def test_advise_range_of_derived_times_is_wider(tmp_path: Path) -> None:
-    """Nobody measured what verifying costs there, so it may cost what it did elsewhere."""
+    """Nobody measured verification there, so it may cost what it cost elsewhere."""
     write_run(tmp_path / "mine", 2)
     case, about = build(config("task=advise", f"task.rollouts={tmp_path / 'mine'}").task)
     assert case.derived
@@ -141,7 +141,7 @@ def test_the_line_agrees_with_the_table(
 
 
 def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
-    """Each token costs as much as starting a pass."""
+    """Each token costs as much as a whole pass."""
     write_run(tmp_path / "mine", 4)
     overrides = [f"task.rollouts={tmp_path / 'mine'}", "task.step_ms=[[1,20],[1000,20000]]", "task.draft_us=1000"]
     advise.run(config("task=advise", *overrides), [], str(tmp_path / "out"))

@@ -1,4 +1,4 @@
-"""task=balance at its smallest, on traces made here."""
+"""task=balance at its smallest, on made-up traces."""
 
 import json
 from pathlib import Path
@@ -17,8 +17,8 @@ def run(traces: Path, folder: Path, *more: str) -> dict:
     overrides = ["task=balance", f"task.traces={traces}", *(f"task.{option}" for option in SMALL.split()), *more]
     with initialize_config_dir(str(CONFIGS), version_base=None):
         balance.run(compose("config", overrides=overrides), [], str(folder))
-    found: dict = json.loads((folder / "result.json").read_text())
-    return found
+    result: dict = json.loads((folder / "result.json").read_text())
+    return result
 
 
 def test_both_parts_are_measured(tmp_path: Path) -> None:

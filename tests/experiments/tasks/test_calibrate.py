@@ -1,4 +1,4 @@
-"""task=calibrate: passes hold what they should, and its file is a latency model."""
+"""task=calibrate: timed passes hold all requests and drafts, and the file that it writes is a latency model."""
 
 import json
 from itertools import pairwise

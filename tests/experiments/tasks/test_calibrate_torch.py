@@ -35,16 +35,16 @@ def test_calibrate_torch_writes_a_latency_model(tmp_path: Path) -> None:
 
 
 def test_a_cached_pass_computes_what_a_whole_one_does() -> None:
-    """Keys and values of past tokens are kept, so the last token's output is the same when they came before."""
+    """Cached keys and values of past tokens give the same output as computing all tokens in one pass."""
     torch.manual_seed(0)
     decoder = calibrate_torch.Decoder(calibrate_torch.TINY, torch.device("cpu"), torch.float32)
     tokens = torch.randint(0, 256, (2, 5))
     one = decoder.cache(2, 0, 5)
     decoder.forward(tokens, one)
     again = decoder.cache(2, 3, 2)
-    for kept, whole in zip(again, one, strict=True):
-        kept[:, :, :, :3] = whole[:, :, :, :3]
-    # In the first layer keys and values depend on the token alone.
+    for cached, computed in zip(again, one, strict=True):
+        cached[:, :, :, :3] = computed[:, :, :, :3]
+    # In the first layer, keys and values depend only on the token itself.
     decoder.forward(tokens[:, 3:], again)
     assert torch.allclose(again[0], one[0], atol=1e-5)
     assert decoder.forward(tokens, one).shape == (2, 5)

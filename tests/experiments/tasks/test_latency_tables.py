@@ -24,15 +24,15 @@ def config(*overrides: str) -> DictConfig:
 
 
 def rows(growing: int = 0) -> list[list[float]]:
-    """Two passes of each of 4 x 3 combinations; `growing`: tokens of context from pass to pass."""
-    found = []
+    """Two passes of each of 4 x 3 combinations. growing: tokens of context that each pass adds."""
+    passes: list[list[float]] = []
     for live in (1, 2, 8, 32):
         for drafts in (0, 2, 8):
             for turn in range(2):
                 b, n = float(live), float(live * (1 + drafts))
                 seconds = float(FORM.predict(np.array(b), np.array(n), np.array(0.0)))
-                found.append([b, n, live * (100.0 + growing * len(found)), seconds * (1 + 0.01 * turn)])
-    return found
+                passes.append([b, n, live * (100.0 + growing * len(passes)), seconds * (1 + 0.01 * turn)])
+    return passes
 
 
 @pytest.mark.parametrize("growing", [0, 7])
@@ -81,7 +81,7 @@ def test_bad_files_are_one_line(tmp_path: Path, change: dict[str, object], said:
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("model", MODELS)
 def test_shipped_tables_are_what_the_command_writes(gpu: str, model: str) -> None:
-    """And near the roofline they come from, between their points too."""
+    """They are also close to the roofline that they come from, between their points too."""
     shipped = json.loads(table_path(gpu, model).read_text())
     assert shipped["derived"]
     assert shipped["passes"] == latency_tables.rows_of(gpu, model, config("task=latency_tables").task)
@@ -101,7 +101,7 @@ def test_unknown_names_are_one_line() -> None:
 
 
 def test_tables_can_be_written_elsewhere(tmp_path: Path) -> None:
-    """So that a trial leaves the repository as it is."""
+    """A trial can leave the shipped tables as they are."""
     before = {path.name: path.stat().st_mtime_ns for path in table_path("H100", "7B").parent.iterdir()}
     overrides = ["task=latency_tables", f"task.tables={tmp_path / 'tables'}", "task.live=[1,2]", "task.drafts=[0,1]"]
     latency_tables.run(config(*overrides), [], str(tmp_path))

@@ -28,14 +28,14 @@ def config(*overrides: str) -> DictConfig:
 
 @pytest.fixture
 def made_run(tmp_path: Path) -> Path:
-    """Two arms whose times were made by the replay itself with FORM, with noise: the task must find them again."""
+    """A run of two arms whose times come from a replay with FORM, plus noise. The task must find them again."""
     random = np.random.default_rng(1)
     for name in ("none", "das"):
         arm = tmp_path / "arms" / name
         write_run(arm, 6)
-        own = config(f"arm={name}", "data.problems=2", "trainer.per_device_train_batch_size=16")
-        OmegaConf.save(own, arm / "config.yaml")
-        steps = replay.replay_arm(read_rollouts(arm, prompt=32), Times(FORM, prefill=1e-5), own)
+        arm_config = config(f"arm={name}", "data.problems=2", "trainer.per_device_train_batch_size=16")
+        OmegaConf.save(arm_config, arm / "config.yaml")
+        steps = replay.replay_arm(read_rollouts(arm, prompt=32), Times(FORM, prefill=1e-5), arm_config)
         with (arm / "metrics.jsonl").open("w") as file:
             for number, step in enumerate(steps, 1):
                 line = step.timelines[0]
@@ -83,11 +83,11 @@ def test_replay_by_a_measured_latency_and_without_other_drafters(made_run: Path)
 
 
 def test_replay_sends_the_longest_first_as_the_run_did() -> None:
-    """With one slot in a batch of two problems, what is sent first ends first."""
+    """An engine that decodes one request at a time finishes first what is sent first."""
     short, long = np.zeros(5, int), np.zeros(50, int)
     works = [workload(["short", "long"], [short, long], 4)] * 2
-    own = config("arm=none", "engine.max_num_seqs=1")
-    lines = [step.timelines[0]["time_s"] for step in replay.replay_arm(works, Times(FORM, prefill=1.0), own)]
+    one_at_a_time = config("arm=none", "engine.max_num_seqs=1")
+    lines = [step.timelines[0]["time_s"] for step in replay.replay_arm(works, Times(FORM, prefill=1.0), one_at_a_time)]
     assert np.flatnonzero(np.diff(lines[0]) > 1) + 1 == [5]  # the second request's prompt
     assert np.flatnonzero(np.diff(lines[1]) > 1) + 1 == [50]
 
@@ -96,3 +96,12 @@ def test_replay_bad_input_is_one_line(tmp_path: Path) -> None:
     for overrides, said in (([], "task.run=FOLDER"), ([f"task.run={tmp_path}"], "holds no run")):
         with pytest.raises(UserError, match=said):
             replay.run(config("task=replay", *overrides), [], str(tmp_path / "out"))
+
+
+def test_runs_recorded_before_a_setting_was_renamed_can_be_replayed(made_run: Path) -> None:
+    for path in made_run.glob("arms/*/config.yaml"):
+        text = path.read_text()
+        assert "cross_problem_tokens:" in text
+        path.write_text(text.replace("cross_problem_tokens:", "others:"))
+    replay.run(config("task=replay", f"task.run={made_run}"), [], str(made_run / "out"))
+    assert json.loads((made_run / "out" / "result.json").read_text())["arms"].keys() == {"none", "das"}
