@@ -19,6 +19,8 @@ from vllm.v1.sample.sampler import Sampler
 from das.engine.plain_batch import draft_metadata, plain_runner
 from das.engine.sampler import KeyedSampler
 
+pytestmark = pytest.mark.slow
+
 VOCAB = 10
 DRAWS = 1_000_000
 REQUESTS = 2_000

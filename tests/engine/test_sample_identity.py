@@ -25,6 +25,8 @@ from vllm.exceptions import VLLMValidationError
 from das.budget import BudgetPolicy
 from das.drafter import Drafts
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "12"))  # generated batches per engine; more for a longer search
 _baseline: Any = None
 

@@ -21,6 +21,8 @@ from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import RunConfig
 from experiments.harness.tracking import SUMMARY
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
     "trainer.max_steps=20",

@@ -19,6 +19,8 @@ from experiments.harness.validate import check_processes
 from experiments.run.errors import CONFIGS, UserError, compose_config
 from experiments.tasks import compare
 
+pytestmark = pytest.mark.slow
+
 ROOT = CONFIGS.parent
 STEPS = 3
 SMALL = [

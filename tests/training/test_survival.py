@@ -17,6 +17,8 @@ import pytest
 from analysis import read
 from experiments.tasks.kill_test import differing_files, timeless
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 10
 RUN = [

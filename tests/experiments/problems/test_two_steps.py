@@ -11,6 +11,8 @@ from published import ROWS
 from analysis import read
 from experiments.run.errors import CONFIGS
 
+pytestmark = pytest.mark.slow
+
 SIZE = [
     "engine=cpu",
     "engine.processes=1",

@@ -16,6 +16,8 @@ from experiments.harness.arm_configs import arm_config
 from experiments.harness.validate import check
 from experiments.run.errors import CONFIGS, one_line_errors
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -19,6 +19,8 @@ from das.engine.install import install
 from tests.experiments.run.bad_inputs import CASES
 from tests.experiments.run.bad_records import json_lines
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -66,7 +68,7 @@ def test_one_line_and_exit_code_2(label: str, i: int, line: Any, tiny_policy: st
         ("metrics.jsonl", b'{"step": 1\n{"step": 2}\n', "metrics.jsonl line 1 is not JSON"),
         ("metrics.jsonl", b'{"step": 1}\n\xff\xfe\n{"step": 2}\n', "metrics.jsonl line 2 is not JSON"),
         ("metrics.jsonl", b'{"loss": 1}\n{"step": 2}\n', "a row without a step"),
-        ("metrics.jsonl", b"7\n{}\n", "metrics.jsonl line 1 is no row"),
+        ("metrics.jsonl", b"7\n{}\n", "metrics.jsonl line 1 is not a JSON object"),
         ("config.yaml", b"arm: [", "holds a damaged file"),
         ("final.json", b"{", "holds a damaged file"),
     ],
