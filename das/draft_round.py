@@ -33,8 +33,8 @@ class DraftRound:
 
     begin_step and end_step enclose a rollout. After every target pass the caller calls, in this order: `end` for each
     request that finished before the pass, `begin` for each request that is new in the pass, `observe` with what the
-    pass emitted, and `propose` for the drafts of the next pass. Verification and the rows of the batch are the
-    caller's business.
+    pass emitted, and `propose` for the drafts of the next pass. The caller verifies the
+    drafts and keeps the rows of the batch.
     """
 
     def __init__(self, drafter: HistoryDrafter, budget: BudgetPolicy, max_draft_tokens: int | None = None) -> None:

@@ -110,7 +110,7 @@ class DasProposer:
             if count:
                 drafts[emitted.rows[i]] = tokens[i, :count].tolist()
                 self._pending[emitted.requests[i].name] = count
-        i = len(self._measured_s) % len(counts)  # one draft a pass is enough to check the estimated probabilities
+        i = len(self._measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
         self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
 
@@ -219,7 +219,7 @@ class DasProposer:
         params = state.sampling_params
         extra = params.extra_args or {}
         limit = int(extra.get(LIMIT_KEY, self.draft_round.max_draft_tokens))
-        # A request without a problem id is a problem of its own: it drafts from its own text alone.
+        # A request without a problem id is its own problem: it drafts from its own text alone.
         request = LiveRequest(
             name=name,
             problem=str(extra.get(PROBLEM_KEY, name)),

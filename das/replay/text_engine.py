@@ -48,8 +48,10 @@ class TextEngine(Engine):
         self._num_drafts = np.empty(0, np.int64)  # draft tokens that the coming pass verifies
         self._drafts = np.empty((0, 0), np.int32)  # [requests, longest draft]
         self._drafting_s = 0.0  # what making these drafts took
-        self._finished: list[LiveRequest] = []  # finished in the last pass; drafter and budget hear of it in the next
-        # How many requests had so many tokens drafted in a pass, and so many accepted.
+        self._just_finished: list[
+            LiveRequest
+        ] = []  # finished in the last pass; drafter and budget hear of it in the next
+        # Entry n counts how often a pass verified n draft tokens of a request, and how often it accepted n.
         self.drafts_of = np.zeros(max_draft_tokens + 1, np.int64)
         self.accepts_of = np.zeros(max_draft_tokens + 1, np.int64)
         self._prompt = np.arange(min(work.prompt, KNOWN_PROMPT), dtype=np.int32) + PROMPT
@@ -90,7 +92,7 @@ class TextEngine(Engine):
         return joined
 
     def _verify(self, num_drafted: int) -> tuple[np.ndarray, list[list[int]]]:
-        """Emit the accepted part of each draft and one token more, as far as the response goes, and count.
+        """Emit the accepted part of each draft and one more token, but nothing beyond the response, and count.
 
         num_drafted: drafted tokens of the batch. Returns accepted tokens [requests], and what each request emitted.
         """
@@ -128,18 +130,18 @@ class TextEngine(Engine):
         self.draft_s += self._drafting_s
 
     def _drop(self, done: np.ndarray) -> None:
-        """Free the rows of the requests that have their whole response."""
+        """Free the rows of the requests whose response is complete."""
         stay = ~done
-        self._finished = [request for request, ended in zip(self._requests, done.tolist(), strict=True) if ended]
+        self._just_finished = [request for request, ended in zip(self._requests, done.tolist(), strict=True) if ended]
         self._requests = [request for request, stays in zip(self._requests, stay.tolist(), strict=True) if stays]
         self._num_drafts = self._num_drafts[stay]
         self._drafts = self._drafts[stay]
         self._leave(done)
 
     def _end_finished(self) -> None:
-        for request in self._finished:
+        for request in self._just_finished:
             self.draft_round.end(request)
-        self._finished = []
+        self._just_finished = []
 
     def close_step(self) -> None:
         """End the last requests and the budget's step. The drafter, which engines may share, ends its step later."""
