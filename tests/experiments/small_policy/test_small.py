@@ -15,6 +15,8 @@ from experiments.small_policy.corpus import CorpusConfig
 from experiments.small_policy.measure import measure_policy, plot_lengths
 from experiments.small_policy.small import SmallPolicyConfig, build_small_policy, policy_key
 
+pytestmark = pytest.mark.slow
+
 TINY = SmallPolicyConfig(
     hidden_size=32,
     layers=1,
