@@ -220,11 +220,13 @@ static void count_features(const uint16_t (*count)[8], int levels, int n_best, L
     for (int l = levels; l > 0; l--) {
         int total = 0;
         for (int b = 0; b <= BEST; b++) total += reached[b] += count[b][l];
-        f[2 * l - 2] = f[2 * l - 1] = (Lanes){0};
+        Lanes counted = {0}, is_all = {0};
         for (int b = 0; b < n_best; b++) {
-            f[2 * l - 2][b] = (reached[b] ? 1.0 : -0.5) * log1p_of[reached[b] ? reached[b] : total];
-            f[2 * l - 1][b] = reached[b] == total;
+            counted[b] = (reached[b] ? 1.0 : -0.5) * log1p_of[reached[b] ? reached[b] : total];
+            is_all[b] = reached[b] == total;
         }
+        f[2 * l - 2] = counted;
+        f[2 * l - 1] = is_all;
     }
 }
 
