@@ -10,7 +10,7 @@ DEV := PYTHONPATH="$(CURDIR)/.dev:$(CURDIR)" $(BIN)/python
 PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile  # two processes; a file's tests stay in one and share its fixtures
 
-.PHONY: run reproduce smoke smoke-tasks check test test-slow lint env env-test peers clean
+.PHONY: run reproduce smoke smoke-tasks check test test-slow pytest lint env env-test peers clean
 run: env
 	$(BIN)/python run.py
 
@@ -37,6 +37,10 @@ test: lint
 # The rest: whole runs, restarts, several processes, the wheel, short soaks and fuzzes.
 test-slow: env-test
 	$(PYTEST) $(PARALLEL) -m slow
+
+# Any tests: make pytest ARGS="tests/budget -k optimal"
+pytest: env-test
+	$(PYTEST) $(ARGS)
 
 lint: env-test
 	.dev/bin/ruff check .

@@ -36,7 +36,7 @@ class LikelyTail(BudgetPolicy):
         return (accepted_so_far >= self.likely).sum(axis=1).tolist()
 
 
-POLICIES["likely_tail"] = LikelyTail  # by this name it can be chosen wherever a budget is
+POLICIES["likely_tail"] = LikelyTail  # now make_budget and das.speculate know it by this name
 
 
 def rollout(random: np.random.Generator, texts: Sequence[np.ndarray]) -> Workload:
@@ -60,5 +60,5 @@ for name in ("none", "fixed", "unlimited", "likely_tail"):
     budget = make_budget({"name": name})
     engine = TextEngine(times, max_num_seqs=32, drafter=HistoryDrafter(), budget=budget, max_tokens=1024)
     steps = [simulate_rollout(work, [engine], [range(len(work))], epoch) for epoch, work in enumerate(epochs, start=1)]
-    told = "".join(f"   {step.rollout_s:.2f} s, {step.tokens_per_pass:.2f} tokens a pass" for step in steps)
-    print(f"{name:12s}{told}")
+    costs = "".join(f"   {step.rollout_s:.2f} s, {step.tokens_per_pass:.2f} tokens a pass" for step in steps)
+    print(f"{name:12s}{costs}")

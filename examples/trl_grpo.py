@@ -1,7 +1,7 @@
 """GRPO with TRL and its colocated vLLM, made faster by one line: python examples/trl_grpo.py MODEL OUTPUT [none]
 
 MODEL: a directory or a hub id. With `none` at the end, the same tokens, losses and weights without drafts.
-Runs on a CPU, where a small model is wanted, or on a GPU.
+On a CPU use a small model. A GPU should work too; it has not been tried yet.
 """
 
 import sys
@@ -42,7 +42,7 @@ trainer = GRPOTrainer(
         max_completion_length=48,
         max_steps=4,
         temperature=0.3,
-        learning_rate=0.01,  # far too high for anything but a test: the weights shall change in four steps
+        learning_rate=0.01,  # far too high for real training; the weights change visibly in four steps
         logging_steps=1,
         use_cpu=not gpu,
         bf16=gpu,

@@ -11,21 +11,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("das", "experiments", "rewards", "analysis")
 LARGEST = 8  # test files: what 90 seconds have room for, beside lint and types
+# Tests of files that are not Python, by the beginning of their path.
+NOT_PYTHON = {
+    "das/drafter/": "tests/drafter/test_history.py",
+    "das/engine/": "tests/engine/test_noise.py",
+    "das/budget/": "tests/budget/test_budgets.py",
+    "configs/": "tests/experiments/run/test_configs.py",
+}
 ALWAYS = "tests/test_docs.py"  # seconds; it also catches a page or a link that a move left behind
 
 
 def changed() -> list[Path]:
-    """Python files that differ from the last commit, or that the last commit changed; relative to the root."""
-    for command in (
-        ["git", "status", "--porcelain", "--untracked-files=all"],
-        ["git", "show", "--name-only", "--format="],
-    ):
-        output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        names = [line[3:].split(" -> ")[-1] if command[1] == "status" else line for line in output.splitlines()]
-        paths = [Path(name) for name in names if name.endswith(".py") and (ROOT / name).exists()]
-        if paths:
-            return paths
-    return []
+    """Files that differ from the last commit or, if none does, those that the last commit changed; from the root."""
+    status = ["git", "status", "--porcelain", "--untracked-files=all"]
+    output = subprocess.run(status, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    names = [line[3:].split(" -> ")[-1] for line in output.splitlines()]
+    if not names:
+        last_commit = ["git", "show", "--name-only", "--format="]
+        names = subprocess.run(last_commit, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [Path(name) for name in names if (ROOT / name).exists()]
 
 
 def imported(test: Path) -> set[str]:
@@ -45,7 +49,10 @@ def tests_of(paths: list[Path]) -> list[str]:
     mirrors = [path for path in paths if path in tests]
     importers = []
     for path in paths:
-        if path.parts[0] in ROOMS:
+        mirrors += [
+            Path(test) for start, test in NOT_PYTHON.items() if str(path).startswith(start) and path.suffix != ".py"
+        ]
+        if path.parts[0] in ROOMS and path.suffix == ".py":
             module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
             mirrors += [test for test in tests if test.stem == f"test_{path.stem}"]
             importers += [test for test, modules in tests.items() if module in modules]

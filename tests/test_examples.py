@@ -1,6 +1,8 @@
-"""Every example runs as it is, and the README shows what the examples do."""
+"""Every example and every program of the README runs as it is."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors.torch import load_file
 
 from das.training.speculate import LOGGED
@@ -97,11 +100,18 @@ def test_no_example_is_left_out() -> None:
         assert f"test_{example.stem}" in tests, example
 
 
-def test_the_readme_shows_these_lines() -> None:
-    readme = (ROOT / "README.md").read_text()
-    examples = "".join(path.read_text() for path in (ROOT / "examples").glob("*.py"))
-    for line in ("das.install()", "das.engine_arguments(", "das_problem", 'llm.collective_rpc("das_end_rollout"'):
-        assert line in readme
-        assert line in examples
-    assert "das.speculate(" in readme
-    assert "das.speculate(" in examples
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS, ids=["trl", "vllm"])
+def test_the_programs_of_the_readme_run(program: str, repetitive_policy: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "program.py", repetitive_policy]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, (run.stdout + run.stderr)[-3000:]
+    if "das_end_rollout" in program:
+        assert int(run.stdout.splitlines()[-1].split()[0]) > 0
+    else:
+        assert "das/drafted" in run.stdout

@@ -11,7 +11,7 @@ from das.budget.marginal import Marginal
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.toggle import RooflineToggle
 
-__all__ = ["DEFAULT_BUDGET", "BudgetPolicy", "LiveRequest", "TargetPass", "make_budget"]
+__all__ = ["DEFAULT_BUDGET", "POLICIES", "BudgetPolicy", "LiveRequest", "TargetPass", "make_budget"]
 
 DEFAULT_BUDGET: Mapping[str, Any] = {"name": "marginal"}  # used where no budget is named
 

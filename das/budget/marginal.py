@@ -1,11 +1,12 @@
 """Marginal budget: a drafted token is verified if it saves more of the rollout's time than it costs.
 
-A pass takes base + sum_i (row + token d_i) seconds (das.budget.latency). Request i is charged with
+A pass takes base + sum_i (row + token d_i) seconds (das.budget.latency). Of these seconds, request i is charged
 
-    c_i(d) = w_i base + row + token d        w_i = P(i is the last to finish), 1 / live while others wait for slots
+    c_i(d) = w_i base + row + token d
 
-of them, because one pass less for i shortens the rollout by w_i base and by i's own rows. Its draft is cut where c_i(d)
-over the expected number of emitted tokens, 1 + sum_j P(its first j tokens are all accepted), is smallest. If the drafts
+Its weight w_i is P(i is the last to finish), or 1 / live while requests wait for slots. The reason: one pass less for i
+shortens the rollout by w_i base, and saves i's own rows. Its draft is cut where c_i(d) over the expected number of
+emitted tokens, 1 + sum_j P(its first j tokens are all accepted), is smallest. If the drafts
 of a batch together save less time than drafting costs (`drafting` of the latency model), none of them is verified. If
 that happens many times in a row, drafting pauses, and is tried again now and then.
 """

@@ -82,7 +82,8 @@ class RemainingLength:
             problem = ""  # all unknown problems share one estimate
         if problem not in self._survivals:
             at_risk = np.cumsum(self._pool[::-1])[::-1]
-            # The constants matter where nothing was seen: there half survive 13 bins, some 3.7 times the length.
+            # These constants decide only where no response was seen. There, half of the responses survive 13 more bins,
+            # which is growth by a factor of 3.7.
             hazard = (self._pool + 0.05) / (at_risk + 1)
             ended = self._problems.get(problem, np.zeros(len(self._pool)))
             own_risk = np.cumsum(ended[::-1])[::-1]

@@ -13,7 +13,7 @@ COLLAPSE = 3.0  # acceptance collapsed if it is less than the usual one divided 
 USUAL = 8  # "usual" is the median of this many rollouts
 ENOUGH = 3  # with fewer rollouts there is no "usual"
 MIN_PASSES = 100  # a rollout with fewer target passes (summed over requests) is not judged
-MAX_PROMPTS = 2**18  # prompts remembered; then all are forgotten
+MAX_PROMPTS = 2**18  # prompts to remember; when there are more, all are forgotten
 MIN_ACCEPTED = 0.1  # if usually fewer tokens are accepted per pass, nothing can collapse
 
 

@@ -18,7 +18,7 @@ def set_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_inv
     OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU).
     """
     if threads is None:
-        threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+        threads = int(os.environ.get("OMP_NUM_THREADS", "1").split(",")[0])  # "4,2" nests: the first level counts
     torch.set_num_threads(threads)  # torch is loaded already, so it no longer reads OMP_NUM_THREADS
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, beside the trainer

@@ -7,7 +7,8 @@ from das.engine.environment import set_environment
 def install(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False) -> None:
     """Prepare this process for engines of das: set environment variables, set torch's threads, patch vLLM.
 
-    Call it before `LLM(**das.engine_arguments())`. `das.speculate()` calls it itself. A second call changes nothing.
+    Call it before `LLM(**das.engine_arguments())`. `das.speculate()` calls it itself. A second call keeps
+    the variables that are set and sets torch's threads again.
     The patches do nothing in engines that were not built with `das.engine_arguments()` (das/engine/patches.py lists
     them). The environment variables hold for every engine that this process builds: the engine runs in this process,
     with vLLM's first model runner, and logs warnings only. das/engine/environment.py lists them; those that are already

@@ -48,9 +48,8 @@ class TextEngine(Engine):
         self._num_drafts = np.empty(0, np.int64)  # draft tokens that the coming pass verifies
         self._drafts = np.empty((0, 0), np.int32)  # [requests, longest draft]
         self._drafting_s = 0.0  # what making these drafts took
-        self._just_finished: list[
-            LiveRequest
-        ] = []  # finished in the last pass; drafter and budget hear of it in the next
+        # Finished in the last pass. The next pass tells drafter and budget.
+        self._just_finished: list[LiveRequest] = []
         # Entry n counts how often a pass verified n draft tokens of a request, and how often it accepted n.
         self.drafts_of = np.zeros(max_draft_tokens + 1, np.int64)
         self.accepts_of = np.zeros(max_draft_tokens + 1, np.int64)

@@ -15,6 +15,7 @@ from das.training.checkpoint import CheckpointError
 from experiments.harness.config import RunConfig
 from experiments.run.errors import UserError, compose_config, reading
 from experiments.run.progress import Progress
+from experiments.run.renamed import RENAMED, renamed
 from experiments.run.run_folder import versions, write_text
 
 TASKS = ("train", "compare")
@@ -30,8 +31,8 @@ SHOWN = 5  # differences that a message names
 def remember(folder: Path, overrides: list[str]) -> None:
     """Write the command line's overrides into a run's folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept = [override for override in overrides if not override.startswith("resume=")]
-    write_text(folder / "overrides.json", json.dumps(kept))
+    others = [override for override in overrides if not override.startswith("resume=")]
+    write_text(folder / "overrides.json", json.dumps(others))
 
 
 def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
@@ -43,6 +44,12 @@ def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
         first = [str(override) for override in json.loads((folder / "overrides.json").read_text())]
     except (OSError, ValueError, TypeError):
         raise UserError(f"resume={folder}: it holds no run of task=train or task=compare (overrides.json)") from None
+    for override in first:
+        if new_name := renamed(override):
+            raise UserError(
+                f"resume={folder}: an older version started this run ({override}, now called {new_name}); "
+                "start a new run"
+            )
     given_now = {_key(override) for override in overrides}
     combined = [override for override in first if _key(override) not in given_now] + overrides
     config = compose_config(combined)
@@ -103,6 +110,10 @@ def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: P
     theirs: what the checkpoint in `folder` says about its run. ours: the same of this run.
     """
     their_settings, our_settings = theirs["config"], ours["config"]
+    if old_names := RENAMED.keys() & their_settings.keys():
+        raise UserError(
+            f"an older version wrote the checkpoints in {folder} ({', '.join(sorted(old_names))}); start a new run"
+        )
     differences = [
         f"{key} ({their_settings.get(key, 'absent')} there, {our_settings.get(key, 'absent')} here)"
         for key in sorted({*their_settings, *our_settings})
