@@ -1,8 +1,10 @@
 """Reward for maths: 1.0 if math-verify finds the boxed answer equal to the gold answer, else 0.0.
 
-math-verify limits its own time by a signal. A long computation inside C code does not notice that signal, and nothing
-keeps math-verify from filling the memory. So `MathsReward` asks worker processes, which have a memory limit and can be
-killed. `accuracy_reward` computes the same reward in this process, for a policy that never writes such answers.
+math-verify can compute for ever, and fill the memory. Its time is limited by a signal, which a long computation inside
+C code does not notice. So `MathsReward` asks worker processes, which have a memory limit and can be killed.
+`accuracy_reward` computes the same reward in this process, for a policy that never writes such answers.
+
+All limits count CPU time: a machine that is busy, or that pauses, changes no reward.
 """
 
 from __future__ import annotations
@@ -11,17 +13,28 @@ import json
 import os
 import re
 import resource
-from collections.abc import Sequence
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
+from itertools import product
+from types import FrameType
 from typing import Any
 
 from das.process import die_with_parent
-from rewards.workers import Workers, command
+from rewards.notation import may_be_equal
+from rewards.workers import RETIRES, Workers, address_space, command
 
-# Seconds for each of the three calls of math-verify (parse the gold answer, parse the response, compare them), which
-# enforces them through SIGALRM. Parsing an ordinary answer takes about a millisecond.
+# CPU seconds for each call of math-verify: parse the gold answer, parse the response, compare two expressions. Parsing
+# an ordinary answer takes about a millisecond.
 _TIMEOUT_S = 2
+_NEVER_S = 3600  # for math-verify's own limit, which is by the clock
+_PATIENCE = 10  # seconds by the clock that a worker may take for each second of its CPU time
 _MEMORY_BYTES = 2 << 30  # address space of a worker; an idle worker uses 0.06 GiB
+# sympy caches what it computes. A worker that has grown by this many bytes is replaced, so that no response takes the
+# memory that later answers need.
+_GROWTH_BYTES = 256 << 20
 
 
 @lru_cache(maxsize=1)
@@ -32,12 +45,66 @@ def _extraction() -> list[Any]:
     return [LatexExtractionConfig(boxed_match_priority=0)]
 
 
+@contextmanager
+def _cpu_limit() -> Iterator[None]:
+    """Raise math-verify's TimeoutException in this block when the main thread has computed for too long in it.
+
+    The timer counts the CPU time of all threads, so it is started again if others used it up.
+    """
+    from math_verify.errors import TimeoutException
+
+    end = time.thread_time() + _TIMEOUT_S
+
+    def check(signal_number: int, frame: FrameType | None) -> None:
+        remaining = end - time.thread_time()
+        if remaining <= 0:
+            raise TimeoutException
+        signal.setitimer(signal.ITIMER_PROF, max(remaining, 0.01))
+
+    before = signal.signal(signal.SIGPROF, check)
+    signal.setitimer(signal.ITIMER_PROF, _TIMEOUT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _parse(text: str, mode: str) -> list[Any]:
+    """What math-verify reads in a text; nothing if it fails or takes too long. Raises MemoryError."""
+    from math_verify import parse
+    from math_verify.errors import TimeoutException
+
+    try:
+        with _cpu_limit():
+            expressions = parse(
+                text, _extraction(), extraction_mode=mode, parsing_timeout=_NEVER_S, raise_on_error=True
+            )
+        return list(expressions)
+    except MemoryError:
+        raise
+    except (Exception, TimeoutException):
+        return []
+
+
+def _equal(gold: Any, parsed: Any) -> bool:
+    """Whether math-verify finds two expressions equal; not if it fails or takes too long. Raises MemoryError."""
+    from math_verify import verify
+    from math_verify.errors import TimeoutException
+
+    try:
+        with _cpu_limit():
+            return bool(verify([gold], [parsed], timeout_seconds=_NEVER_S, raise_on_error=True))
+    except MemoryError:
+        raise
+    except (Exception, TimeoutException):
+        return False
+
+
 @lru_cache(maxsize=65536)
 def _gold(answer: str) -> tuple[Any, ...]:
     """Parse a gold answer, once for all responses of a problem. Raises ValueError if math-verify cannot."""
-    from math_verify import parse
-
-    parsed = parse(f"\\boxed{{{answer}}}", extraction_config=_extraction(), parsing_timeout=_TIMEOUT_S)
+    parsed = _parse(f"\\boxed{{{answer}}}", "any_match")
     if not parsed:
         raise ValueError(f"math-verify cannot parse the gold answer {answer!r}")
     return tuple(parsed)
@@ -90,12 +157,13 @@ def _boxed(completion: str) -> str:
 
 
 def _is_right(completion: str, answer: str) -> bool:
-    from math_verify import parse, verify
-
     if not _has_box(completion):
         return False
-    parsed = parse(_boxed(completion), _extraction(), extraction_mode="first_match", parsing_timeout=_TIMEOUT_S)
-    return bool(verify(list(_gold(answer)), parsed, timeout_seconds=_TIMEOUT_S))
+    gold = _gold(answer)  # before the response is parsed, which may take much memory
+    boxed = _boxed(completion)
+    if not may_be_equal(boxed.removeprefix("\\boxed{").removesuffix("}"), answer):
+        return False
+    return any(_equal(*pair) for pair in product(gold, _parse(boxed, "first_match")))
 
 
 def accuracy_reward(completions: list[str], answers: list[str]) -> list[float]:
@@ -111,8 +179,8 @@ class MathsReward:
     """accuracy_reward in worker processes. hung: number of responses so far that hung or killed their worker."""
 
     def __init__(self, parallel: int, timeout_s: float):
-        """timeout_s: seconds for one response. Then its worker is killed and it scores 0.0. Raises WorkerError."""
-        self._workers = Workers(command("maths"), parallel, timeout_s)
+        """timeout_s: CPU seconds for one response. Then its worker is killed and it scores 0.0. Raises WorkerError."""
+        self._workers = Workers(command("maths"), parallel, _PATIENCE * timeout_s, timeout_s)
         self.hung = 0
 
     def __call__(self, completions: Sequence[str], answers: Sequence[str]) -> list[float]:
@@ -146,12 +214,18 @@ def main() -> None:
     os.dup2(2, 1)  # what sympy prints must not be read as an answer
     accuracy_reward(["\\boxed{1}"], ["1"])  # imports everything that answers need
     print(json.dumps({"ready": True}), file=answers)
+    max_bytes = address_space() + _GROWTH_BYTES
     for line in questions:
         completion, answer = json.loads(line)
         try:
             reply: dict[str, Any] = {"reward": accuracy_reward([completion], [answer])[0]}
         except ValueError as error:  # the gold answer cannot be parsed
             reply = {"error": str(error)}
-        except (MemoryError, RecursionError):
+        except RecursionError:
             reply = {"reward": 0.0}
-        print(json.dumps(reply), file=answers)
+        except MemoryError:  # earlier answers may have taken the memory: a new worker will tell
+            return
+        retires = address_space() > max_bytes
+        print(json.dumps({**reply, RETIRES: retires}), file=answers)
+        if retires:
+            return

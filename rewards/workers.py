@@ -1,19 +1,21 @@
 """A pool of worker processes that answer JSON lines. A worker that hangs or dies is replaced.
 
 A worker runs `main` of a module of this package. Its first line is {"ready": true} or {"ready": false, "why": ...}.
-After that it answers every line it receives with one line.
+After that it answers every line it receives with one line. An answer with {"retires": true} is its last one.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,6 +27,9 @@ _ROOT = Path(__file__).resolve().parent.parent
 # Seconds in which a worker must start. It is long because the machine may be busy with other work. A worker that dies
 # while it starts is noticed at once.
 _START_S = 300.0
+
+_CHECK_S = 0.05  # shortest time between two checks of a worker's CPU time
+RETIRES = "retires"  # key of an answer: whether the worker ends after it, and is to be replaced
 
 # What goes wrong with workers, counted under these names in metrics.jsonl.
 DEATHS = "judge_deaths"  # workers that died while they answered; the question was then asked once more
@@ -100,13 +105,24 @@ class _Worker:
             raise EOFError
         return dict(json.loads(line))
 
-    def ask(self, question: bytes, timeout_s: float) -> dict[str, Any] | None:
+    def _cpu_s(self) -> float:
+        """CPU seconds of the process, by the clock that the kernel numbers so."""
+        return time.clock_gettime(~self.process.pid << 3 | 2)
+
+    def ask(self, question: bytes, timeout_s: float, max_cpu_s: float) -> dict[str, Any] | None:
         """The answer to one line; None if it takes too long. Raises EOFError if the process died meanwhile."""
         assert self.process.stdin is not None
+        end, end_cpu_s = time.monotonic() + timeout_s, self._cpu_s() + max_cpu_s
         with suppress(BrokenPipeError):  # the process has ended; reading its answer then raises EOFError
             self.process.stdin.write(question)
             self.process.stdin.flush()
-        return self._read(timeout_s)
+        while True:
+            remaining_s, remaining_cpu_s = end - time.monotonic(), end_cpu_s - self._cpu_s()
+            if remaining_s <= 0 or remaining_cpu_s <= 0:
+                return self._read(0.0)
+            answer = self._read(min(remaining_s, max(_CHECK_S, remaining_cpu_s)))
+            if answer is not None:
+                return answer
 
     def stop(self) -> None:
         """Kill the process and its group, and reap it."""
@@ -119,10 +135,14 @@ class _Worker:
 class Workers:
     """`parallel` workers of one kind. They end when `close` is called, and when this process ends in any way."""
 
-    def __init__(self, command_line: list[str], parallel: int, timeout_s: float):
-        """command_line: see `command`. timeout_s: seconds for one answer. Raises WorkerError."""
+    def __init__(self, command_line: list[str], parallel: int, timeout_s: float, max_cpu_s: float = math.inf):
+        """Start the workers. Raises WorkerError.
+
+        command_line: see `command`. timeout_s: seconds by the clock for one answer. max_cpu_s: CPU seconds of a worker
+        for one answer.
+        """
         self.counts = Counts()
-        self._command_line, self._timeout_s = command_line, timeout_s
+        self._command_line, self._timeout_s, self._max_cpu_s = command_line, timeout_s, max_cpu_s
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._all: set[_Worker] = set()
         self._lock = threading.Lock()
@@ -145,7 +165,7 @@ class Workers:
         for _ in range(2):
             worker = self._idle.get()
             try:
-                answer = worker.ask(line, self._timeout_s)
+                answer = worker.ask(line, self._timeout_s, self._max_cpu_s)
             except EOFError:  # something else killed the worker, or the question did: a second worker will tell
                 self._replace(worker)
                 self.counts.add(DEATHS)
@@ -153,7 +173,10 @@ class Workers:
                     break
                 continue
             if answer is not None:
-                self._idle.put(worker)
+                if answer.pop(RETIRES, False):
+                    self._replace(worker)
+                else:
+                    self._idle.put(worker)
                 return answer
             self._replace(worker)
             break

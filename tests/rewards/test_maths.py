@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet
@@ -51,6 +53,30 @@ def workers() -> Iterator[MathsReward]:
         ("\\boxed{\\boxed{53}} }{", "53", 1.0),
         ("\\boxed{50\\%}", "50", 0.0),
         ("\\boxed{\uff15\uff13}", "53", 0.0),
+        ("\\boxed{52}", "52_8", 0.0),
+        ("\\boxed{52_9}", "52_8", 0.0),
+        ("\\boxed{50 + 2}", "52_8", 0.0),
+        ("\\boxed{52_{8}}", "52_8", 1.0),
+        ("\\boxed{x = 52_8}", "52_8", 1.0),
+        ("\\boxed{53_8}", "53", 0.0),
+        ("\\boxed{{53}_8}", "53", 0.0),
+        ("\\boxed{53_{eight}}", "53", 0.0),
+        ("\\boxed{53_{10}}", "53", 1.0),
+        ("\\boxed{53_{ten}}", "53", 1.0),
+        ("\\boxed{4210_5}", "4210_{5}", 1.0),
+        ("\\boxed{\\{0, 1\\}}", "(0,1)", 0.0),
+        ("\\boxed{\\left\\{0, 1\\right\\}}", "(0,1)", 0.0),
+        ("\\boxed{\\{1, 2, 3\\}}", "(1,2,3)", 0.0),
+        ("\\boxed{(0, 1)}", "\\{0,1\\}", 0.0),
+        ("\\boxed{(0, 1)}", "(0,1)", 1.0),
+        ("\\boxed{0, 1}", "(0,1)", 1.0),
+        ("\\boxed{\\{(0, 1), (2, 3)\\}}", "(0,1),(2,3)", 1.0),
+        ("\\boxed{2\\infty}", "\\infty", 0.0),
+        ("\\boxed{\\infty + 1}", "\\infty", 0.0),
+        ("\\boxed{-2\\infty}", "-\\infty", 0.0),
+        ("\\boxed{+\\infty}", "\\infty", 1.0),
+        ("\\boxed{x = \\infty}", "\\infty", 1.0),
+        ("\\boxed{-\\infty}", "\\infty", 0.0),
     ],
 )
 def test_reward_of_one_completion(completion: str, answer: str, reward: float) -> None:
@@ -93,11 +119,55 @@ def test_a_response_that_hangs_affects_only_its_own_worker() -> None:
     slow = "\\boxed{9^{9^{9^{9}}}}"  # math-verify's own limit would end it after 2 s
     reward = MathsReward(1, 1.0)
     reward.take_counts()
-    began = time.monotonic()
+    began = time.process_time()
     assert reward([slow, "\\boxed{3}"], ["3", "3"]) == [0.0, 1.0]
     assert reward.hung == 1
     assert reward.take_counts() == {"judge_deaths": 0, "judge_failures": 1, "judge_timeouts": 0}
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 2
+    reward.close()
+
+
+OTHER_FORMS = {
+    "\\frac{106}{2}": "53",
+    "\\frac{3}{4}": "\\frac{6}{8}",
+    "x^2+2x+1": "(x+1)^2",
+    "\\sqrt{12}+\\pi": "2\\sqrt{3}+\\pi",
+    "\\frac{x^2-1}{x-1}": "x+1",
+}
+
+
+def judge_other_forms(reward: MathsReward) -> list[float]:
+    """Rewards of right answers in another form than the gold answer, which take sympy some work."""
+    return reward([f"\\boxed{{{answer}}}" for answer in OTHER_FORMS], list(OTHER_FORMS.values()))
+
+
+@pytest.mark.slow  # a worker is replaced after each of the larger ones
+def test_responses_that_fill_the_memory_take_none_from_others() -> None:
+    """sympy keeps these integers of up to 512 MB in its cache."""
+    reward = MathsReward(1, 8.0)
+    sizes = [4 << 30] * 3 + [(4 << 30) >> k for k in range(1, 12)]
+    floors = [f"\\lfloor 2.0^{{{size + index}}} \\rfloor" for index, size in enumerate(sizes)]
+    for floor in floors:
+        assert reward([f"\\boxed{{{floor}}}"], ["53"]) == [0.0]
+    assert judge_other_forms(reward) == [1.0] * len(OTHER_FORMS)
+    assert reward([f"\\boxed{{\\{{{','.join(floors)}\\}}}}"], ["\\frac{7}{13}"]) == [0.0]  # a new gold answer
+    assert judge_other_forms(reward) == [1.0] * len(OTHER_FORMS)
+    reward.close()
+
+
+def test_pauses_of_the_machine_change_no_reward() -> None:
+    reward = MathsReward(1, 8.0)
+    (worker,) = reward._workers._all
+    # Each takes math-verify about half a second, so that a pause meets it while it works.
+    golds = ["+".join(f"x_{{{term}}}" for term in range(first, first + 40)) for first in range(4)]
+    with ThreadPoolExecutor(1) as aside:
+        rewards = aside.submit(reward, [f"\\boxed{{{gold}}}" for gold in golds], golds)
+        for _ in range(3):
+            time.sleep(0.1)
+            worker.process.send_signal(signal.SIGSTOP)
+            time.sleep(2.3)
+            worker.process.send_signal(signal.SIGCONT)
+        assert rewards.result() == [1.0] * len(golds)
     reward.close()
 
 

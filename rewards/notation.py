@@ -1,0 +1,46 @@
+"""Differences in notation that math-verify overlooks, so that it finds different answers equal.
+
+math-verify drops the base of a numeral (52_8 becomes 52), reads the set {0, 1} like the pair (0, 1), and computes with
+infinity, so that twice infinity is infinity. The checks here never make an answer right. They only make some wrong.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SPACING = re.compile(r"\s|\$|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-zA-Z])")
+# A numeral with something below it: 52_8, 52_{8}, {52}_8, \text{52}_{\text{eight}}, 1A_{16}. Not the 5 of C^5_3.
+_NUMERAL = re.compile(
+    r"(?<![\w^{}.])(?:(?:\\(?:text|mathrm|mathbf))?\{)?\d[\dA-F.]*\}?_(?:\{(?:\\(?:text|mathrm)\{)?([^{}]*)\}|(.))"
+)
+_NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_BASES = {word: str(number) for number, word in enumerate(_NUMBERS, start=2)}
+_INFINITE = re.compile(r"[+-]?\\infty")
+
+
+def may_be_equal(answer: str, gold: str) -> bool:
+    """Whether the notation of two answers, as LaTeX without a box, allows that they are equal."""
+    answer, gold = _SPACING.sub("", answer), _SPACING.sub("", gold)
+    if _bases(answer) != _bases(gold):
+        return False
+    if (_is_set(answer) and _is_tuple(gold)) or (_is_tuple(answer) and _is_set(gold)):
+        return False
+    return not _INFINITE.fullmatch(gold) or bool(_INFINITE.fullmatch(answer.rsplit("=", 1)[-1]))
+
+
+def _bases(text: str) -> set[str]:
+    """The bases of the numerals in a text, without base ten, which is the base of numerals that name none."""
+    subscripts = {braced or single for braced, single in _NUMERAL.findall(text)}
+    return {_BASES.get(subscript, subscript) for subscript in subscripts} - {"10"}
+
+
+def _is_set(text: str) -> bool:
+    r"""Whether a text is a set that lists its elements, none of which is a tuple: \{0,1\}."""
+    listed = text.startswith("\\{") and text.endswith("\\}") and text[2:3] not in ("(", "[")
+    return listed and not any(word in text for word in (":", "|", "\\mid", "\\in", "\\cup", "\\cap", "\\setminus"))
+
+
+def _is_tuple(text: str) -> bool:
+    """Whether a text is a tuple or an interval of numbers: (0,1), [0,1)."""
+    inside = text[1:-1]
+    return text[:1] in ("(", "[") and text[-1:] in (")", "]") and "," in inside and not re.search(r"[()\[\]]", inside)
