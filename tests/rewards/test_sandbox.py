@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from attacks import ATTACKS, FORBIDDEN, FORBIDDEN_IN_FULL, PROGRAM_ATTACKS
+from attacks import ATTACKS, PROGRAM_ATTACKS
+from forbidden import FORBIDDEN, FORBIDDEN_IN_FULL
 
 from rewards.code import job, program_tests
 from rewards.isolation import Limits
