@@ -18,7 +18,7 @@ from das.budget.latency_forms import Roofline, fit_roofline
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 from das.drafter import Drafts
 
-DEFAULT_TOKENS = 8  # draft tokens a request and pass, of the default `over`
+DEFAULT_TOKENS = 8  # draft tokens per request and pass, of the default `over`
 FORGET = 8  # rollouts without drafts after which tau is forgotten, because only drafting can show that tau has improved
 
 
