@@ -63,7 +63,7 @@ def reading(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except (*_UNREADABLE, RecursionError, OverflowError, YAMLError) as error:
-        reason = " ".join(str(error).split())[:160]
+        reason = " ".join(str(error).removeprefix(f"{path}: ").split())[:160]
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {reason}") from error
 
 
