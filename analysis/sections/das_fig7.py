@@ -67,7 +67,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def _draw(arms: Mapping[int, Rows], cost_us: Sequence[float], path: Path) -> None:
-    """Left: accepted tokens per pass by step, one line for each window. Right: the time of drafting a token by window."""
+    """Left: accepted tokens per pass by step, one line for each window. Right: time of drafting a token by window."""
     names = [str(window) for window in arms]
     colour = colours_of(["none", *names])
     with figure(path, panels=2) as (left, right):
