@@ -24,7 +24,7 @@ smoke: env
 
 # Run every task once in its smallest setting, without the test packages: does `make run` install all that tasks need?
 smoke-tasks: env
-	$(BIN)/python tests/experiments/smoke_tasks.py
+	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache
 
 # The inner loop, under 90 s: lint, types, layers, and the tests of what changed since the last commit.
 check: lint
