@@ -103,7 +103,7 @@ def no_history(tmp: Path, policy: Path) -> Made:
 def torn_history(tmp: Path, policy: Path) -> Made:
     content = history(tmp / "history.npz").read_bytes()
     (tmp / "history.npz").write_bytes(content[: len(content) // 2])
-    return warm(tmp, policy), "history.npz: not a readable .npz file"
+    return warm(tmp, policy), "not a readable .npz file"
 
 
 @kind("history of pickled objects")
