@@ -115,7 +115,7 @@ def engines() -> Iterator[Engines]:
 
 def roll(llm: Any, prompts: Sequence[list[int]], params: Sequence[Any], problems: Sequence[str], clock: int) -> Any:
     """Generate with each request's own parameters; returns (tokens, log-probs of the tokens, the meter's report)."""
-    from das.engine.proposer import PROBLEM_KEY
+    from das.engine.admission import PROBLEM_KEY
 
     for own, problem in zip(params, problems, strict=True):
         own.extra_args = {PROBLEM_KEY: problem}

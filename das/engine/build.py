@@ -72,8 +72,7 @@ def engine_arguments(
     """Arguments for a vllm.LLM that verifies by keyed noise and drafts by `method`:
     `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
-    The parameters mean what they mean in EngineSettings. This only builds arguments: without `das.install()` the LLM
-    raises NotInstalled.
+    The parameters mean what they mean in EngineSettings. This only builds arguments and changes nothing.
     Raises EngineError for an unknown method or a missing package, ValueError or TypeError for a bad drafter or budget.
     """
     drafter = drafter or {}
@@ -87,7 +86,7 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
         "async_scheduling": False,  # vLLM turns it off for drafts; engines must differ in their drafts only
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects
         "speculative_config": speculative_config(settings),
-        "worker_extension_cls": "das.engine.worker.DasWorker",
+        "worker_cls": patches.WORKER,
         "additional_config": {"das": {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}},
     }
 
@@ -95,14 +94,13 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
 def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     """Build the engine. `overrides` are further arguments of vllm.LLM.
 
-    Raises EngineError when the model directory lacks a tokenizer or vLLM refuses the settings, NotInstalled when
-    `das.install()` was not called before.
+    Raises EngineError when the model directory lacks a tokenizer or vLLM refuses the settings, NotInstalled when the
+    engine needs `das.install()` and that was not called before.
     """
     directory = Path(settings.model)
     if directory.is_dir() and not (directory / "tokenizer_config.json").exists():
         raise EngineError(f"policy directory {directory} has no tokenizer (tokenizer_config.json): save it there too")
     das_arguments = _arguments(settings)
-    patches.require_applied()
     from vllm import LLM
 
     arguments: dict[str, Any] = {

@@ -4,11 +4,6 @@ import os
 
 import torch
 
-from das.engine.versions import NotInstalled
-
-# The variables that decide tokens. An engine of das is refused unless they are set, by `das.install()` or by the user.
-NEEDED = ("VLLM_CPU_ATTN_SPLIT_KV", "VLLM_USE_V2_MODEL_RUNNER")
-
 
 def set_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False) -> None:
     """Set the environment variables that vLLM reads, and torch's threads. Variables that are already set keep their
@@ -24,7 +19,6 @@ def set_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_inv
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, beside the trainer
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the default binding fights with other busy processes for a core
-        "VLLM_CPU_ATTN_SPLIT_KV": "0",  # if a sequence's keys were split by load, sums would depend on the batch
         "OMP_NUM_THREADS": str(threads),
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
@@ -35,13 +29,3 @@ def set_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_inv
         defaults["VLLM_BATCH_INVARIANT"] = "1"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-
-
-def require_environment() -> None:
-    """Raise NotInstalled, in one line, unless the variables that decide tokens are set."""
-    missing = [name for name in NEEDED if name not in os.environ]
-    if missing:
-        raise NotInstalled(
-            "das.install() was not called: call it before the engine is built "
-            f"(for `vllm serve`, set {' and '.join(f'{name}=0' for name in missing)} in its environment)"
-        )

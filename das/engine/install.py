@@ -5,15 +5,15 @@ from das.engine.environment import set_environment
 
 
 def install(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False) -> None:
-    """Prepare this process for engines of das: set environment variables, set torch's threads, patch vLLM.
+    """Prepare this process for engines of das: set environment variables, set torch's threads, patch the front end.
 
     Call it before `LLM(**das.engine_arguments())`. `das.speculate()` calls it itself. A second call keeps
     the variables that are set and sets torch's threads again.
-    The patches do nothing in engines that were not built with `das.engine_arguments()` (das/engine/patches.py lists
-    them). The environment variables hold for every engine that this process builds: the engine runs in this process,
-    with vLLM's first model runner, and logs warnings only. das/engine/environment.py lists them; those that are already
-    set keep their values. Processes that vLLM starts inherit the variables, and patch themselves through das's vLLM
-    plug-in (das/engine/plugin.py).
+    The environment variables hold for every engine that this process builds: the engine runs in this process, with
+    vLLM's first model runner, and logs warnings only. das/engine/environment.py lists them; those that are already
+    set keep their values. Everything else that das changes belongs to engines that ask for it (das/engine/patches.py).
+    Processes that nobody prepared, such as those of `vllm serve`, need das's vLLM plug-in (das/engine/plugin.py), which
+    pip installs with das.
 
     kv_cache_gib: size of the KV cache on the CPU. threads: of torch and of the engine's kernels on the CPU; None means
     OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU).

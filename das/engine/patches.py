@@ -1,20 +1,26 @@
-"""Every patch of vLLM and TRL, each with its reason. Versions are checked first; a hook that has moved is an error.
+"""Everything that das changes in vLLM and TRL, each with its reason.
 
-vLLM is patched once a process, by `apply`. None of these patches does anything in an engine that is not das's:
+vLLM. An engine asks for das by its worker class, `worker_cls="das.engine.worker.DasWorker"`. The hooks go onto the
+objects of that engine, so the classes that other engines share stay as they are:
 
-- GPUModelRunner._sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
-- GPUModelRunner.propose_draft_token_ids: vLLM gives a custom proposer no request ids. Drafting is timed here too, for
-  every method.
-- EngineArgs.create_engine_config: an engine of das must not start without the environment that `das.install()` sets.
-- VllmConfig.use_v2_model_runner: vLLM's second model runner, the default on GPUs for engines without drafts, has a
-  sampler of its own. An engine without drafts would silently draw other noise.
-- GPUModelRunner._input_fits_in_drafter: when one request nears max_model_len, vLLM skips the drafter for all requests
-  and verifies drafts of token 0 instead. A drafter that runs no model does not need that.
-- SamplingParams._validate_spec_decode and build_logitsprocs: vLLM's verifier cannot combine min_p and logit_bias with
-  drafts, so vLLM refuses them and does not even load their processors. The keyed verifier can.
-- dispatch_cpu_unquantized_gemm (CPU): vLLM packs the weights and drops them, so loading new ones crashes or leaves
-  stale ones. Also, a single row of a wide layer gets other bits than one row of several.
-- CPUAttentionMetadataBuilder.build (CPU): more than 8 queries of one request get other bits than one at a time.
+- runner._sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
+- runner.propose_draft_token_ids: vLLM gives a custom proposer no request ids. Drafting is timed here too, for every
+  method.
+- runner._input_fits_in_drafter: when one request nears max_model_len, vLLM skips the drafter for all requests and
+  verifies drafts of token 0 instead. A drafter that runs no model does not need that.
+- builder.build of each CPUAttentionMetadataBuilder (CPU): more than 8 queries of one request get other bits than one
+  at a time, and vLLM decides for the whole process whether a sequence's keys are split by load.
+- model.load_weights: nobody else tells an engine that its weights are new.
+- build_logitsprocs, replaced only while the runner is built: with drafts, vLLM does not load the processors of min_p
+  and logit_bias, because its own verifier cannot use them. The keyed verifier can.
+- dispatch_cpu_unquantized_gemm, replaced only while weights are loaded (CPU): vLLM packs the weights and drops them, so
+  loading new ones crashes or leaves stale ones. Also, a single row of a wide layer gets other bits than one of several.
+
+One method of a shared class is replaced, by `apply`, once in each process:
+
+- InputProcessor.__init__. The front end checks requests, and may run in another process than the worker. The
+  replacement does nothing for engines with another worker class. For engines of das it refuses requests that the worker
+  could only answer by stopping, and accepts min_p and logit_bias, which vLLM refuses with drafts.
 
 TRL:
 - grpo_trainer.VLLMGeneration, replaced only while a trainer is built (`generation_backend`): the arguments of TRL's
@@ -27,67 +33,40 @@ TRL:
 import functools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import ModuleType
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
+from das.engine.admission import admit
 from das.engine.cpu_invariance import INPUTS, double_single_rows, split_queries
-from das.engine.environment import require_environment
 from das.engine.meter import RolloutMeter
 from das.engine.noise import REJECTED
 from das.engine.versions import NotInstalled, UnsupportedVersion, require_trl, require_vllm
 
+WORKER = "das.engine.worker.DasWorker"
 _applied = False
 
 
 def apply() -> None:
-    """Patch vLLM in this process. A second call does nothing.
+    """Replace InputProcessor.__init__ in this process. A second call does nothing.
 
-    Raises UnsupportedVersion when vLLM is not a version that these hooks were checked with, or lacks a hook.
+    Raises UnsupportedVersion when vLLM is not a version that these hooks were checked with, or lacks the hook.
     """
     global _applied
     if _applied:
         return
     require_vllm()
-    from vllm.config import VllmConfig
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.platforms import current_platform
-    from vllm.sampling_params import SamplingParams
-    from vllm.v1.worker import gpu_model_runner
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    from vllm.v1.engine.input_processor import InputProcessor
 
-    _patch(EngineArgs, "create_engine_config", _create_engine_config)
-    if hasattr(VllmConfig, "use_v2_model_runner"):  # vLLM 0.26 does not have it
-        VllmConfig.use_v2_model_runner = _first_model_runner(VllmConfig.use_v2_model_runner)
-    _patch(GPUModelRunner, "_sample", _keyed_sample)
-    _patch(GPUModelRunner, "propose_draft_token_ids", _propose_with_requests)
-    _patch(GPUModelRunner, "_input_fits_in_drafter", _history_drafts_fit)
-    _patch(SamplingParams, "_validate_spec_decode", _accept_sampling_params)
-    _patch(gpu_model_runner, "build_logitsprocs", _all_logits_processors)
-    if current_platform.is_cpu():
-        from vllm.model_executor.layers import utils as linear_utils
-        from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder
-
-        _patch(linear_utils, "dispatch_cpu_unquantized_gemm", _packed_linear)
-        _patch(CPUAttentionMetadataBuilder, "build", _attention_in_pieces)
+    _patch(InputProcessor, "__init__", _build_front_end)
     _applied = True
 
 
-def require_applied() -> None:
-    """Raise NotInstalled, in one line, unless vLLM is patched in this process; UnsupportedVersion if it cannot be."""
-    if not _applied:
-        require_vllm()
-        raise NotInstalled(
-            "vLLM is not patched in this process: call das.install() before the engine is built (processes that vLLM "
-            "starts itself need das's vLLM plug-in: install das with pip, and do not leave it out of VLLM_PLUGINS)"
-        )
-
-
-def _patch(owner: type | ModuleType, name: str, replacement: Callable[..., Any]) -> None:
-    """Replace owner.name by a function that calls `replacement(original, ...)`."""
+def _patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Replace owner.name by a function that calls `replacement(original, ...)`. An object's class is left alone."""
     original = _hook(owner, name)
 
     @functools.wraps(original)
@@ -97,56 +76,114 @@ def _patch(owner: type | ModuleType, name: str, replacement: Callable[..., Any])
     setattr(owner, name, patched)
 
 
-def _hook(owner: type | ModuleType, name: str) -> Any:
+@contextmanager
+def _replaced(owner: ModuleType, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+    """Inside, owner.name calls `replacement(original, ...)`."""
+    original = _hook(owner, name)
+    setattr(owner, name, functools.partial(replacement, original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _hook(owner: Any, name: str) -> Any:
     if not hasattr(owner, name):
-        raise UnsupportedVersion(f"{owner.__name__} has no {name}: das/engine/patches.py must be updated")
+        where = getattr(owner, "__name__", type(owner).__name__)
+        raise UnsupportedVersion(f"{where} has no {name}: das/engine/patches.py must be updated")
     return getattr(owner, name)
 
 
-def das_settings(vllm_config: Any) -> dict[str, Any] | None:
-    """The `das` part of the engine's additional_config; None for engines that are not das's."""
+# ---- the front end ----
+
+
+def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+    original(front_end, vllm_config, *args, **kwargs)
+    if vllm_config.parallel_config.worker_cls != WORKER:
+        additional_config = vllm_config.additional_config
+        if isinstance(additional_config, dict) and "das" in additional_config:
+            raise NotInstalled(
+                f'additional_config asks for das, but worker_cls is "{vllm_config.parallel_config.worker_cls}": '
+                f'add worker_cls="{WORKER}" (das.engine_arguments() does; on the command line --worker-cls {WORKER})'
+            )
+        return
+    if drafts_by_das(vllm_config):
+        front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
+    _patch(front_end, "_validate_params", _validate_params)
+
+
+def _validate_params(original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
+    resolved = original(params, *args, **kwargs)
+    admit(params)
+    return resolved
+
+
+# ---- the worker ----
+
+
+def drafts_by_das(vllm_config: Any) -> bool:
+    """Whether the engine's drafts come from das, and not from vLLM's own drafters or from nowhere."""
+    speculative_config = vllm_config.speculative_config
+    return speculative_config is not None and str(speculative_config.model).startswith("das.")
+
+
+def das_settings(vllm_config: Any) -> dict[str, Any]:
+    """The `das` part of the engine's additional_config: its `drafter` and `budget`; {} where it is absent.
+
+    Raises ValueError, in one line, for settings of another form.
+    """
     additional_config = vllm_config.additional_config
-    return additional_config.get("das") if isinstance(additional_config, dict) else None
+    settings = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
+    if not isinstance(settings, dict) or set(settings) - {"drafter", "budget", "verifier"}:
+        raise ValueError(
+            f'additional_config["das"] must be {{"drafter": {{...}}, "budget": {{...}}}}, got {settings!r}'
+        )
+    return settings
 
 
-def _create_engine_config(original: Callable[..., Any], engine_args: Any, *args: Any, **kwargs: Any) -> Any:
-    if das_settings(engine_args) is not None:
-        require_environment()
-    return original(engine_args, *args, **kwargs)
+def runner_under_construction(vllm_config: Any) -> AbstractContextManager[None]:
+    """Inside, a model runner that is built loads all of vLLM's logits processors, if its drafts come from das."""
+    if not drafts_by_das(vllm_config):
+        return nullcontext()
+    from vllm.v1.worker import gpu_model_runner
+
+    return _replaced(gpu_model_runner, "build_logitsprocs", _all_logits_processors)
 
 
-def _first_model_runner(original: property) -> property:
-    def use_v2_model_runner(vllm_config: Any) -> bool:
-        return das_settings(vllm_config) is None and bool(original.__get__(vllm_config))
+def _all_logits_processors(original: Callable[..., Any], vllm_config: Any, device: Any, pin: bool, *rest: Any) -> Any:
+    if any(rest):  # pooling, custom processors
+        return original(vllm_config, device, pin, *rest)
+    from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
 
-    return property(use_v2_model_runner)
-
-
-def meter(runner: Any) -> RolloutMeter:
-    """The runner's meter of the current rollout."""
-    if not hasattr(runner, "das_meter"):
-        runner.das_meter = RolloutMeter()
-    rollout_meter: RolloutMeter = runner.das_meter
-    return rollout_meter
+    return LogitsProcessors(build(vllm_config, device, pin) for build in BUILTIN_LOGITS_PROCESSORS)
 
 
-def _keyed_sample(original: Callable[..., Any], runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
-    settings = das_settings(runner.vllm_config)
-    if settings is None:
-        return original(runner, logits, spec_decode_metadata)
+def hook_runner(runner: Any) -> None:
+    """Let this model runner verify by keyed noise, tell its drafter the request ids, and count what it does."""
+    from das.engine.sampler import KeyedSampler
+
+    config, model_config = runner.vllm_config, runner.model_config
+    runner.das_meter = RolloutMeter()
+    runner.das_sampler = None
+    if das_settings(config).get("verifier", "keyed") == "keyed":
+        rank = config.parallel_config.data_parallel_rank
+        runner.das_sampler = KeyedSampler(model_config.seed or 0, model_config.logprobs_mode, rank)
+    _patch(runner, "_sample", functools.partial(_sample, runner))
+    _patch(runner, "propose_draft_token_ids", functools.partial(_propose_with_requests, runner))
+    _hook(runner, "_input_fits_in_drafter")
+    if drafts_by_das(config):
+        runner._input_fits_in_drafter = lambda *args: True
+
+
+def _sample(runner: Any, original: Callable[..., Any], logits: Any, spec_decode_metadata: Any) -> Any:
     batch = runner.input_batch
-    if settings.get("verifier", "keyed") == "keyed":
-        if not hasattr(runner, "das_sampler"):
-            from das.engine.sampler import KeyedSampler
-
-            config = runner.model_config
-            runner.das_sampler = KeyedSampler(config.seed or 0, config.logprobs_mode)
+    if runner.das_sampler is not None:
         # The per-request generators are not used. On the CPU vLLM would call their set_offset, which torch lacks there.
         batch.generators.clear()
         batch.update_async_output_token_ids()
         output = runner.das_sampler.sample(runner, logits, spec_decode_metadata)
     else:
-        output = original(runner, logits, spec_decode_metadata)
+        output = original(logits, spec_decode_metadata)
     num_drafted = np.zeros(batch.num_reqs, np.int64)
     if spec_decode_metadata is not None:
         num_drafted = np.asarray(spec_decode_metadata.num_draft_tokens, np.int64)
@@ -155,57 +192,57 @@ def _keyed_sample(original: Callable[..., Any], runner: Any, logits: Any, spec_d
     else:
         num_emitted = (output.sampled_token_ids != REJECTED).sum(dim=1).cpu().numpy()
     num_emitted[runner.discard_request_mask.np[: batch.num_reqs]] = 0  # unfinished prompts
-    meter(runner).record_pass(batch.req_ids, num_drafted, num_emitted)
+    runner.das_meter.record_pass(batch.req_ids, num_drafted, num_emitted)
     return output
 
 
-def _propose_with_requests(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
-    if das_settings(runner.vllm_config) is None:
-        return original(runner, *args, **kwargs)
+def _propose_with_requests(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     start = time.perf_counter()
     if hasattr(runner.drafter, "attach"):
         runner.drafter.attach(runner)
-    drafts = original(runner, *args, **kwargs)
-    meter(runner).draft_s += time.perf_counter() - start
+    drafts = original(*args, **kwargs)
+    runner.das_meter.draft_s += time.perf_counter() - start
     return drafts
 
 
-def _history_drafts_fit(original: Callable[..., Any], runner: Any, *args: Any) -> bool:
-    return _drafts_by_das(runner.speculative_config) or bool(original(runner, *args))
+def hook_attention(runner: Any) -> None:
+    """Let the attention of this model runner give a query the same bits, whatever else is in the pass (CPU)."""
+    from vllm.platforms import current_platform
 
-
-def _accept_sampling_params(original: Callable[..., Any], params: Any, speculative_config: Any) -> None:
-    # das/engine/sampler.py handles min_p and logit_bias row by row. Engines with vLLM's own drafters still refuse them.
-    if not _drafts_by_das(speculative_config):
-        original(params, speculative_config)
+    if not current_platform.is_cpu():
         return
-    from vllm.exceptions import VLLMValidationError
+    from vllm.v1.attention.backends import cpu_attn
 
-    # A refusal here fails one request only. The sampler could only stop the engine.
-    for name, instead in (("logprob_token_ids", "ask for logprobs=N"), ("thinking_token_budget", "leave it unset")):
-        if getattr(params, name, None) is not None:
-            raise VLLMValidationError(f"{name} cannot be combined with das drafts: {instead}")
+    # A copy of vLLM's method that reads this setting. vLLM's own would read the environment variable, which holds for
+    # every engine of the process. If a sequence's keys were split by load, sums would depend on the batch.
+    build = cpu_attn.CPUAttentionMetadataBuilder.build
+    own_globals = {**vars(cpu_attn), "envs": SimpleNamespace(VLLM_CPU_ATTN_SPLIT_KV=False)}
+    unsplit_build = FunctionType(build.__code__, own_globals, build.__name__, build.__defaults__, build.__closure__)
+    for groups in _hook(runner, "attn_groups"):
+        for group in groups:
+            for builder in group.metadata_builders:
+                if isinstance(builder, cpu_attn.CPUAttentionMetadataBuilder):
+                    builder.build = functools.partial(_attention_in_pieces, functools.partial(unsplit_build, builder))
 
 
-def _drafts_by_das(speculative_config: Any) -> bool:
-    return speculative_config is not None and str(speculative_config.model).startswith("das.")
+def _attention_in_pieces(
+    original: Callable[..., Any], common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any
+) -> Any:
+    return original(common_prefix_len, split_queries(common_attn_metadata), *args, **kwargs)
 
 
-def _all_logits_processors(original: Callable[..., Any], vllm_config: Any, device: Any, pin: bool, *rest: Any) -> Any:
-    if not _drafts_by_das(vllm_config.speculative_config) or any(rest):  # `rest`: pooling, custom processors
-        return original(vllm_config, device, pin, *rest)
-    from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
+def weights_under_load() -> AbstractContextManager[None]:
+    """Inside, linear layers that vLLM packs keep their weights, so that new ones can be loaded and packed (CPU)."""
+    from vllm.platforms import current_platform
 
-    return LogitsProcessors(build(vllm_config, device, pin) for build in BUILTIN_LOGITS_PROCESSORS)
+    if not current_platform.is_cpu():
+        return nullcontext()
+    from vllm.model_executor.layers import utils as linear_utils
+
+    return _replaced(linear_utils, "dispatch_cpu_unquantized_gemm", _packed_linear)
 
 
 def _packed_linear(original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
-    """Pack the weights for oneDNN as vLLM does, but keep them, so that new ones can be loaded and packed again."""
-    from vllm.config import get_current_vllm_config
-
-    if das_settings(get_current_vllm_config()) is None:
-        original(layer, remove_weight)
-        return
     layer.das_repack = functools.partial(_pack, original, layer)
     layer.das_repack()
 
@@ -216,20 +253,25 @@ def _pack(original: Callable[..., Any], layer: Any) -> None:
         layer.cpu_linear = double_single_rows(layer.cpu_linear)
 
 
-def _attention_in_pieces(
-    original: Callable[..., Any], builder: Any, common_prefix_len: int, common_attn_metadata: Any, *rest: Any, **kw: Any
-) -> Any:
-    if das_settings(builder.vllm_config) is not None:
-        common_attn_metadata = split_queries(common_attn_metadata)
-    return original(builder, common_prefix_len, common_attn_metadata, *rest, **kw)
-
-
 def repack_linear_layers(model: torch.nn.Module) -> None:
     """Pack the current weights of all linear layers again. The CPU needs this after every load_weights."""
     for module in model.modules():
         repack: Any = getattr(module, "das_repack", None)
         if repack is not None:
             repack()
+
+
+def hook_loading(model: Any, loaded: Callable[[], None]) -> None:
+    """Call `loaded` whenever weights are loaded into the model, by whatever way."""
+
+    def load_weights(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        loaded()
+        return original(*args, **kwargs)
+
+    _patch(model, "load_weights", load_weights)
+
+
+# ---- TRL ----
 
 
 @contextmanager

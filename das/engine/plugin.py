@@ -4,10 +4,10 @@ import warnings
 
 
 def register() -> None:
-    """Patch vLLM in this process. The patches do nothing in engines without `additional_config={"das": ...}`.
+    """Let this process's front end check the requests of engines of das. Other engines stay as they are.
 
-    With a version of vLLM that das does not support this only warns, so that other engines run as before. An engine
-    of das is refused later, by `patches.require_applied`.
+    With a version of vLLM that das does not support this only warns. An engine that asks for das is refused later, by
+    its worker (das/engine/worker.py).
     """
     from das.engine import patches
     from das.engine.versions import UnsupportedVersion

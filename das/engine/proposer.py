@@ -1,7 +1,7 @@
 """vLLM's custom proposer class: it gives the engine's tokens to the drafter and returns drafts within the budget."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 
 from das.arrays import load_arrays, save_arrays
-from das.budget import LiveRequest, TargetPass, make_budget
+from das.budget import DEFAULT_BUDGET, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.remaining import RemainingLength
 from das.draft_round import DraftRound
 from das.drafter import HistoryDrafter
-from das.engine import patches
+from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
 from das.engine.alarm import Alarm
+from das.engine.patches import WORKER, das_settings
+from das.engine.seeds import default_problem
+from das.engine.versions import NotInstalled
 
-# Keys of SamplingParams.extra_args: the request's problem id, and the most tokens a draft of it may have (0: none).
-PROBLEM_KEY = "das_problem"
-LIMIT_KEY = "das_limit"
+# Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
+# window of 16 ticks then holds 16 million tokens.
+TOKENS_PER_TICK = 2**20
 HISTORY, LEARNED = "history.npz", "learned.npz"  # files of a checkpoint
 
 
@@ -47,17 +50,18 @@ class _Finished:
 
 class DasProposer:
     """vLLM builds it from its VllmConfig. `additional_config["das"]` holds the `drafter` and `budget` settings, unless
-    the argument `settings` gives others.
+    the argument `settings` gives others. Raises NotInstalled in an engine without das's worker.
 
     The proposer maps vLLM's batch rows to requests; DraftRound does the drafting.
     """
 
     def __init__(self, vllm_config: Any, settings: Mapping[str, Any] | None = None):
-        patches.require_applied()
-        settings = settings or vllm_config.additional_config["das"]
+        if vllm_config.parallel_config.worker_cls != WORKER:
+            raise NotInstalled(f'das drafts in its own worker only: add worker_cls="{WORKER}" (--worker-cls)')
+        settings = das_settings(vllm_config) if settings is None else settings
         self.draft_round = DraftRound(
-            HistoryDrafter(**settings["drafter"]),
-            make_budget(settings["budget"]),
+            HistoryDrafter(**settings.get("drafter", {})),
+            make_budget(settings.get("budget", DEFAULT_BUDGET)),
             int(vllm_config.speculative_config.num_speculative_tokens),
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
@@ -71,6 +75,7 @@ class DasProposer:
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._pass_ended = 0.0
+        self._unannounced_tokens = 0  # response tokens of finished requests, of rollouts that nobody announced
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to load: the drafter is an index, not a network."""
@@ -176,12 +181,10 @@ class DasProposer:
         """
         self._end(list(self.live))
         self._decoding = set()  # the time until the next pass is training, not decoding
-        drafter, finished = self.draft_round.drafter, self._finished
-        lost = self._history_before + finished.tokens - drafter.history_tokens if drafter.window else 0
-        alarms = self.alarm.end_step(finished.passes, finished.num_drafted, finished.num_accepted, lost, judged)
+        alarms = self._judge(judged)
         self.draft_round.end_step(history_tick)
         report = {
-            "history_tokens": drafter.history_tokens,
+            "history_tokens": self.draft_round.drafter.history_tokens,
             "alarms": alarms,
             "calibration_error": self.calibration.error,
             "predicted_length": self._predicted_length,
@@ -190,6 +193,25 @@ class DasProposer:
         }
         self._clear_counts()  # for callers that never call begin_step
         return report
+
+    def end_unannounced_step(self) -> list[str]:
+        """A rollout that nobody announced is over: the weights are new, or it has gone on for long.
+
+        Requests may be live. The window counts response tokens instead of steps. Returns the alarms.
+        """
+        self._decoding = set()
+        self._unannounced_tokens += self._finished.tokens
+        alarms = self._judge(judged=True)
+        drafter = self.draft_round.drafter
+        self.draft_round.end_step(max(drafter.history_tick, self._unannounced_tokens // TOKENS_PER_TICK))
+        self._clear_counts()
+        return alarms
+
+    def _judge(self, judged: bool) -> list[str]:
+        """What the alarm says of the rollout that ends."""
+        drafter, finished = self.draft_round.drafter, self._finished
+        lost = self._history_before + finished.tokens - drafter.history_tokens if drafter.window else 0
+        return self.alarm.end_step(finished.passes, finished.num_drafted, finished.num_accepted, lost, judged)
 
     def save(self, folder: Path) -> None:
         """Write the history, the drafter's weights, and what was learned about lengths and probabilities. No request
@@ -219,11 +241,11 @@ class DasProposer:
         params = state.sampling_params
         extra = params.extra_args or {}
         limit = int(extra.get(LIMIT_KEY, self.draft_round.max_draft_tokens))
-        # A request without a problem id is its own problem: it drafts from its own text alone.
+        prompt: Sequence[int] = state.prompt_token_ids or ()  # a prompt of embeddings has no token ids
         request = LiveRequest(
             name=name,
-            problem=str(extra.get(PROBLEM_KEY, name)),
-            prompt=len(state.prompt_token_ids),
+            problem=extra[PROBLEM_KEY] if PROBLEM_KEY in extra else default_problem(prompt),
+            prompt=len(prompt),
             limit=limit,
             untracked=limit <= 0 and PROBLEM_KEY not in extra,
             max_tokens=params.max_tokens if params.max_tokens is not None else self.max_model_len,
@@ -233,11 +255,11 @@ class DasProposer:
         if request.untracked:
             return request
         # A preempted request keeps its entry; a request that decoded elsewhere before brings its text along.
-        self.draft_round.begin(request, state.prompt_token_ids, state.output_token_ids[:-1])
-        if request.problem != name:
-            self.alarm.begin(request.problem, state.prompt_token_ids)
-            expected = self.lengths.estimate(request.problem, 0).mean
-            self._predicted_length[name] = min(expected, float(request.max_tokens))
+        self.draft_round.begin(request, prompt, state.output_token_ids[:-1])
+        if PROBLEM_KEY in extra:
+            self.alarm.begin(request.problem, prompt)
+        expected = self.lengths.estimate(request.problem, 0).mean
+        self._predicted_length[name] = min(expected, float(request.max_tokens))
         return request
 
     def _end(self, names: Iterable[str]) -> None:
@@ -245,12 +267,9 @@ class DasProposer:
             request = self.live.pop(name)
             if request.untracked:
                 continue
-            # A request without a problem id (a weight check, another user's request) leaves no history.
-            keep = request.problem != name
-            self.draft_round.end(request, keep)
-            if keep:
-                self.lengths.observe(request.problem, request.generated)
-                self._finished.passes += request.passes
-                self._finished.num_drafted += request.num_drafted
-                self._finished.num_accepted += request.num_accepted
-                self._finished.tokens += request.generated
+            self.draft_round.end(request)
+            self.lengths.observe(request.problem, request.generated)
+            self._finished.passes += request.passes
+            self._finished.num_drafted += request.num_drafted
+            self._finished.num_accepted += request.num_accepted
+            self._finished.tokens += request.generated

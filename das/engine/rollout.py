@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from das.budget.schedule import LongestFirst
+from das.engine.admission import PROBLEM_KEY
 from das.engine.noise import splitmix64
-from das.engine.proposer import PROBLEM_KEY
 
 # Groups of responses by length, as quantiles of the rollout's lengths.
 CLASSES = {"short": (0.0, 0.5), "medium": (0.5, 0.8), "long": (0.8, 1.0)}

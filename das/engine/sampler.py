@@ -25,6 +25,7 @@ from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from das.engine.noise import REJECTED, keyed_argmax, keyed_verify
+from das.engine.seeds import DefaultSeeds
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -36,30 +37,15 @@ class UnsupportedSampling(ValueError):
     """A request uses a sampling feature that keyed sampling cannot combine with drafts."""
 
 
-def seed_or_default(seed: int | None, request_id: str, engine_seed: int) -> int:
-    """The seed that keys a request's noise: `seed`, or one derived from the engine's seed and the request's id.
-
-    vLLM's ids look like "17-a1b2c3d4", or "3_17-a1b2c3d4" for the fourth of n samples. Their random tail is cut off, so
-    that a request without a seed gets the same seed in every run. Returns a signed 64-bit integer.
-    """
-    if seed is not None:
-        return seed
-    repeatable_id = request_id.rsplit("-", 1)[0]
-    digest = 1469598103934665603  # FNV-1a, 64 bits
-    for byte in f"{engine_seed}/{repeatable_id}".encode():
-        digest = ((digest ^ byte) * 1099511628211) & 0xFFFFFFFFFFFFFFFF
-    return digest - (1 << 63)
-
-
 class KeyedSampler:
     """Replaces vLLM's sampler and rejection sampler in one model runner.
 
-    engine_seed: the engine's seed, for requests that have none. logprobs_mode: vLLM's option of that name, which says
-    whether raw or processed values are reported, and whether as log-probs or as logits.
+    engine_seed, engine_rank: of DefaultSeeds, for requests that bring no seed. logprobs_mode: vLLM's option of that
+    name, which says whether raw or processed values are reported, and whether as log-probs or as logits.
     """
 
-    def __init__(self, engine_seed: int, logprobs_mode: str):
-        self.engine_seed = engine_seed
+    def __init__(self, engine_seed: int, logprobs_mode: str, engine_rank: int = 0):
+        self.default_seeds = DefaultSeeds(engine_seed, engine_rank)
         self.logprobs_mode = logprobs_mode
         self._seeds: dict[str, int] = {}  # request id -> seed
         self._batch_ids: list[str] = []  # request ids in batch order, to which _batch_seeds belongs
@@ -115,7 +101,8 @@ class KeyedSampler:
                 if name in self._seeds:
                     seeds[name] = self._seeds[name]
                 elif state.sampling_params is not None:
-                    seeds[name] = seed_or_default(state.sampling_params.seed, name, self.engine_seed)
+                    seed = state.sampling_params.seed
+                    seeds[name] = self.default_seeds.draw(state.prompt_token_ids or ()) if seed is None else seed
             self._seeds, self._batch_ids = seeds, list(ids)
             self._batch_seeds = np.fromiter((seeds[name] for name in ids), np.int64, len(ids))
         return self._batch_seeds

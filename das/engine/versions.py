@@ -11,7 +11,7 @@ class UnsupportedVersion(RuntimeError):
 
 
 class NotInstalled(RuntimeError):
-    """An engine of das was asked for without `das.install()`."""
+    """An engine was asked for das, but lacks something that das needs. The message says what."""
 
 
 def installed(*names: str) -> str | None:

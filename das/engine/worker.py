@@ -1,28 +1,129 @@
-"""Methods that das adds to vLLM's worker (worker_extension_cls). `collective_rpc` calls them, in any process."""
+"""The worker of an engine of das: `worker_cls="das.engine.worker.DasWorker"`.
+
+It is the platform's own worker with the hooks of das/engine/patches.py on its objects, and with the methods that
+`collective_rpc` calls by name. `worker_extension_cls` stays free for others.
+"""
 
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
-from das.engine.meter import RolloutMeter
-from das.engine.patches import meter, repack_linear_layers, require_applied
-from das.engine.proposer import DasProposer
+from das.engine.versions import NotInstalled, require_vllm
+
+require_vllm()  # first, because another version may lack what is imported next
+
+from vllm.platforms import current_platform  # noqa: E402
+
+from das.engine import patches  # noqa: E402
+from das.engine.meter import RolloutMeter  # noqa: E402
+from das.engine.proposer import DasProposer  # noqa: E402
+
+# An engine whose caller announces no rollouts begins to count anew after this many passes, so that memory is bounded.
+MAX_PASSES = 2**14
 
 
-class DasWorker:
-    """vLLM mixes this class into its worker class. `self.model_runner` belongs to the worker."""
+def _platform_worker() -> Any:
+    if current_platform.is_cpu():
+        from vllm.v1.worker.cpu_worker import CPUWorker
+
+        return CPUWorker
+    from vllm.v1.worker.gpu_worker import Worker
+
+    return Worker
+
+
+PlatformWorker = _platform_worker()
+
+
+class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at run time
+    """The platform's worker, with keyed verification, and with drafts if the engine asks for them.
+
+    A rollout begins and ends by `das_begin_rollout` and `das_end_rollout`. Where nobody calls them, it ends when new
+    weights arrive, and after MAX_PASSES passes.
+    """
 
     model_runner: Any
 
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        patches.das_settings(self.vllm_config)  # refuses settings of another form before anything is built
+        if self.use_v2_model_runner:
+            raise NotInstalled(
+                "das needs vLLM's first model runner: call das.install() before the engine is built, or set "
+                "VLLM_USE_V2_MODEL_RUNNER=0 in its environment"
+            )
+        self._das_announced = False  # whether the caller announces rollouts
+        self._das_new_weights = False  # whether weights arrived since the last pass
+
+    # ---- what vLLM calls ----
+
+    def init_device(self) -> None:
+        """Build the model runner, and hook it."""
+        with patches.runner_under_construction(self.vllm_config):
+            super().init_device()
+        patches.hook_runner(self.model_runner)
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """Load the first weights."""
+        with patches.weights_under_load():
+            super().load_model(*args, **kwargs)
+        patches.hook_loading(self.model_runner.get_model(), self._note_new_weights)
+
+    def reload_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Load other weights from files or from an iterator."""
+        with patches.weights_under_load():
+            super().reload_weights(*args, **kwargs)
+        self._note_new_weights()
+
+    def update_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Receive a part of other weights from a trainer."""
+        with patches.weights_under_load():
+            super().update_weights(*args, **kwargs)
+        self._note_new_weights()
+
+    def initialize_from_config(self, *args: Any, **kwargs: Any) -> None:
+        """Make the KV cache, and with it what builds the attention's metadata."""
+        super().initialize_from_config(*args, **kwargs)
+        patches.hook_attention(self.model_runner)
+
+    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a pass."""
+        if self._das_new_weights:
+            self._take_new_weights()
+        elif not self._das_announced and len(self.model_runner.das_meter.step_time_s) >= MAX_PASSES:
+            self._end_unannounced_rollout()
+        return super().execute_model(*args, **kwargs)
+
+    def _note_new_weights(self) -> None:
+        self._das_new_weights = True
+
+    def _take_new_weights(self) -> None:
+        """The next pass is the first with new weights."""
+        self._das_new_weights = False
+        patches.repack_linear_layers(self.model_runner.get_model())
+        if self.model_runner.das_sampler is not None:
+            self.model_runner.das_sampler.default_seeds.new_weights()
+        if not self._das_announced:
+            self._end_unannounced_rollout()
+
+    def _end_unannounced_rollout(self) -> None:
+        self.model_runner.das_meter = RolloutMeter()
+        if self._das_proposer is not None:
+            for alarm in self._das_proposer.end_unannounced_step():
+                warnings.warn(f"speculation: {alarm}", RuntimeWarning, stacklevel=2)
+
     @property
     def _das_proposer(self) -> DasProposer | None:
-        """The engine's proposer if it is ours, None for stock engines and for vLLM's own drafters."""
+        """The engine's proposer if it is ours, None without drafts and for vLLM's own drafters."""
         drafter: Any = getattr(self.model_runner, "drafter", None)
         return drafter if isinstance(drafter, DasProposer) else None
 
+    # ---- what callers call through collective_rpc ----
+
     def das_begin_rollout(self, num_requests: int) -> None:
         """Start counting a new rollout of this many requests."""
-        require_applied()
+        self._das_announced = True
         self.model_runner.das_meter = RolloutMeter()
         if self._das_proposer is not None:
             self._das_proposer.begin_step(num_requests)
@@ -45,8 +146,8 @@ class DasWorker:
         judged: whether the alarm compares it with the rollouts before; False for an evaluation. Returns the meter's
         report and what the proposer adds to it.
         """
-        require_applied()
-        counts = meter(self.model_runner)
+        self._das_announced = True
+        counts: RolloutMeter = self.model_runner.das_meter
         additions: dict[str, Any] = {}
         if self._das_proposer is not None:
             start = time.perf_counter()
@@ -70,6 +171,7 @@ class DasWorker:
         if self._das_proposer is not None:
             self._das_proposer.load(Path(folder))
 
-    def das_repack(self) -> None:
-        """Make the linear layers use the weights that were just loaded (CPU)."""
-        repack_linear_layers(self.model_runner.model)
+    def das_use_new_weights(self) -> None:
+        """Do now what the next pass would do first: compute with the weights that were loaded since the last pass."""
+        if self._das_new_weights:
+            self._take_new_weights()

@@ -97,7 +97,7 @@ class SpeculativeGeneration(VLLMGeneration):
         """
         start = time.perf_counter()
         super().sync_weights()
-        self.llm.collective_rpc("das_repack")
+        self.llm.collective_rpc("das_use_new_weights")
         self.sync_error = logprob_difference(self.model, self._engine_generate, self.probe, self.step)
         require_synced(self.sync_error, self.llm.llm_engine.model_config.dtype, self.step)
         self.sync_s = time.perf_counter() - start

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from das.engine.admission import LIMIT_KEY
 from das.training.errors import WeightSyncError
 
 # Engine and trainer add the same numbers in different order. In float32 the largest difference in 50 steps was 3e-4;
@@ -20,7 +21,9 @@ def logprob_difference(model: Any, engine_generate: Callable[..., Any], probe: S
     """
     from vllm import SamplingParams
 
-    params = SamplingParams(temperature=1.0, max_tokens=PROBE_TOKENS, logprobs=0, seed=seed, detokenize=False)
+    params = SamplingParams(
+        temperature=1.0, max_tokens=PROBE_TOKENS, logprobs=0, seed=seed, detokenize=False, extra_args={LIMIT_KEY: 0}
+    )
     output = engine_generate([{"prompt_token_ids": list(probe)}], params, use_tqdm=False)[0].outputs[0]
     tokens = list(output.token_ids)
     engine_T = torch.tensor([entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True)])

@@ -159,9 +159,9 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
     with quiet_into(folder / f"{arm}.log"):
         from vllm import LLM, SamplingParams
 
+        from das.engine.admission import LIMIT_KEY
         from das.engine.build import build_engine
         from das.engine.install import install
-        from das.engine.proposer import LIMIT_KEY
 
         if arm in ("stock", "loaded"):
             arguments = {

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from das.engine.seeds import DefaultSeeds
+
 PROBLEMS = 6
 LIMITS = (0, 1, 2, 8, 32, 64)  # draft limits in tokens, from which each pass draws one for each request
 STOP_STRINGS = ("add", "1", "is ", "so", "e", "\n", "0 1")  # texts that occur in the tiny policy's random tokens
@@ -31,7 +33,7 @@ class Case:
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
-        from das.engine.proposer import PROBLEM_KEY
+        from das.engine.admission import PROBLEM_KEY
 
         # As in training, text is made only where stop strings need it.
         arguments = {"detokenize": "stop" in self.arguments, **self.arguments}
@@ -95,6 +97,11 @@ def cases(draw: st.DrawFn) -> Case:
 BATCHES = st.lists(cases(), min_size=1, max_size=20)
 
 
+def forget_occurrences(worker: Any) -> None:
+    """Let requests without a seed draw the same seeds once more. Without this, a repeated batch is new requests."""
+    worker.model_runner.das_sampler.default_seeds = DefaultSeeds(0)
+
+
 def answers(
     llm: Any, batch: list[Case], order: list[int] | None = None, history_tick: int = 0
 ) -> tuple[list[Any], int]:
@@ -103,10 +110,8 @@ def answers(
     order: the permutation in which the requests are handed to the engine. history_tick: the time at which the drafter's
     history receives the responses.
     """
-    from vllm.utils.counter import Counter
-
     order = list(range(len(batch))) if order is None else order
-    llm.request_counter = Counter()  # a request without a seed is keyed by its number, which must start at 0 again
+    llm.collective_rpc(forget_occurrences)
     texts = prompts()
     llm.collective_rpc("das_begin_rollout", args=(len(batch),))
     outputs = llm.generate(

@@ -135,7 +135,7 @@ def test_drafts_change_nothing_in_any_request(engines: Engines, baseline: Pool, 
 
 
 def permuted(batch: list[Case], order: random.Random) -> list[int]:
-    """A permutation of the requests that have a seed. A request without one is keyed by its place, and keeps it."""
+    """A permutation of the requests that have a seed. A request without one draws it in turn, and keeps its place."""
     seeded = [i for i, case in enumerate(batch) if case.arguments["seed"] is not None]
     places = dict(zip(seeded, order.sample(seeded, len(seeded)), strict=True))
     return [places.get(i, i) for i in range(len(batch))]

@@ -164,9 +164,7 @@ def _train_with_lost_weights(config: RunConfig, policy: str, folder: str) -> str
     from experiments.harness.train_arm import ArmRun, train_arm
 
     patches.apply()
-    import das.engine.worker
-
-    das.engine.worker.repack_linear_layers = lambda model: None  # the engine goes on with the old weights
+    patches.repack_linear_layers = lambda model: None  # the engine goes on with the old weights
     try:
         train_arm(ArmRun(config, policy, Path(folder), "test", Alone(lambda row: None)))
     except WeightSyncError as error:

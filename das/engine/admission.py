@@ -1,0 +1,32 @@
+"""What a request may ask of an engine of das. The front end refuses everything else."""
+
+from typing import Any
+
+# Keys of SamplingParams.extra_args (`vllm_xargs` over HTTP): the request's problem id, and the most tokens that a draft
+# of it may have (0: none).
+PROBLEM_KEY = "das_problem"
+LIMIT_KEY = "das_limit"
+MAX_PROBLEM_ID = 512  # characters; an id names a problem and is no place for its text
+MAX_LIMIT = 2**31 - 1
+# Features that the keyed sampler cannot combine with drafts. The sampler could only stop the engine.
+REFUSED = {"logprob_token_ids": "ask for logprobs=N", "thinking_token_budget": "leave it unset"}
+
+
+def admit(params: Any) -> None:
+    """Check a request's parameters. Raises VLLMValidationError in one line; vLLM's server answers it by HTTP 400."""
+    from vllm.exceptions import VLLMValidationError
+
+    for name, instead in REFUSED.items():
+        if getattr(params, name, None) is not None:
+            raise VLLMValidationError(f"{name} cannot be combined with an engine of das: {instead}")
+    extra = getattr(params, "extra_args", None) or {}
+    problem, limit = extra.get(PROBLEM_KEY, ""), extra.get(LIMIT_KEY, 0)
+    if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID:
+        kind = f"{len(problem)} characters" if isinstance(problem, str) else f"the {type(problem).__name__} {problem!r}"
+        raise VLLMValidationError(
+            f"{PROBLEM_KEY} must be a string of at most {MAX_PROBLEM_ID} characters, got {kind[:80]}"
+        )
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_LIMIT:
+        raise VLLMValidationError(
+            f"{LIMIT_KEY} must be a whole number of tokens in 0..{MAX_LIMIT}, got {str(limit)[:80]!r}"
+        )
