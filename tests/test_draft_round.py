@@ -13,6 +13,7 @@ from das.budget.latency_forms import Drafting
 from das.draft_round import DraftRound
 from das.drafter import Drafts, HistoryDrafter
 from das.engine import proposer
+from das.engine.patches import WORKER
 from das.replay.cluster import simulate_rollout
 from das.replay.text_engine import PROMPT, TextEngine
 from das.replay.times import Times
@@ -89,6 +90,7 @@ def make_proposer(budget: dict[str, Any]) -> proposer.DasProposer:
             additional_config={"das": {"drafter": {"min_prob": 0.02}, "budget": budget}},
             speculative_config=SimpleNamespace(num_speculative_tokens=make_budget(budget).max_draft_tokens),
             model_config=SimpleNamespace(max_model_len=10_000),
+            parallel_config=SimpleNamespace(worker_cls=WORKER),
         )
     )
 
@@ -146,7 +148,6 @@ def test_proposer_and_text_engine_draft_the_same(
 ) -> None:
     """On the same text and times, both make the same drafter and budget calls with the same answers, in order."""
     engine = TextEngine(TIMES, max_num_seqs, HistoryDrafter(min_prob=0.02), make_budget(BUDGETS[budget]), MAX_TOKENS)
-    monkeypatch.setattr(proposer.patches, "require_applied", lambda: None)  # no engine is built here
     real = make_proposer(BUDGETS[budget])
     simulated_calls, real_calls = record(engine.draft_round), record(real.draft_round)
     clock = SimpleNamespace(now=0.0)

@@ -8,12 +8,13 @@ share A / l, where each response is weighted by its length. For a given alpha, k
 a grid. The grid needs only two sums for each of its points, so a problem needs 1 kB however long it runs.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from das.budget.by_problem import ByProblem
 
 Array = NDArray[np.float64]
 
@@ -62,7 +63,7 @@ class AcceptanceModel:
         self._pooled = pooled
         self._own_forget, self._pool_forget = 1 - 1 / own_memory, 1 - 1 / pool_memory
         self._pool = _Sums()
-        self._problems: defaultdict[str, _Sums] = defaultdict(_Sums)
+        self._problems: ByProblem[_Sums] = ByProblem(_Sums)
 
     def observe(self, problem: str, length: int, num_drafted: int, num_accepted: int) -> None:
         """Learn from a finished response. A response without drafts is ignored."""

@@ -5,8 +5,10 @@ while running   Class = argmax_c  P(c | generated so far, Init)     P counted ov
 """
 
 import bisect
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from enum import IntEnum
+
+from das.budget.by_problem import ByProblem
 
 
 class LengthClass(IntEnum):
@@ -32,7 +34,7 @@ class LengthModel:
         if not 0 < medium < long:
             raise ValueError(f"length thresholds must satisfy 0 < medium < long, got medium={medium}, long={long}")
         self.medium, self.long = medium, long
-        self._problems: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=self.PROBLEM_MEMORY))
+        self._problems: ByProblem[deque[int]] = ByProblem(lambda: deque(maxlen=self.PROBLEM_MEMORY))
         self._finished: deque[tuple[LengthClass, int]] = deque(maxlen=memory)  # (class at start, final length)
         self._lengths: dict[LengthClass, list[int]] = {}
         self._current: dict[tuple[int, LengthClass], LengthClass] = {}  # answers of `current` until the next refit

@@ -5,7 +5,6 @@ counts and from the hazard of the pool of all problems, which counts for a few r
 (1 - hazard) up to bin j, is the share of responses that grow beyond bin j.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from das.arrays import pack_strings, unpack_strings
+from das.budget.by_problem import ByProblem
 
 Array = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ class RemainingLength:
         self._forget, self._pool_forget = 1 - 1 / memory, 1 - 1 / (32 * memory)
         bins = len(self._edges) - 1
         self._pool = np.zeros(bins)  # responses that ended in each bin
-        self._problems: defaultdict[str, Array] = defaultdict(lambda: np.zeros(bins))
+        self._problems: ByProblem[Array] = ByProblem(lambda: np.zeros(bins))
         self._survivals: dict[str, Array] = {}  # by problem; valid until the next observation
 
     def observe(self, problem: str, length: int) -> None:

@@ -5,6 +5,7 @@ joined the history. A drafter with a stale index or with wrong problem ids still
 Without an alarm only the rollout time would show it.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
@@ -13,7 +14,7 @@ COLLAPSE = 3.0  # acceptance collapsed if it is less than the usual one divided 
 USUAL = 8  # "usual" is the median of this many rollouts
 ENOUGH = 3  # with fewer rollouts there is no "usual"
 MIN_PASSES = 100  # a rollout with fewer target passes (summed over requests) is not judged
-MAX_PROMPTS = 2**18  # prompts to remember; when there are more, all are forgotten
+MAX_PROMPT_TOKENS = 2**24  # tokens of prompts to remember (64 MB); when there are more, all are forgotten
 MIN_ACCEPTED = 0.1  # if usually fewer tokens are accepted per pass, nothing can collapse
 
 
@@ -22,23 +23,28 @@ class Alarm:
 
     def __init__(self) -> None:
         self.usual: deque[tuple[float, float]] = deque(maxlen=USUAL)  # accepted per pass, accepted per drafted token
-        self._prompt_of: dict[str, list[int]] = {}  # the newest prompt of each problem, up to the last rollout
-        self._new_prompt_of: dict[str, list[int]] = {}  # the same, of the running rollout
+        self._prompt_of: dict[str, array[int]] = {}  # the newest prompt of each problem, up to the last rollout
+        self._new_prompt_of: dict[str, array[int]] = {}  # the same, of the running rollout
+        self._prompt_tokens = 0  # in both; a prompt's hash in `_problem_of` counts as one
         self._problem_of: dict[int, str] = {}  # the problem of each prompt, by the prompt's hash
         self._requests = self._other_prompt = self._other_problem = 0  # counts of the running rollout
 
     def begin(self, problem: str, prompt: Sequence[int]) -> None:
         """A request of a problem starts. prompt: token ids."""
-        if len(self._problem_of) > MAX_PROMPTS:
+        if self._prompt_tokens > MAX_PROMPT_TOKENS:
             self._prompt_of.clear()
+            self._new_prompt_of.clear()
             self._problem_of.clear()
-        now = list(prompt)
-        before = self._prompt_of.get(problem) or self._new_prompt_of.setdefault(problem, now)
+            self._prompt_tokens = 0
+        now = array("i", prompt)
+        before = self._prompt_of.get(problem) or self._new_prompt_of.get(problem, now)
         shared = min(len(before), len(now))
         self._requests += 1
         self._other_prompt += before[:shared] != now[:shared]  # a conversation's next turn repeats the turns before
+        self._prompt_tokens += len(now) - len(self._new_prompt_of.get(problem, ()))
         self._new_prompt_of[problem] = now
-        self._other_problem += self._problem_of.setdefault(hash(tuple(now)), problem) != problem
+        self._prompt_tokens += (key := hash(now.tobytes())) not in self._problem_of
+        self._other_problem += self._problem_of.setdefault(key, problem) != problem
 
     def end_step(
         self, passes: int, num_drafted: int, num_accepted: int, lost_tokens: int, judged: bool = True
@@ -79,6 +85,7 @@ class Alarm:
         """At most one line about the problem ids of the rollout that ended. Clears its counts."""
         requests, other_prompt, other_problem = self._requests, self._other_prompt, self._other_problem
         self._requests = self._other_prompt = self._other_problem = 0
+        self._prompt_tokens -= sum(len(self._prompt_of.get(problem, ())) for problem in self._new_prompt_of)
         self._prompt_of |= self._new_prompt_of
         self._new_prompt_of = {}
         if 2 * other_prompt > requests:

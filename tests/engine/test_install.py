@@ -1,75 +1,100 @@
-"""An engine of das without `das.install()` is refused in one line, whether vLLM found das's plug-in or not."""
+"""What an engine of das needs, and what it says, in one line, if that is missing."""
 
 import os
 import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import das
-from das.engine import environment, patches, plugin, versions
+from das.engine import patches, plugin, versions
 
 ROOT = Path(__file__).resolve().parents[2]
-FORGETFUL = """
+BUILD = """
 import os, sys
-from vllm import LLM
+from vllm import LLM, SamplingParams
 import das
-import das.engine.plugin
 
-def refusal(method):
+def build(**arguments):
+    return LLM(sys.argv[1], dtype="float32", enforce_eager=True, gpu_memory_utilization=0.1, max_model_len=64,
+               max_num_seqs=2, **arguments)
+
+def refusal(**arguments):
     try:
-        LLM(sys.argv[1], dtype="float32", enforce_eager=True, gpu_memory_utilization=0.1, max_model_len=64,
-            max_num_seqs=2, **das.engine_arguments(method)).collective_rpc("das_end_rollout", args=(1,))
+        build(**arguments)
     except RuntimeError as error:
         return f"{type(error).__name__}: {error}"
     return "not refused"
-
-before = dict(os.environ)
-das.engine_arguments()
-assert dict(os.environ) == before, "engine_arguments() changed the environment"
-print("RESULT", refusal("das"))
+"""
+ASKED_BY_HALF = """
+only_settings = das.engine_arguments("none") | {"worker_cls": "auto"}
+import das.engine.plugin
 das.engine.plugin.register()  # as vLLM does where das was installed with pip
-print("RESULT", refusal("das"))
-print("RESULT", refusal("none"))
+print("RESULT", refusal(**only_settings))
+print("RESULT", refusal(**das.engine_arguments() | {"worker_cls": "auto", "additional_config": {}}))
+"""
+NOTHING_PREPARED = """
+before = dict(os.environ)
+arguments = das.engine_arguments(budget={"name": "fixed", "tokens": 4})
+assert dict(os.environ) == before, "engine_arguments() changed the environment"
+llm = build(**arguments)
+params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+for _ in range(2):
+    llm.generate({"prompt_token_ids": [5, 6, 7]}, params, use_tqdm=False)
+report = llm.collective_rpc("das_end_rollout", args=(1,))[0]
+print("RESULT", report["passes"], report["history_tokens"])
 """
 
 
-def test_forgotten(tiny_policy: str) -> None:
-    names = ("VLLM_", "OMP_")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+def run_script(script: str, policy: str, **environment: str) -> list[str]:
+    """The lines after RESULT that `script` prints, in a process without das's plug-in and without its environment."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "OMP_"))}
     engine_here = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": ""}
     run = subprocess.run(
-        [sys.executable, "-c", FORGETFUL, tiny_policy], cwd=ROOT, env={**clean, **engine_here},
+        [sys.executable, "-c", BUILD + script, policy], cwd=ROOT, env={**clean, **engine_here, **environment},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-3000:]
-    unpatched, *without_environment = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
-    assert "vLLM is not patched in this process: call das.install() before the engine is built" in unpatched
-    assert len(without_environment) == 2
-    for line in without_environment:
-        assert line.startswith("RESULT NotInstalled: das.install() was not called: call it before the engine is built")
+    return [line.removeprefix("RESULT ") for line in run.stdout.splitlines() if line.startswith("RESULT")]
 
 
-def test_an_environment_set_by_the_user_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for `vllm serve`, where nobody can call das.install()."""
-    for name in environment.NEEDED:
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(versions.NotInstalled, match="VLLM_CPU_ATTN_SPLIT_KV=0 and VLLM_USE_V2_MODEL_RUNNER=0"):
-        environment.require_environment()
-    for name in environment.NEEDED:
-        monkeypatch.setenv(name, "0")
-    environment.require_environment()
+def test_an_engine_that_asks_by_half_is_refused(tiny_policy: str) -> None:
+    by_settings, by_drafter = run_script(ASKED_BY_HALF, tiny_policy)
+    assert by_settings.startswith("NotInstalled: additional_config asks for das, but worker_cls is")
+    assert 'das drafts in its own worker only: add worker_cls="das.engine.worker.DasWorker"' in by_drafter
 
 
-def test_install_patches_and_keeps_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_runner_that_has_no_hooks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On GPUs vLLM chooses its second model runner for an engine without drafts, unless das.install() was called."""
+    from das.engine import worker
+
+    def build(worker: Any, vllm_config: Any) -> None:
+        worker.vllm_config, worker.use_v2_model_runner = vllm_config, True
+
+    monkeypatch.setattr(worker.PlatformWorker, "__init__", build)
+    with pytest.raises(versions.NotInstalled, match="needs vLLM's first model runner"):
+        worker.DasWorker(SimpleNamespace(additional_config={}))
+    with pytest.raises(ValueError, match=r'additional_config\["das"\] must be'):
+        worker.DasWorker(SimpleNamespace(additional_config={"das": {"drafters": {}}}))
+
+
+def test_an_engine_needs_neither_install_nor_plugin_nor_announcements(tiny_policy: str) -> None:
+    (line,) = run_script(NOTHING_PREPARED, tiny_policy)
+    passes, history_tokens = map(int, line.split())
+    assert history_tokens == 80
+    assert passes < 70, "the second response, equal to the first, was not drafted"
+
+
+def test_install_keeps_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "INFO")
-    monkeypatch.delenv("VLLM_CPU_ATTN_SPLIT_KV", raising=False)
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
     das.install()
-    assert os.environ["VLLM_CPU_ATTN_SPLIT_KV"] == "0"
+    assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
     assert os.environ["VLLM_LOGGING_LEVEL"] == "INFO"
-    patches.require_applied()
 
 
 def test_the_plugin_leaves_other_engines_alone_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,8 +105,10 @@ def test_the_plugin_leaves_other_engines_alone_with_other_versions(monkeypatch: 
         warnings.simplefilter("always")
         plugin.register()
     assert "das is not available in this process: vllm 0.9.9: das supports" in str(caught[0].message)
+    assert not patches._applied
+    monkeypatch.delitem(sys.modules, "das.engine.worker", raising=False)
     with pytest.raises(versions.UnsupportedVersion, match=r"vllm 0\.9\.9"):
-        patches.require_applied()
+        __import__("das.engine.worker")
 
 
 def test_vllm_alone_is_enough_for_engines(monkeypatch: pytest.MonkeyPatch) -> None:

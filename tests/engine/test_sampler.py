@@ -1,17 +1,13 @@
 """The sampler against vLLM's own, in cases that generated batches rarely reach; and the model runner that it needs."""
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from vllm import SamplingParams
-from vllm.config import VllmConfig
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.sampler import Sampler
 
-from das.engine import patches
 from das.engine.plain_batch import plain_runner
 from das.engine.sampler import KeyedSampler
 
@@ -42,14 +38,3 @@ def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:
     assert double is not None
     assert torch.equal(single.logprobs[0], double.logprobs[0])
     assert single.logprobs[0].min() > -math.inf
-
-
-def test_keyed_engines_never_use_the_model_runner_that_is_not_patched(monkeypatch: pytest.MonkeyPatch) -> None:
-    # On GPUs vLLM 0.32 would use its second model runner for engines without drafts.
-    patches.apply()
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
-    uses_v2_runner = VllmConfig.use_v2_model_runner.fget
-    attention = SimpleNamespace(hisparse_config=None)
-    assert uses_v2_runner is not None
-    assert uses_v2_runner(SimpleNamespace(additional_config={"das": {}}, attention_config=attention)) is False
-    assert uses_v2_runner(SimpleNamespace(additional_config={}, attention_config=attention)) is True

@@ -1,0 +1,109 @@
+"""Engines that did not ask for das: their classes, their tokens and their worker extension stay as vLLM has them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+# What apply() replaces (das/engine/patches.py names the reason); nothing else may differ.
+DORMANT = "vllm.v1.engine.input_processor.InputProcessor.__init__"
+SCRIPT = """
+import builtins, inspect, json, sys, types
+mode, policy = sys.argv[1:]
+if mode == "no-trl":
+    class Absent:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] == "trl":
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    sys.meta_path.insert(0, Absent())
+from vllm import LLM, SamplingParams
+
+class Extension:
+    def colleague(self):
+        return type(self).__mro__[1].__name__
+
+sys.modules["extension_of_others"] = types.ModuleType("extension_of_others")
+sys.modules["extension_of_others"].Extension = Extension
+
+def build(**arguments):
+    return LLM(policy, dtype="float32", enforce_eager=True, gpu_memory_utilization=0.1, max_model_len=128,
+               max_num_seqs=4, seed=3, worker_extension_cls="extension_of_others.Extension", **arguments)
+
+def tokens(llm):
+    params = [SamplingParams(temperature=1.0, max_tokens=40, ignore_eos=True, seed=seed) for seed in (1, None, 2, None)]
+    outputs = llm.generate([{"prompt_token_ids": [5 + i, 6, 7]} for i in range(4)], params, use_tqdm=False)
+    assert llm.collective_rpc("colleague")
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+def where(value):
+    value = getattr(value, "fget", value)
+    value = getattr(value, "__func__", value)
+    if isinstance(value, types.FunctionType):
+        return f"{value.__module__}.{value.__qualname__} {value.__code__.co_filename}:{value.__code__.co_firstlineno}"
+    return type(value).__name__ + (f" {value!r}" if isinstance(value, (bool, int, str, type(None))) else "")
+
+def attributes():
+    found = {}
+    for module_name, module in sorted(sys.modules.items()):
+        if module_name.split(".")[0] != "vllm" or not isinstance(module, types.ModuleType):
+            continue
+        for name, value in list(vars(module).items()):
+            if isinstance(value, types.FunctionType):
+                found[f"{module_name}.{name}"] = where(value)
+            if inspect.isclass(value) and value.__module__ == module_name:
+                for attribute, held in vars(value).items():
+                    if callable(held) or isinstance(held, (property, classmethod, staticmethod)):
+                        found[f"{module_name}.{name}.{attribute}"] = where(held)
+    return found
+
+if mode == "beside-das":
+    import das
+    das.install()
+    llm = build(**das.engine_arguments())
+    keyed = tokens(llm)
+    import gc
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+    llm.llm_engine.engine_core.shutdown()
+    del llm
+    cleanup_dist_env_and_memory()
+    gc.collect()
+elif mode != "without-das":
+    import das.engine.plugin
+    das.engine.plugin.register()  # as vLLM does in every process of an environment that has das
+stock = build()
+print("RESULT" + json.dumps({"tokens": tokens(stock), "attributes": attributes(),
+                             "bases": [base.__name__ for base in type(stock).__mro__]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tiny_policy: str) -> dict[str, Any]:
+    """What a stock engine is and says in a process without das, and in processes that have it."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "OMP_"))}
+    shared = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": ""}
+    results = {}
+    for mode in ("without-das", "not-asked", "no-trl", "beside-das"):
+        run = subprocess.run(
+            [sys.executable, "-c", SCRIPT, mode, tiny_policy], cwd=ROOT,
+            env={**clean, **shared, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr[-3000:]
+        (line,) = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
+        results[mode] = json.loads(line.removeprefix("RESULT"))
+    return results
+
+
+@pytest.mark.parametrize("mode", ["not-asked", "no-trl", "beside-das"])
+def test_a_stock_engine_is_as_it_was(results: dict[str, Any], mode: str) -> None:
+    before, now = results["without-das"], results[mode]
+    assert now["tokens"] == before["tokens"]
+    common = before["attributes"].keys() & now["attributes"].keys()
+    assert len(common) > 5000
+    assert [name for name in sorted(common) if before["attributes"][name] != now["attributes"][name]] == [DORMANT]

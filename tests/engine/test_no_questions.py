@@ -1,0 +1,100 @@
+"""Engines whose callers bring neither seeds nor problem ids and announce no rollouts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Engines
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
+
+from das.engine import worker as das_worker
+
+PROMPTS = [[5, 6, 7], [5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [30, 31, 32, 33]]
+
+
+def generate(llm: Any, **arguments: Any) -> list[list[int]]:
+    params = SamplingParams(**{"temperature": 0.6, "max_tokens": 60, "ignore_eos": True, **arguments})
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], params, use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def load_same_weights(worker: Any) -> None:
+    """As a trainer does it: straight into the model, and nobody is told."""
+    model = worker.model_runner.get_model()
+    weights = [(name, tensor.clone()) for name, tensor in model.named_parameters() if name == "model.norm.weight"]
+    assert weights
+    model.load_weights(weights)
+
+
+def history(worker: Any) -> tuple[int, int, int]:
+    """Tokens in the drafter's history, its tick, and the passes that the meter has counted."""
+    runner = worker.model_runner
+    drafter = runner.drafter.draft_round.drafter
+    return drafter.history_tokens, drafter.history_tick, len(runner.das_meter.step_time_s)
+
+
+def sequence(engines: Engines, policy: str, method: str) -> list[list[list[int]]]:
+    """What an engine answers before and after its cache is reset, an abort, and new weights."""
+    llm = engines.build(policy, method=method, budget={"name": "fixed", "tokens": 8})
+    answers = [generate(llm)]
+    llm.reset_prefix_cache()
+    answers.append(generate(llm))
+    llm.llm_engine.add_request("aborted", {"prompt_token_ids": PROMPTS[0]}, SamplingParams(max_tokens=50))
+    llm.llm_engine.step()
+    llm.llm_engine.abort_request(["aborted"])
+    answers.append(generate(llm))
+    llm.collective_rpc(load_same_weights)
+    answers.append(generate(llm))
+    answers.append(generate(llm, temperature=0.0))
+    answers.append(generate(llm, temperature=0.0))
+    return answers
+
+
+def test_drafts_change_nothing_and_no_two_answers_are_equal(engines: Engines, tiny_policy: str) -> None:
+    without = sequence(engines, tiny_policy, "none")
+    drafted = sequence(engines, tiny_policy, "das")
+    assert drafted == without
+    sampled = [(tuple(PROMPTS[i]), tuple(tokens)) for answer in drafted[:4] for i, tokens in enumerate(answer)]
+    assert len(set(sampled)) == len(sampled), "two requests drew the same noise"
+    history_tokens, tick, passes = engines.llm.collective_rpc(history)[0]
+    assert history_tokens == 5 * 6 * 60 + 1  # the last batch joins with the next pass; the aborted request had a token
+    assert tick == 0
+    assert passes < 3 * 60, "greedy answers that repeat were not drafted, or new weights did not end the rollout"
+
+
+def test_counts_stay_bounded(engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody announces a rollout and no weights arrive."""
+    monkeypatch.setattr(das_worker, "MAX_PASSES", 50)
+    monkeypatch.setattr("das.engine.proposer.TOKENS_PER_TICK", 500)
+    llm = engines.build(tiny_policy, method="das", drafter={"window": 2})
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        prompts = [{"prompt_token_ids": rng.integers(5, 200, 4).tolist()} for _ in range(6)]
+        llm.generate(prompts, SamplingParams(max_tokens=60, ignore_eos=True), use_tqdm=False)
+        history_tokens, _, passes = llm.collective_rpc(history)[0]
+        assert passes <= 50
+        assert history_tokens <= 2 * 500 + 2 * 6 * 60
+        proposer = llm.collective_rpc(lambda worker: worker.model_runner.drafter)[0]
+        assert len(proposer._measured_s) <= 50
+    assert llm.collective_rpc(history)[0][1] >= 5
+
+
+def test_requests_that_ask_for_nonsense_are_refused_and_the_engine_lives(engines: Engines, tiny_policy: str) -> None:
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"extra_args": {"das_limit": -1}}, "das_limit must be a whole number of tokens in 0..2147483647, got '-1'"),
+        ({"extra_args": {"das_limit": 2**40}}, "das_limit must be"),
+        ({"extra_args": {"das_limit": "4"}}, "das_limit must be"),
+        ({"extra_args": {"das_limit": True}}, "das_limit must be"),
+        ({"extra_args": {"das_problem": 7}}, "das_problem must be a string of at most 512 characters, got the int 7"),
+        ({"extra_args": {"das_problem": "p" * 10_000}}, "got 10000 characters"),
+        ({"logprob_token_ids": [1]}, "ask for logprobs=N"),
+    ]
+    for method in ("none", "das"):
+        llm = engines.build(tiny_policy, method=method)
+        for arguments, words in bad:
+            with pytest.raises(VLLMValidationError) as error:
+                generate(llm, **arguments)
+            assert words in str(error.value)
+            assert "\n" not in str(error.value)
+        assert len(generate(llm, max_tokens=2, min_p=0.1, logit_bias={5: 1.0})) == len(PROMPTS)
