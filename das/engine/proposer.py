@@ -21,8 +21,8 @@ from das.engine.seeds import default_problem
 from das.engine.versions import NotInstalled
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
-# window of 16 ticks then holds 16 million tokens.
-TOKENS_PER_TICK = 2**20
+# window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/soak.py).
+TOKENS_PER_TICK = 2**19
 HISTORY, LEARNED = "history.npz", "learned.npz"  # files of a checkpoint
 
 

@@ -41,7 +41,7 @@ def speculate(
     same tokens, rewards, losses and weights without drafts. A row's problem is its `problem_id` or, if it has none, its
     prompt. TRL's logs get das/rollout_s, das/tokens_per_pass, das/drafted, das/accepted and das/draft_share.
 
-    It calls `das.install()`, which patches vLLM, sets environment variables and torch's number of threads
+    It calls `das.install()`, which sets environment variables and torch's number of threads
     (OMP_NUM_THREADS, or 1). They stay after "off".
 
     method: what drafts: das | ngram | suffix | none; or off.

@@ -1,0 +1,38 @@
+"""Seconds of tests/engine/soak.py: what an engine holds stays within bounds, though nobody announces a rollout."""
+
+import multiprocessing
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def _soak(policy: str) -> list[dict[str, float]]:
+    import soak
+    from conftest import Engines
+
+    soak.lower_the_bounds()
+    llm = Engines().build(policy, method="das", drafter={"window": 4}, budget={"name": "marginal"})
+    return list(soak.soak(llm, 40))
+
+
+def test_nothing_grows(tiny_policy: str) -> None:
+    import soak
+
+    with multiprocessing.get_context("spawn").Pool(1) as pool:  # because the bounds are lowered for the process
+        rows: Any = pool.apply(_soak, (tiny_policy,))
+    most = {name: max(row[name] for row in rows) for name in rows[0]}
+    response = soak.LIVE * 120  # the longest rollout of a round
+    assert most["history_tick"] > 4, "the window was never full: the test proves nothing"
+    assert most["weight_version"] >= 1
+    # The tick moves when a rollout ends, which MAX_PASSES passes of up to 9 tokens for each request may delay.
+    assert most["history_tokens"] <= 4 * soak.TOKENS_PER_TICK + 2 * soak.MAX_PASSES * soak.LIVE * 9 + response
+    assert most["prompts"] <= soak.MAX_PROMPTS
+    assert most["lengths"] <= soak.MAX_PROBLEMS
+    assert most["passes"] <= 2 * soak.MAX_PASSES
+    assert most["seeds"] <= 2 * soak.LIVE
+    half = len(rows) // 2
+    later = [row["index_kib"] for row in rows[half:]]
+    assert max(later) <= 1.3 * float(np.median(later)), "the index grows though the history does not"
