@@ -1,0 +1,224 @@
+"""What das relies on in vLLM, as data: every name that it replaces, calls or reads, with the parameters it expects.
+
+What das does with them stands in das/engine/patches.py, worker.py and sampler.py. das/engine/hook_check.py compares the
+list with the sources of a vLLM.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A name in a module of vLLM.
+
+    name: dotted, such as Class.method or Class.attribute. parameters: the first ones of a function, behind which none
+    may be required; None if the name is no function, or if its parameters do not matter.
+    """
+
+    module: str
+    name: str
+    why: str
+    parameters: tuple[str, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+def _hooks(module: str, why: str, *names: str) -> tuple[Hook, ...]:
+    """Hooks of one module. A name may bring its parameters: "Class.method(self, first)"."""
+    found = []
+    for name in names:
+        dotted, _, rest = name.partition("(")
+        parameters = tuple(part.strip() for part in rest.rstrip(")").split(",") if part.strip()) if rest else None
+        found.append(Hook(f"vllm.{module}", dotted, why, parameters))
+    return tuple(found)
+
+
+HOOKS = (
+    # The front end.
+    *_hooks(
+        "v1.engine.input_processor",
+        "refuses requests that the sampler cannot answer, accepts min_p and logit_bias with drafts",
+        "InputProcessor.__init__(self, vllm_config)",
+        "InputProcessor._validate_params(self, params, supported_tasks)",
+        "InputProcessor.speculative_config",
+    ),
+    *_hooks("exceptions", "how a request is refused", "VLLMValidationError.__init__(self, message)"),
+    *_hooks(
+        "sampling_params",
+        "what a request asks for",
+        "SamplingParams.seed",
+        "SamplingParams.extra_args",
+        "SamplingParams.max_tokens",
+        "SamplingParams.stop_token_ids",
+        "SamplingParams.all_stop_token_ids",
+        "SamplingParams.ignore_eos",
+        "SamplingParams.allowed_token_ids",
+        "SamplingParams.logprob_token_ids",
+        "SamplingParams.thinking_token_budget",
+    ),
+    # The engine's configuration.
+    *_hooks("config.parallel", "engines ask for das by their worker class", "ParallelConfig.worker_cls"),
+    *_hooks("config.parallel", "part of the seed of a request without one", "ParallelConfig.data_parallel_rank"),
+    *_hooks("config.vllm", "the settings of das", "VllmConfig.additional_config"),
+    *_hooks("config.vllm", "the second model runner has a sampler of its own", "VllmConfig.use_v2_model_runner"),
+    # The worker.
+    *_hooks(
+        "v1.worker.gpu_worker",
+        "the worker that das subclasses (GPU)",
+        "Worker.init_device(self)",
+        "Worker.use_v2_model_runner",
+    ),
+    *_hooks("v1.worker.cpu_worker", "the worker that das subclasses (CPU)", "CPUWorker.init_device(self)"),
+    *_hooks("v1.worker.gpu_worker", "attention is hooked when the KV cache is made", "Worker.initialize_from_config"),
+    *_hooks("v1.worker.gpu_worker", "a pass begins", "Worker.execute_model"),
+    *_hooks(
+        "v1.worker.gpu_worker",
+        "new weights arrive",
+        "Worker.load_model",
+        "Worker.reload_weights",
+        "Worker.update_weights",
+    ),
+    # The model runner.
+    *_hooks(
+        "v1.worker.gpu_model_runner",
+        "verification by keyed noise",
+        "GPUModelRunner._sample(self, logits, spec_decode_metadata)",
+        "GPUModelRunner.input_batch",
+        "GPUModelRunner.requests",
+        "GPUModelRunner.discard_request_mask",
+        "GPUModelRunner.vllm_config",
+        "GPUModelRunner.model_config",
+    ),
+    *_hooks(
+        "v1.worker.gpu_model_runner",
+        "drafting with request ids",
+        "GPUModelRunner.propose_draft_token_ids",
+        "GPUModelRunner.drafter",
+        "create_custom_proposer",
+    ),
+    *_hooks(
+        "v1.worker.gpu_model_runner",
+        "drafts near max_model_len",
+        "GPUModelRunner._input_fits_in_drafter(self, common_attn_metadata)",
+    ),
+    *_hooks(
+        "v1.worker.gpu_model_runner",
+        "min_p and logit_bias with drafts",
+        "build_logitsprocs(vllm_config, device, is_pin_memory, is_pooling_model, custom_logitsprocs)",
+    ),
+    *_hooks("v1.worker.gpu_model_runner", "where the attention's builders are", "GPUModelRunner.attn_groups"),
+    *_hooks("v1.worker.gpu_model_runner", "the model whose weights are replaced", "GPUModelRunner.get_model(self)"),
+    *_hooks("v1.worker.utils", "where the attention's builders are", "AttentionGroup.metadata_builders"),
+    # The batch, as the sampler reads it.
+    *_hooks(
+        "v1.worker.gpu_input_batch",
+        "the requests of a pass",
+        "InputBatch.req_ids",
+        "InputBatch.num_reqs",
+        "InputBatch.generators",
+        "InputBatch.sampling_metadata",
+        "InputBatch.temperature_cpu",
+        "InputBatch.num_tokens_no_spec",
+        "InputBatch.num_prompt_tokens",
+        "InputBatch.update_async_output_token_ids(self)",
+        "CachedRequestState.prompt_token_ids",
+        "CachedRequestState.output_token_ids",
+        "CachedRequestState.sampling_params",
+    ),
+    *_hooks(
+        "v1.sample.metadata",
+        "the sampling parameters of a pass",
+        *(
+            f"SamplingMetadata.{name}"
+            for name in (
+                "all_greedy",
+                "all_random",
+                "top_p",
+                "top_k",
+                "max_num_logprobs",
+                "logprob_token_ids",
+                "no_penalties",
+                "prompt_token_ids",
+                "frequency_penalties",
+                "presence_penalties",
+                "repetition_penalties",
+                "output_token_ids",
+                "allowed_token_ids_mask",
+                "bad_words_token_ids",
+                "logitsprocs",
+                "thinking_budget_state_holder",
+            )
+        ),
+    ),
+    *_hooks(
+        "v1.spec_decode.metadata",
+        "the drafted tokens of a pass",
+        "SpecDecodeMetadata.draft_token_ids",
+        "SpecDecodeMetadata.num_draft_tokens",
+    ),
+    *_hooks(
+        "v1.outputs",
+        "what the sampler returns",
+        "SamplerOutput.sampled_token_ids",
+        "SamplerOutput.logprobs_tensors",
+        "LogprobsTensors.logprob_token_ids",
+        "LogprobsTensors.logprobs",
+        "LogprobsTensors.selected_token_ranks",
+    ),
+    *_hooks(
+        "v1.sample.logits_processor",
+        "the processors of min_p, min_tokens and logit_bias",
+        "BUILTIN_LOGITS_PROCESSORS",
+        "LogitsProcessors",
+    ),
+    *_hooks(
+        "v1.sample.logits_processor.builtin",
+        "their state, row by row",
+        "MinPLogitsProcessor.min_p",
+        "MinPLogitsProcessor.min_p_count",
+        "LogitBiasLogitsProcessor.biases",
+        "MinTokensLogitsProcessor.min_toks",
+    ),
+    *_hooks(
+        "v1.sample.ops.topk_topp_sampler",
+        "top-k and top-p by sorting",
+        "apply_top_k_top_p_pytorch(logits, k, p)",
+    ),
+    *_hooks(
+        "v1.sample.ops.penalties",
+        "penalties",
+        "apply_all_penalties(logits, prompt_token_ids, presence_penalties, frequency_penalties, repetition_penalties,"
+        " output_token_ids)",
+    ),
+    *_hooks(
+        "v1.sample.ops.bad_words", "bad words", "apply_bad_words(logits, bad_words_token_ids, past_tokens_ids)"
+    ),
+    # The CPU's kernels.
+    *_hooks(
+        "model_executor.layers.utils",
+        "packed weights that can be packed again (CPU)",
+        "dispatch_cpu_unquantized_gemm(layer, remove_weight)",
+    ),
+    *_hooks(
+        "v1.attention.backends.cpu_attn",
+        "attention whose bits do not depend on the batch (CPU)",
+        "CPUAttentionMetadataBuilder.build(self, common_prefix_len, common_attn_metadata, fast_build)",
+        "envs",
+    ),
+    *_hooks(
+        "v1.attention.backend",
+        "queries in pieces (CPU)",
+        *(
+            f"CommonAttentionMetadata.{name}"
+            for name in (
+                "num_reqs",
+                "max_query_len",
+                "query_start_loc",
+                "seq_lens",
+                "block_table_tensor",
+                "causal",
+            )
+        ),
+    ),
+)
