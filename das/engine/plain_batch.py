@@ -3,6 +3,7 @@
 Tests and benchmarks use it to run the verifier on logits of any shape.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -32,7 +33,10 @@ def plain_runner(parameters: Sequence[SamplingParams], vocab: int, device: str =
     torch_device = torch.device(device)
     config: Any = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=num_requests))
     processors = LogitsProcessors(build(config, torch_device, False) for build in BUILTIN_LOGITS_PROCESSORS)
-    batch = InputBatch(num_requests, 64, 64, torch_device, vocab, [16], [4], logitsprocs=processors)
+    blocks = {"block_sizes": [16], "max_num_blocks_per_req": [4]}
+    if "kernel_block_sizes" in inspect.signature(InputBatch).parameters:  # vLLM up to 0.27
+        blocks["kernel_block_sizes"] = [16]
+    batch = InputBatch(num_requests, 64, 64, torch_device, vocab, logitsprocs=processors, **blocks)
     requests = {}
     for i, params in enumerate(parameters):
         generator = None if params.seed is None else torch.Generator(torch_device).manual_seed(params.seed)

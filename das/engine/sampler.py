@@ -50,6 +50,8 @@ class KeyedSampler:
         self._seeds: dict[str, int] = {}  # request id -> seed
         self._batch_ids: list[str] = []  # request ids in batch order, to which _batch_seeds belongs
         self._batch_seeds = np.empty(0, np.int64)
+        self._masked_ids: list[str] = []  # request ids in batch order, to which _forbidden belongs
+        self._forbidden = torch.empty(0, dtype=torch.bool)
 
     def sample(
         self, runner: "GPUModelRunner", logits: torch.Tensor, drafts: SpecDecodeMetadata | None
@@ -69,7 +71,7 @@ class KeyedSampler:
         logits = logits.to(torch.float32)
         wants_logprobs = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
         raw = logits.clone() if wants_logprobs and self.logprobs_mode.startswith("raw") else None
-        rows = _Rows(metadata, num_requests, layout)
+        rows = _Rows(metadata, num_requests, layout, self._forbidden_tokens(runner, logits))
         logits = rows.apply_before_temperature(logits)
         temperature = batch.temperature_cpu[:num_requests]
         greedy = None if metadata.all_random else temperature < GREEDY_BELOW
@@ -106,6 +108,25 @@ class KeyedSampler:
             self._seeds, self._batch_ids = seeds, list(ids)
             self._batch_seeds = np.fromiter((seeds[name] for name in ids), np.int64, len(ids))
         return self._batch_seeds
+
+    def _forbidden_tokens(self, runner: "GPUModelRunner", logits: torch.Tensor) -> torch.Tensor | None:
+        """The tokens that allowed_token_ids forbid each request, bool [requests, vocab]; None if they forbid nothing.
+
+        vLLM's metadata has such a mask too. Up to vLLM 0.27 its rows may hold what a request that left was forbidden,
+        so that tokens depend on the batch. Here it is made from the requests, anew only when the batch has changed.
+        """
+        batch = runner.input_batch
+        if batch.sampling_metadata.allowed_token_ids_mask is None:
+            return None
+        if self._masked_ids != batch.req_ids:
+            forbidden = torch.zeros(batch.num_reqs, logits.shape[-1], dtype=torch.bool)
+            for row, name in enumerate(batch.req_ids):
+                params = runner.requests[name].sampling_params
+                if params is not None and params.allowed_token_ids:
+                    forbidden[row] = True
+                    forbidden[row, params.allowed_token_ids] = False
+            self._forbidden, self._masked_ids = forbidden.to(logits.device), list(batch.req_ids)
+        return self._forbidden
 
     def _logprobs(
         self, metadata: SamplingMetadata, values: torch.Tensor, emitted: torch.Tensor, layout: "_Layout | None"
@@ -192,12 +213,16 @@ class _Rows:
     """Applies each request's sampling parameters to all of its rows.
 
     To a row, the drafted tokens before it count as generated output. layout: None in a pass without drafts.
+    forbidden: tokens that requests must not emit, bool [requests, vocab]; None if there are none.
     """
 
-    def __init__(self, metadata: SamplingMetadata, num_requests: int, layout: _Layout | None):
+    def __init__(
+        self, metadata: SamplingMetadata, num_requests: int, layout: _Layout | None, forbidden: torch.Tensor | None
+    ):
         self.metadata = metadata
         self.num_requests = num_requests
         self.layout = layout
+        self.forbidden = forbidden
 
     @functools.cached_property
     def owner(self) -> Sequence[int]:
@@ -226,9 +251,8 @@ class _Rows:
         holder = metadata.thinking_budget_state_holder
         if holder is not None and holder.has_tracked_requests():
             raise UnsupportedSampling("a thinking token budget cannot be combined with keyed sampling: leave it unset")
-        if metadata.allowed_token_ids_mask is not None:
-            mask = metadata.allowed_token_ids_mask[: self.num_requests]
-            logits.masked_fill_(self._expand(mask), float("-inf"))
+        if self.forbidden is not None:
+            logits.masked_fill_(self._expand(self.forbidden), float("-inf"))
         if metadata.bad_words_token_ids:
             words = {
                 row: metadata.bad_words_token_ids[request]

@@ -113,7 +113,7 @@ def ngram_in_its_own_process(policy: str) -> tuple[Any, Any, int, str]:
     refusal = ""
     try:
         llm.generate([{"prompt_token_ids": PROMPTS[0]}], SamplingParams(min_p=0.1), use_tqdm=False)
-    except VLLMValidationError as error:
+    except (ValueError, VLLMValidationError) as error:  # up to vLLM 0.26 the former
         refusal = str(error)
     return *results, refusal
 
