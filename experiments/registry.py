@@ -253,6 +253,13 @@ TASKS = {
         ),
         # Robustness.
         Task(
+            "compatibility",
+            "experiments.tasks.compatibility",
+            "compare what das relies on with the sources of many versions of vLLM; write docs/compatibility.md",
+            "task=compatibility",
+            ("task.wheels=[]", "task.page={made}/compatibility.md"),  # the installed vLLM alone: no download
+        ),
+        Task(
             "kill_test",
             "experiments.tasks.kill_test",
             "kill runs at random points and check that they resume bit for bit",

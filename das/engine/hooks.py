@@ -191,9 +191,7 @@ HOOKS = (
         "apply_all_penalties(logits, prompt_token_ids, presence_penalties, frequency_penalties, repetition_penalties,"
         " output_token_ids)",
     ),
-    *_hooks(
-        "v1.sample.ops.bad_words", "bad words", "apply_bad_words(logits, bad_words_token_ids, past_tokens_ids)"
-    ),
+    *_hooks("v1.sample.ops.bad_words", "bad words", "apply_bad_words(logits, bad_words_token_ids, past_tokens_ids)"),
     # The CPU's kernels.
     *_hooks(
         "model_executor.layers.utils",

