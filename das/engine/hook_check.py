@@ -119,7 +119,7 @@ def _signature(node: ast.AST) -> str:
 
 def _elsewhere(sources: Sources, name: str) -> str:
     """Where a name that is not in its module is defined, or that it is nowhere."""
-    first, _, attribute = name.partition(".")
+    first = name.partition(".")[0]
     definition = re.compile(rf"^(?:class|def) {first}\b|^{first}\b.*=", re.MULTILINE)
     for module, text in sources.items():
         if definition.search(text) and _definitions(ast.parse(text), name):

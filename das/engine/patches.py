@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from das.engine import hook_check
 from das.engine.admission import admit
 from das.engine.cpu_invariance import INPUTS, double_single_rows, split_queries
 from das.engine.meter import RolloutMeter
@@ -63,6 +64,12 @@ def apply() -> None:
 
     _patch(InputProcessor, "__init__", _build_front_end)
     _applied = True
+
+
+def missing_hooks() -> list[str]:
+    """A line for every name that das relies on and the installed vLLM lacks or has changed. Does not import vLLM."""
+    differences = hook_check.differences(hook_check.installed_sources())
+    return [f"{hook} ({hook.why}): {instead}" for hook, instead in differences.items()]
 
 
 def _patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:

