@@ -40,7 +40,7 @@ def test_allowed_tokens_of_a_request_that_left_forbid_nothing() -> None:
     logits[:, 5] = 50.0
     assert sampler.sample(runner, logits.clone(), None).sampled_token_ids.tolist() == [[3], [3], [3]]
     batch.remove_request("0-plain")
-    batch.condense([0])
+    batch.condense()
     runner.requests["new"] = replace(runner.requests.pop("0-plain"), req_id="new", sampling_params=SamplingParams())
     batch.add_request(runner.requests["new"])
     batch.refresh_metadata()
