@@ -3,7 +3,9 @@
 from importlib.metadata import PackageNotFoundError, version
 
 # The tests of sample identity passed with these (docs/compatibility.md). 0.32.0 is what make run installs.
-VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1", "0.24.0")
+VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1")
+# Versions in which those tests could not run, and why.
+UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"}
 TRL = ("1.16.0",)
 
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from das.engine.hook_check import differences, installed_sources, wheel_sources
 from das.engine.hooks import HOOKS, Hook
-from das.engine.versions import VLLM, installed
+from das.engine.versions import UNTESTED, VLLM, installed
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 
@@ -24,7 +24,7 @@ reads (`das/engine/hooks.py`), with its parameters, with the sources of each ver
 
 - **tested**: the tests of sample identity (`tests/engine/test_sample_identity.py`) passed on the CPU build of this
   version. das runs with these versions only.
-- **hooks found, not run**: all names are there. das refuses the version until its tests have passed there.
+- **hooks found, not run**: all names are there. das refuses the version until these tests have passed there.
 - **refused**: names are missing or have other parameters.
 
 TRL is needed only for training: 1.16.0. How a version is added: [contributing](../CONTRIBUTING.md).
@@ -51,7 +51,9 @@ def verdict(version: str, found: dict[Hook, str]) -> str:
     """What das makes of a version in which the hooks of `found` differ."""
     if found:
         return "refused"
-    return "tested" if version in VLLM else "hooks found, not run"
+    if version in VLLM:
+        return "tested"
+    return f"hooks found, not run: {UNTESTED[version]}" if version in UNTESTED else "hooks found, not run"
 
 
 def page(columns: dict[str, dict[Hook, str]]) -> str:
