@@ -317,3 +317,12 @@ def unpatch_trainer() -> None:
 
     while _trainer_originals:
         setattr(GRPOTrainer, *_trainer_originals.popitem())
+
+
+def missing_hooks() -> list[str]:
+    """What this vLLM lacks of all that das hooks into, a line each; empty when das can run with it."""
+    try:
+        apply()
+    except UnsupportedVersion as error:
+        return [str(error)]
+    return []
