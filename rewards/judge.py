@@ -208,11 +208,16 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outco
     request = {"source": job["source"], "entry": job["entry"], "stdin": None}
     child = Child(server, time.monotonic(), 0.0, limits)
     calls = 0
+    failure = ""  # kept here too, because tests with a bare `except:` swallow Failed
 
     def candidate(*arguments: Any, **keywords: Any) -> Any:
-        nonlocal calls
-        child.send(values.encode([arguments, keywords]))
-        value = child.receive()
+        nonlocal calls, failure
+        try:
+            child.send(values.encode([arguments, keywords]))
+            value = child.receive()
+        except Failed as error:
+            failure = str(error)
+            raise
         calls += 1
         return value
 
@@ -233,6 +238,7 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outco
         reason = f"wrong kind of answer: {type(error).__name__}"
     finally:
         cpu_s = child.close()
+    reason = reason or failure
     if not reason and not calls:
         reason = "the tests never called it"
     if not reason and cpu_s > limits.cpu_s:  # it answered everything before the fork server noticed

@@ -20,7 +20,7 @@ _INFINITE = re.compile(r"[+-]?\\infty")
 
 def may_be_equal(answer: str, gold: str) -> bool:
     """Whether the notation of two answers, as LaTeX without a box, allows that they are equal."""
-    answer, gold = _SPACING.sub("", answer), _SPACING.sub("", gold)
+    answer, gold = (_SPACING.sub("", text).replace("{\\infty}", "\\infty") for text in (answer, gold))
     if _bases(answer) != _bases(gold):
         return False
     if (_is_set(answer) and _is_tuple(gold)) or (_is_tuple(answer) and _is_set(gold)):
@@ -30,7 +30,7 @@ def may_be_equal(answer: str, gold: str) -> bool:
 
 def _bases(text: str) -> set[str]:
     """The bases of the numerals in a text, without base ten, which is the base of numerals that name none."""
-    subscripts = {braced or single for braced, single in _NUMERAL.findall(text)}
+    subscripts = {(braced or single).strip("()") for braced, single in _NUMERAL.findall(text)}
     return {_BASES.get(subscript, subscript) for subscript in subscripts} - {"10"}
 
 

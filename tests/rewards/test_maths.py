@@ -76,6 +76,10 @@ def workers() -> Iterator[MathsReward]:
         ("\\boxed{-2\\infty}", "-\\infty", 0.0),
         ("\\boxed{+\\infty}", "\\infty", 1.0),
         ("\\boxed{x = \\infty}", "\\infty", 1.0),
+        ("\\boxed{{\\infty}}", "\\infty", 1.0),
+        ("\\boxed{2{\\infty}}", "\\infty", 0.0),
+        ("\\boxed{11_{(2)}}", "11_2", 1.0),
+        ("\\boxed{11_{(3)}}", "11_2", 0.0),
         ("\\boxed{-\\infty}", "\\infty", 0.0),
     ],
 )

