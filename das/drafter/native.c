@@ -348,7 +348,7 @@ int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *li
         HOLD_EXCLUSIVE(d);
         rc = propose(d, n, handles, limits, floors, stride, tokens, probs, counts);
     }
-    for (int64_t r = 0, end = 0; !rc && packed && r < n; end += counts[r++]) {
+    for (int64_t r = 0, end = 0; !rc && packed && stride && r < n; end += counts[r++]) {
         memmove(tokens + end, tokens + r * stride, sizeof *tokens * (size_t)counts[r]);
         memmove(probs + end, probs + r * stride, sizeof *probs * (size_t)counts[r]);
     }

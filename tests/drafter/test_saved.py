@@ -1,4 +1,4 @@
-"""A history file that is damaged, inconsistent or made by hand is refused in one line, and the drafter stays as it was."""
+"""A damaged or inconsistent history file is refused in one line, and the drafter stays as it was."""
 
 from collections.abc import Callable
 from pathlib import Path
