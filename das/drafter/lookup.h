@@ -20,7 +20,8 @@ typedef struct {
 typedef struct Trace {
     int32_t n;
     int32_t claimed;                 /* 1 while a call drafts: two calls must not write one trace at the same time */
-    int32_t drafted[TRACE];
+    int32_t drafted[POSITIONS];
+    double probs[POSITIONS];         /* corrected */
     Mixed mixed[TRACE];
     int32_t stride;
     Candidate cand[];                /* [TRACE + 1][stride]; the last row serves all later tokens */

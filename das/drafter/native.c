@@ -81,8 +81,10 @@ int64_t das_seq_new(Drafter *d, int32_t store, int drafts) {
 /* Learns from what the last draft predicted and what was emitted, then forgets the draft. */
 static void learn_from(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
     for (int32_t i = 0; i < t->n && i < n; i++) {
-        learn(&d->w, t->cand + (size_t)i * (size_t)t->stride, &t->mixed[i], toks[i]);
-        if (t->drafted[i] != toks[i]) break;
+        int accepted = t->drafted[i] == toks[i];
+        if (i < TRACE) learn(&d->w, t->cand + (size_t)i * (size_t)t->stride, &t->mixed[i], toks[i]);
+        learn_late(&d->w, i, t->probs[i], accepted);
+        if (!accepted) break;
     }
     t->n = 0;
 }
@@ -264,14 +266,16 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     mix(&d->w, w->cand, w->n_cand, m, singles);
     int b = likeliest(m);
     int32_t tok = m->best[b];
-    if (j < TRACE) {
+    double p = corrected(&d->w, j, m->p[b]);
+    if (j < POSITIONS) {
         w->t->drafted[j] = tok;
+        w->t->probs[j] = p;
         w->t->n = (int32_t)j + 1;
     }
-    w->reach *= m->p[b];
+    w->reach *= p;
     if (w->reach < w->floor) { w->done = 1; return; }
     *token = w->ctx[w->len++] = tok;
-    *prob = m->p[b];
+    *prob = p;
     Candidate *next = j < TRACE ? w->cand + w->t->stride : w->cand;   /* traced candidates must not be overwritten */
     w->n_cand = follow(d, w->own.s, w->shared.s, w->cand, w->n_cand, tok, next);
     w->cand = next;

@@ -13,7 +13,7 @@ import numpy as np
 from das.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
 from das.drafter import native
 from das.drafter.checks import MAX_TICK
-from das.drafter.prior import SIZES
+from das.drafter.prior import PRIOR, SIZES
 
 _KIND = "drafter history 2"
 
@@ -112,9 +112,12 @@ def _problems(arrays: dict[str, np.ndarray]) -> list[str]:
 def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
     """The learned weights. Values far outside what can be learned would spread NaN, so they are refused."""
     weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
+    num_mix, num_late = math.prod(SIZES["mix"]), math.prod(SIZES["late"])
+    if len(weights) == len(native.prior_weights()) - num_late:  # saved before there were corrections by position
+        weights = np.insert(weights, -num_mix, PRIOR["late"])
     if weights.shape != native.prior_weights().shape:
         raise ValueError("weights of another version of the drafter")
-    factors, mix = np.split(weights, [len(weights) - math.prod(SIZES["mix"])])
+    factors, mix = np.split(weights, [-num_mix])
     if not ((factors >= 1e-30) & (factors <= 1e30)).all() or not (np.abs(mix) <= 1e6).all():  # NaN is neither
         raise ValueError("its weights are NaN or out of range")
     return weights

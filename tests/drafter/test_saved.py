@@ -150,3 +150,15 @@ def test_ticks_before_zero_come_back(tmp_path: Path) -> None:
     again = HistoryDrafter()
     again.load(path)
     assert again.history_tokens == warm.history_tokens == 300
+
+
+def test_a_history_without_corrections_by_position_loads(tmp_path: Path) -> None:
+    """Earlier versions did not learn them."""
+    path = tmp_path / "history.npz"
+    arrays = saved(path)
+    weights = arrays["weights"]
+    late = len(weights) - 16 * 29 + np.arange(-16, 0)  # they lie before the mixing weights, prior.SIZES["mix"]
+    np.savez(path, **{**arrays, "weights": np.delete(weights, late)})  # type: ignore[arg-type]
+    drafter = HistoryDrafter()
+    drafter.load(path)
+    assert np.array_equal(drafter.weights(), HistoryDrafter().weights())
