@@ -45,6 +45,14 @@ def file_path(value: Any, name: str) -> Path:
         raise ValueError(f"{name} must be a path, got {value!r:.100}") from None
 
 
+def size(values: Any) -> int | None:
+    """How many values there are; None if it is not a list of any kind."""
+    try:
+        return len(values)
+    except TypeError:
+        return None
+
+
 def limits(values: Sequence[int]) -> tuple[array[int], int]:
     """Limits of drafts as int64, and the highest of them."""
     try:

@@ -155,7 +155,7 @@ class HistoryDrafter:
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
         """Like `observe` for many requests, in order, in one native call. After a ValueError nothing is stored."""
         live = self._live(requests)
-        if not isinstance(tokens, Sequence | np.ndarray) or len(live) != len(tokens):
+        if checks.size(tokens) != len(live):
             raise ValueError(f"tokens must be {len(live)} token lists, one for each request")
         flat, offsets = array("i"), array("q", [0])
         for new in tokens:

@@ -247,6 +247,7 @@ static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int fir
     Seq *q = &x->seqs[seq];
     Store *s = &x->stores[q->store];
     if (q->len + n > INT32_MAX) return TOO_LONG;
+    const int skip_own = x->skip_own;
     int32_t context[2 * MAX_ORDER];                    /* the last tokens; moved to its start when it is full */
     int64_t available = tail(s, q, MAX_ORDER, context);
     for (int64_t i = 0; i < n; i++) {
@@ -261,7 +262,7 @@ static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int fir
             uint32_t *slot = find(s, o, h[o], context + available);
             s->tables[o].used += *slot == NONE;
             s->links[pos].next[o] = *slot;
-            if (x->skip_own)
+            if (skip_own)
                 s->others[pos].next[o] = *slot != NONE && seq_at(s, *slot) == seq ? s->others[*slot].next[o] : *slot;
             *slot = pos;
         }

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 import das.native  # noqa: E402
 from das.arrays import pack_strings  # noqa: E402
-from das.drafter import HistoryDrafter  # noqa: E402
+from das.drafter import HistoryDrafter, native  # noqa: E402
 
 LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so"}
 FLAGS = {
@@ -224,11 +224,11 @@ def damage(rng: np.random.Generator, arrays: dict[str, np.ndarray]) -> dict[str,
             with np.errstate(all="ignore"):
                 array.reshape(-1)[at] = np.array(value).astype(array.dtype)
             arrays[name] = array
-        elif kind == 4:
+        elif kind == 4 and array.dtype.kind in "iuf":
             arrays[name] = array.astype(rng.choice(["<i8", ">i8", "<f8", ">f4", "<u2", "|b1", "<c16", "<U5"]))
         elif kind == 5:
             arrays[name] = array.view(array.dtype.newbyteorder("S"))
-        elif kind == 6:
+        elif kind == 6 and array.size:
             arrays[name] = np.concatenate([array.reshape(-1)] * 2)
         else:
             texts: list[object] = [["p"], "p", [1], [None], {"p": 1}, 7, ["p"] * 6, [["p"]] * 6, ["\ud800"] * 6]
@@ -324,6 +324,7 @@ def main(mode: str, amount: str, sanitizer: str = "") -> int:
         return subprocess.run([*command, sys.executable, __file__, mode, amount, sanitizer], env=environment).returncode
     if sanitizer:
         das.native.FLAGS = (*das.native.FLAGS, *FLAGS[sanitizer], "-g")
+    native.lib()  # the build does not count
     start = time.monotonic()
     {"threads": lambda: run_threads(float(amount)), "files": lambda: run_files(int(amount))}[mode]()
     print(f"{mode} {amount} {sanitizer}: nothing found in {time.monotonic() - start:.0f} s", flush=True)
