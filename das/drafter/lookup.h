@@ -17,13 +17,13 @@ typedef struct {
     double min_prob;                 /* a draft ends before its cumulative probability falls below this */
 } Config;
 
+typedef struct { double prob; int32_t tok; } Drafted;  /* side by side: learning reads few cache lines */
+
 typedef struct Trace {
-    int32_t n;
+    int32_t n, stride;
     int32_t claimed;                 /* 1 while a call drafts: two calls must not write one trace at the same time */
-    int32_t drafted[POSITIONS];
-    double probs[POSITIONS];         /* corrected */
+    Drafted drafted[POSITIONS];      /* with corrected probabilities */
     Mixed mixed[TRACE];
-    int32_t stride;
     Candidate cand[];                /* [TRACE + 1][stride]; the last row serves all later tokens */
 } Trace;
 

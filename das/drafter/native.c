@@ -81,9 +81,9 @@ int64_t das_seq_new(Drafter *d, int32_t store, int drafts) {
 /* Learns from what the last draft predicted and what was emitted, then forgets the draft. */
 static void learn_from(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
     for (int32_t i = 0; i < t->n && i < n; i++) {
-        int accepted = t->drafted[i] == toks[i];
+        int accepted = t->drafted[i].tok == toks[i];
         if (i < TRACE) learn(&d->w, t->cand + (size_t)i * (size_t)t->stride, &t->mixed[i], toks[i]);
-        learn_late(&d->w, i, t->probs[i], accepted);
+        learn_late(&d->w, i, t->drafted[i].prob, accepted);
         if (!accepted) break;
     }
     t->n = 0;
@@ -268,8 +268,7 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     int32_t tok = m->best[b];
     double p = corrected(&d->w, j, m->p[b]);
     if (j < POSITIONS) {
-        w->t->drafted[j] = tok;
-        w->t->probs[j] = p;
+        w->t->drafted[j] = (Drafted){p, tok};
         w->t->n = (int32_t)j + 1;
     }
     w->reach *= p;
