@@ -111,7 +111,8 @@ def _problems(arrays: dict[str, np.ndarray]) -> list[str]:
 
 def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
     """The learned weights. Values far outside what can be learned would spread NaN, so they are refused."""
-    weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
+    with np.errstate(invalid="ignore"):  # NaN is refused below
+        weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
     num_mix, num_late = math.prod(SIZES["mix"]), math.prod(SIZES["late"])
     if len(weights) == len(native.prior_weights()) - num_late:  # saved before there were corrections by position
         weights = np.insert(weights, -num_mix, PRIOR["late"])
