@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -47,11 +45,13 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
     """Read what `save_arrays` wrote. Raises ValueError for another file, or if its entry "kind" is not `kind`."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, EOFError, BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path}: not a readable .npz file ({error})") from None
+    with open(path, "rb") as stream:  # an OSError from here says what is wrong with the path
+        try:
+            with np.load(stream, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        except Exception as error:  # NumPy and zipfile raise a dozen kinds for damaged files
+            reason = " ".join(f"{error or type(error).__name__}".split())
+            raise ValueError(f"{path}: not a readable .npz file ({reason:.200})") from None
     if "kind" not in arrays or str(arrays["kind"]) != kind:
         raise ValueError(f"{path}: does not hold a {kind}")
     return arrays

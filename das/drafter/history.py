@@ -22,12 +22,12 @@ from typing import Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from das.arrays import token_array
-from das.drafter import native
+from das.drafter import checks, native
 from das.drafter.constants import CROSS_PROBLEM_CANDIDATES, FALLBACK_VISITS, MAX_MATCH, PROMPT_CONTEXT, VISITS
 from das.drafter.draft import Draft, Drafts
 from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.saved import SavedHistory, SavedText, read_history
-from das.drafter.texts import LivePrompt, Request, SharedTexts, Store, append_tokens
+from das.drafter.texts import LivePrompt, Request, SharedTexts, Store
 
 __all__ = ["HistoryDrafter"]
 
@@ -67,7 +67,7 @@ class HistoryDrafter:
     Thread-safe: threads may draft for different requests at the same time. All other calls take turns and wait until
     running drafts are done. Native calls release the GIL.
 
-    Raises ValueError for an option outside its range and for a `warm` file that holds no history.
+    Every method raises ValueError, in one line, for an argument of a wrong type or value, and then has changed nothing.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class HistoryDrafter:
         self._lib = native.lib()
         self._config = native.Config(
             max_match=MAX_MATCH,
-            max_candidates=max_candidates,
+            max_candidates=int(max_candidates),
             fallback_visits=FALLBACK_VISITS,
             exclude_own=scope == "problem",
             cross_problem_candidates=CROSS_PROBLEM_CANDIDATES if self.cross_problem_tokens else 0,
@@ -100,7 +100,8 @@ class HistoryDrafter:
         self._core = self._lib.das_new(self._config)
         if not self._core:
             raise MemoryError("history drafter: out of memory")
-        weakref.finalize(self, self._lib.das_free, self._core)
+        # Not at exit: a daemon thread may still draft then, and the process returns all memory anyway.
+        weakref.finalize(self, self._lib.das_free, self._core).atexit = False
         self._restart(native.prior_weights())
         if warm is not None:
             self.load(Path(warm), restart=True)
@@ -121,6 +122,8 @@ class HistoryDrafter:
 
         Raises ValueError if the request is live already, and for token ids outside 0..2**31-1.
         """
+        checks.text(request, "request")
+        checks.text(problem, "problem")
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
         tokens = token_array(prompt)
@@ -140,11 +143,9 @@ class HistoryDrafter:
         Raises ValueError if the request is not live, and for token ids outside 0..2**31-1.
         """
         with self._lock:
-            live = self._requests.get(request)
-            if live is None:
-                raise _not_live(request)
+            live = self._one(request)
             flat = array("i")
-            append_tokens(tokens, flat)
+            checks.append_tokens(tokens, flat)
             count = len(flat)
             native.check(self._lib.das_extend(self._core, live.handle, flat.buffer_info()[0], count, 1))
             live.length += count
@@ -153,14 +154,14 @@ class HistoryDrafter:
     @_locked
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
         """Like `observe` for many requests, in order, in one native call. After a ValueError nothing is stored."""
-        if len(requests) != len(tokens):
-            raise ValueError(f"{len(requests)} requests but {len(tokens)} token lists")
         live = self._live(requests)
+        if checks.size(tokens) != len(live):
+            raise ValueError(f"tokens must be {len(live)} token lists, one for each request")
         flat, offsets = array("i"), array("q", [0])
         for new in tokens:
-            append_tokens(new, flat)
+            checks.append_tokens(new, flat)
             offsets.append(len(flat))
-        handles = array("i", [r.handle for r in live])
+        handles = array("q", [r.handle for r in live])
         addresses = [a.buffer_info()[0] for a in (handles, offsets, flat)]
         native.check(self._lib.das_append(self._core, len(live), *addresses))
         for r, start, stop in zip(live, offsets, offsets[1:], strict=False):
@@ -173,9 +174,9 @@ class HistoryDrafter:
         """Draft at most limits[i] tokens for each request, in one native call.
 
         floors: a draft ends before the probability that all of it is accepted falls below floors[i] or `min_prob`,
-        whichever is higher. Raises ValueError for a request that is not live and for a negative limit.
+        whichever is higher. Raises ValueError for a request that is not live or named twice.
         """
-        tokens, probs, counts = self._draft(requests, limits, floors, packed=True)
+        tokens, probs, counts, _ = self._draft(requests, limits, floors, packed=True)
         ends = list(accumulate(counts, initial=0))
         flat_tokens, flat_probs = tokens[: ends[-1]].tolist(), probs[: ends[-1]].tolist()
         return [Draft(flat_tokens[start:end], flat_probs[start:end]) for start, end in pairwise(ends)]
@@ -184,8 +185,8 @@ class HistoryDrafter:
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """Like `propose`, but returns arrays."""
-        tokens, probs, counts = self._draft(requests, limits, floors, packed=False)
-        shape = len(requests), max(limits, default=0)
+        tokens, probs, counts, stride = self._draft(requests, limits, floors, packed=False)
+        shape = len(counts), stride
         return Drafts(
             np.frombuffer(tokens, np.int32).reshape(shape),
             np.frombuffer(probs, np.float64).reshape(shape),
@@ -194,36 +195,40 @@ class HistoryDrafter:
 
     def _draft(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None, packed: bool
-    ) -> tuple[array[int], array[float], array[int]]:
-        """Drafted tokens, their probabilities, and the number of tokens of each row.
+    ) -> tuple[array[int], array[float], array[int], int]:
+        """Drafted tokens, their probabilities, the number of tokens of each row, and the highest limit.
 
         Rows are as long as the highest limit, or follow each other without gaps if packed.
         """
-        n, stride = len(requests), max(limits, default=0)
-        if len(limits) != n or (floors is not None and len(floors) != n):
-            raise ValueError(
-                f"{n} requests but {len(limits)} limits" + ("" if floors is None else f", {len(floors)} floors")
-            )
-        if min(limits, default=0) < 0:
-            raise ValueError(f"limits must be >= 0, got {min(limits)}")
-        handles, limit_array = array("i", [r.handle for r in self._live(requests)]), array("q", limits)
-        floor_array = None if floors is None else array("d", floors)
-        tokens, probs, counts = array("i", bytes(4 * n * stride)), array("d", bytes(8 * n * stride)), array("q", limits)
-        native.check(
-            self._lib.das_propose(
-                self._core,
-                n,
-                handles.buffer_info()[0],
-                limit_array.buffer_info()[0],
-                None if floor_array is None else floor_array.buffer_info()[0],
-                stride,
-                packed,
-                tokens.buffer_info()[0],
-                probs.buffer_info()[0],
-                counts.buffer_info()[0],
-            )
+        limit_array, stride = checks.limits(limits)
+        handles = array("q", [r.handle for r in self._live(requests)])
+        floor_array = None if floors is None else checks.floors(floors)
+        n = len(handles)
+        if len(limit_array) != n or (floor_array is not None and len(floor_array) != n):
+            given = "" if floor_array is None else f", {len(floor_array)} floors"
+            raise ValueError(f"{n} requests but {len(limit_array)} limits{given}")
+        tokens, probs, counts = (
+            array("i", bytes(4 * n * stride)),
+            array("d", bytes(8 * n * stride)),
+            array("q", bytes(8 * n)),
         )
-        return tokens, probs, counts
+        code = self._lib.das_propose(
+            self._core,
+            n,
+            handles.buffer_info()[0],
+            limit_array.buffer_info()[0],
+            None if floor_array is None else floor_array.buffer_info()[0],
+            stride,
+            packed,
+            tokens.buffer_info()[0],
+            probs.buffer_info()[0],
+            counts.buffer_info()[0],
+        )
+        if code == native.BUSY:
+            twice = next(r for i, r in enumerate(requests) if r in requests[:i])
+            raise ValueError(f"request {twice!r} is named twice: name each request once")
+        native.check(code)
+        return tokens, probs, counts, stride
 
     @_locked
     def end(self, request: str, keep: bool = True) -> None:
@@ -231,7 +236,7 @@ class HistoryDrafter:
 
         Raises ValueError if the request is not live.
         """
-        (live,) = self._live([request])
+        live = self._one(request)
         del self._requests[request]
         self._live_tokens -= live.length
         store = self._stores[live.store_key]
@@ -254,6 +259,7 @@ class HistoryDrafter:
 
         Raises ValueError for a tick before the current one.
         """
+        history_tick = checks.whole_number(history_tick, "history_tick", 0, checks.MAX_TICK)
         if history_tick < self.history_tick:
             raise ValueError(f"history_tick cannot go back from {self.history_tick} to {history_tick}")
         self.history_tick = history_tick
@@ -267,6 +273,7 @@ class HistoryDrafter:
     @_locked
     def save(self, path: Path) -> None:
         """Write history, history tick and learned weights as .npz, atomically. Live requests are not saved."""
+        path = checks.file_path(path, "path")
         texts = []
         for tick in sorted(self._history):
             for finished in self._history[tick]:
@@ -280,11 +287,11 @@ class HistoryDrafter:
         """Replace history, history tick and weights by saved ones. Texts outside the window are left out.
 
         restart: ticks start at 0 again, for a new run that starts with an old history. Raises ValueError while requests
-        are live, and for a file that holds no history.
+        are live, and for a file that holds no history or a damaged one.
         """
         if self._requests:
             raise ValueError(f"cannot load while {len(self._requests)} requests are live")
-        saved = read_history(path)
+        saved = read_history(checks.file_path(path, "path"))
         self._restart(saved.weights)
         shift = saved.history_tick if restart else 0
         self.history_tick = saved.history_tick - shift
@@ -324,11 +331,19 @@ class HistoryDrafter:
 
     # ---- native handles ----
 
+    def _one(self, request: str) -> Request:
+        try:
+            return self._requests[request]
+        except (KeyError, TypeError):
+            raise ValueError(f"request {request!r:.100} is not live") from None
+
     def _live(self, requests: Sequence[str]) -> list[Request]:
         try:
             return [self._requests[r] for r in requests]
         except KeyError as error:
-            raise _not_live(error.args[0]) from None
+            raise ValueError(f"request {error.args[0]!r:.100} is not live") from None
+        except TypeError:
+            raise ValueError("requests must be a list of strings") from None
 
     def _store(self, store_key: str) -> Store:
         """The store of this key; a new one if there is none yet."""
@@ -377,7 +392,3 @@ class HistoryDrafter:
         if not store.sequences:
             native.check(self._lib.das_store_end(self._core, store.handle))
             del self._stores[store_key]
-
-
-def _not_live(request: str) -> ValueError:
-    return ValueError(f"request {request!r} is not live")

@@ -4,13 +4,14 @@
  * A store keeps its tokens in blocks of 32 positions. Each sequence owns a doubly linked list of blocks, so a position
  * is one uint32 and siblings that grow in turns need not be moved. For each order n, a hash table maps an n-gram to the
  * newest position that follows it, and next[] chains that position to the older ones, newest first. Slots hold
- * positions only: n-grams are compared in the text itself, so a chain never mixes two of them.
+ * positions only: n-grams are compared in the text itself, so a chain never mixes two of them. Where a request's own text
+ * gives no candidates, others[] leads past it: to the next older position of another sequence.
  *
  * Evicting a sequence only marks it as dead. A sweep unlinks dead tokens between rollouts, when the history tick moves,
  * and only where they outweigh the living ones. So evicting costs in proportion to inserting, and a rollout itself pays
  * nothing unless dead tokens pile up in it without end.
  *
- * Functions that return int return a value >= 0, or NO_MEMORY / BAD_TOKEN / TOO_LONG / NOT_LIVE. */
+ * Functions that return int return a value >= 0, or one of the negative codes below. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,8 @@
 #define BAD_TOKEN (-2)
 #define TOO_LONG (-3)
 #define NOT_LIVE (-4)
+#define BUSY (-5)                    /* drafted for by another call, or named twice in this one */
+#define BAD_FLOOR (-6)
 
 static const int ORDERS[N_ORDERS] = {1, 2, MAX_ORDER};
 
@@ -38,16 +41,17 @@ typedef struct { uint32_t next[N_ORDERS]; } Links;     /* of a position: the nex
 typedef struct {
     int32_t *toks;                   /* [position] */
     Links *links;                    /* [position] */
+    Links *others;                   /* [position]: the next older one of another sequence; NULL unless own is skipped */
     Block *blocks;                   /* [position / BLOCK] */
     uint32_t n_blocks, cap_blocks, free_block;
     Table tables[N_ORDERS];
     uint64_t dead, alive;            /* tokens */
-    int used;
+    int32_t next_free;               /* the next unused store */
 } Store;
 
 struct Trace;
 typedef struct {
-    int32_t store, state;
+    int32_t store, state, generation;  /* generation: the upper half of its handle; 0: free */
     int64_t tick;                    /* the history tick in which it finished */
     uint32_t first, last, len;       /* first and last block; tokens */
     int32_t origin;                  /* the store its text comes from; copies in the shared store come from another */
@@ -55,9 +59,19 @@ typedef struct {
 } Seq;
 
 typedef struct {
-    Store *stores; int32_t n_stores;
+    Store *stores; int32_t n_stores, free_store;       /* the free list is threaded through Store.next_free */
     Seq *seqs; int32_t n_seqs, cap_seqs, free_seq;     /* the free list is threaded through Seq.store */
+    int32_t generation;              /* of the newest sequence */
+    int skip_own;                    /* 1: stores have `others` */
 } Index;
+
+/* A sequence's handle. A place in `seqs` is used again, a handle is not, so that an old handle finds nothing. */
+static int64_t handle_of(const Index *x, int32_t i) { return (int64_t)x->seqs[i].generation << 32 | i; }
+/* The place of a handle's sequence, or NOT_LIVE if the sequence was freed. */
+static int32_t place_of(const Index *x, int64_t handle) {
+    int32_t i = (int32_t)handle;
+    return i < x->n_seqs && x->seqs[i].generation == (int32_t)(handle >> 32) ? i : NOT_LIVE;
+}
 
 static uint32_t hash_step(uint32_t h, int32_t tok) {
     uint64_t x = (uint64_t)(h ^ (uint32_t)tok) * 0x9E3779B97F4A7C15ull + (uint64_t)(uint32_t)tok * 0xD6E8FEB9u;
@@ -80,6 +94,8 @@ static uint32_t step_on(const Store *s, uint32_t pos) {
     uint32_t next = s->blocks[pos >> SHIFT].next;
     return next == NONE ? NONE : next * BLOCK;
 }
+
+static int32_t seq_at(const Store *s, uint32_t pos) { return s->blocks[pos >> SHIFT].seq; }
 
 /* Whether the n tokens before pos equal the n tokens before `end`. At least n tokens must precede pos. */
 static int same_context(const Store *s, uint32_t pos, const int32_t *end, int n) {
@@ -136,22 +152,30 @@ static int table_reserve(Store *s, int o) {
 
 static void store_clear(Store *s) {
     for (int o = 0; o < N_ORDERS; o++) free(s->tables[o].slots);
-    free(s->toks); free(s->links); free(s->blocks);
-    *s = (Store){.free_block = NONE, .used = s->used};
+    free(s->toks); free(s->links); free(s->others); free(s->blocks);
+    *s = (Store){.free_block = NONE};
 }
 
 static int32_t store_new(Index *x) {
-    for (int32_t i = 0; i < x->n_stores; i++)
-        if (!x->stores[i].used) { x->stores[i].used = 1; return i; }
-    int32_t n = x->n_stores ? 2 * x->n_stores : 4, first = x->n_stores;
-    Store *s = realloc(x->stores, sizeof(Store) * (size_t)n);
-    if (!s) return NO_MEMORY;
-    x->stores = s;
-    memset(s + first, 0, sizeof(Store) * (size_t)(n - first));
-    for (int32_t i = first; i < n; i++) s[i].free_block = NONE;
-    x->n_stores = n;
-    s[first].used = 1;
-    return first;
+    if (x->free_store < 0) {
+        int32_t n = x->n_stores ? 2 * x->n_stores : 4;
+        Store *s = realloc(x->stores, sizeof(Store) * (size_t)n);
+        if (!s) return NO_MEMORY;
+        x->stores = s;
+        for (int32_t i = n - 1; i >= x->n_stores; i--) {
+            s[i] = (Store){.free_block = NONE, .next_free = x->free_store};
+            x->free_store = i;
+        }
+        x->n_stores = n;
+    }
+    int32_t i = x->free_store;
+    x->free_store = x->stores[i].next_free;
+    return i;
+}
+static void store_free(Index *x, int32_t i) {
+    store_clear(&x->stores[i]);
+    x->stores[i].next_free = x->free_store;
+    x->free_store = i;
 }
 
 static int32_t seq_new(Index *x, int32_t store, int32_t origin) {
@@ -166,7 +190,8 @@ static int32_t seq_new(Index *x, int32_t store, int32_t origin) {
         }
         i = x->n_seqs++;
     }
-    x->seqs[i] = (Seq){.store = store, .state = LIVE, .first = NONE, .last = NONE, .origin = origin};
+    x->generation = x->generation < INT32_MAX ? x->generation + 1 : 1;
+    x->seqs[i] = (Seq){.store = store, .state = LIVE, .generation = x->generation, .first = NONE, .last = NONE, .origin = origin};
     return i;
 }
 static void seq_free(Index *x, int32_t i) {
@@ -188,6 +213,10 @@ static uint32_t block_new(Index *x, Store *s, int32_t seq) {
             s->toks = p;
             if (!(p = realloc(s->links, (size_t)cap * BLOCK * sizeof(Links)))) return NONE;
             s->links = p;
+            if (x->skip_own) {
+                if (!(p = realloc(s->others, (size_t)cap * BLOCK * sizeof(Links)))) return NONE;
+                s->others = p;
+            }
             if (!(p = realloc(s->blocks, cap * sizeof(Block)))) return NONE;
             s->blocks = p;
             s->cap_blocks = cap;
@@ -218,6 +247,7 @@ static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int fir
     Seq *q = &x->seqs[seq];
     Store *s = &x->stores[q->store];
     if (q->len + n > INT32_MAX) return TOO_LONG;
+    const int skip_own = x->skip_own;
     int32_t context[2 * MAX_ORDER];                    /* the last tokens; moved to its start when it is full */
     int64_t available = tail(s, q, MAX_ORDER, context);
     for (int64_t i = 0; i < n; i++) {
@@ -232,6 +262,8 @@ static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int fir
             uint32_t *slot = find(s, o, h[o], context + available);
             s->tables[o].used += *slot == NONE;
             s->links[pos].next[o] = *slot;
+            if (skip_own)
+                s->others[pos].next[o] = *slot != NONE && seq_at(s, *slot) == seq ? s->others[*slot].next[o] : *slot;
             *slot = pos;
         }
         if (available == 2 * MAX_ORDER) {
@@ -245,6 +277,16 @@ static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int fir
     return 0;
 }
 
+/* Sets `others` of a whole chain. */
+static void link_others(Store *s, int o, uint32_t head) {
+    uint32_t run = head;                               /* the newest of the last positions of one sequence */
+    while (run != NONE) {
+        uint32_t pos = run;
+        while (pos != NONE && seq_at(s, pos) == seq_at(s, run)) pos = s->links[pos].next[o];
+        for (; run != pos; run = s->links[run].next[o]) s->others[run].next[o] = pos;
+    }
+}
+
 /* Unlinks every dead position and keeps the order of the others. Frees the dead sequences and their blocks. */
 static int sweep(Index *x, Store *s) {
     for (int o = 0; o < N_ORDERS; o++) {
@@ -254,9 +296,10 @@ static int sweep(Index *x, Store *s) {
             uint32_t *link = &t->slots[i];
             while (*link != NONE) {
                 uint32_t *next = &s->links[*link].next[o];
-                if (x->seqs[s->blocks[*link >> SHIFT].seq].state == DEAD) *link = *next;
+                if (x->seqs[seq_at(s, *link)].state == DEAD) *link = *next;
                 else link = next;
             }
+            if (x->skip_own) link_others(s, o, t->slots[i]);
             used += t->slots[i] != NONE;
         }
         t->used = used;
@@ -301,9 +344,10 @@ static int sweep_all(Index *x) {
 
 static uint64_t index_bytes(const Index *x) {
     uint64_t total = sizeof(Seq) * (uint64_t)x->cap_seqs + sizeof(Store) * (uint64_t)x->n_stores;
+    uint64_t per_position = sizeof(Links) * (x->skip_own ? 2 : 1);
     for (int32_t i = 0; i < x->n_stores; i++) {
         const Store *s = &x->stores[i];
-        total += (uint64_t)s->cap_blocks * (sizeof(Block) + BLOCK * (sizeof(int32_t) + sizeof(Links)));
+        total += (uint64_t)s->cap_blocks * (sizeof(Block) + BLOCK * (sizeof(int32_t) + per_position));
         for (int o = 0; o < N_ORDERS; o++) total += sizeof(uint32_t) * (uint64_t)s->tables[o].size;
     }
     return total;

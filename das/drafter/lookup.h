@@ -17,11 +17,13 @@ typedef struct {
     double min_prob;                 /* a draft ends before its cumulative probability falls below this */
 } Config;
 
+typedef struct { double prob; int32_t tok; } Drafted;  /* side by side: learning reads few cache lines */
+
 typedef struct Trace {
-    int32_t n;
-    int32_t drafted[TRACE];
+    int32_t n, stride;
+    int32_t claimed;                 /* 1 while a call drafts: two calls must not write one trace at the same time */
+    Drafted drafted[POSITIONS];      /* with corrected probabilities */
     Mixed mixed[TRACE];
-    int32_t stride;
     Candidate cand[];                /* [TRACE + 1][stride]; the last row serves all later tokens */
 } Trace;
 
@@ -80,6 +82,7 @@ typedef struct {
     const Store *s;
     const int32_t *end;              /* of the context */
     int32_t limit;                   /* longest match in tokens */
+    int32_t skip;                    /* the sequence that gives no candidates, or -1 */
     int cross_problem;               /* 1: a lookup in the shared store, where order 1 is not looked up */
     int32_t max_visits;              /* occurrences visited per order, even where Config.visits allows more */
     uint32_t hash[N_ORDERS];
@@ -126,6 +129,12 @@ static int32_t visits(const Drafter *d, const Lookup *l, int o) {
     return d->c.visits[o] < l->max_visits ? d->c.visits[o] : l->max_visits;
 }
 
+/* The next older position of a chain. Of the skipped sequence at most every second position is visited. */
+static uint32_t older(const Lookup *l, uint32_t pos, int o) {
+    const Links *links = l->skip >= 0 && seq_at(l->s, pos) == l->skip ? l->s->others : l->s->links;
+    return links[pos].next[o];
+}
+
 /* Stage 4, once for each i: takes step i along every chain. Returns whether any chain goes on. */
 static int lookup_step(const Drafter *d, Lookup *l, int i) {
     int goes_on = 0;
@@ -134,7 +143,7 @@ static int lookup_step(const Drafter *d, Lookup *l, int i) {
         if (w->next == NONE || i >= visits(d, l, o)) continue;
         w->pos[i] = w->next;
         w->n = i + 1;
-        w->next = l->s->links[w->next].next[o];
+        w->next = older(l, w->next, o);
         if (w->next == NONE) continue;
         goes_on = 1;
         prefetch_pos(l->s, w->next);
@@ -158,11 +167,11 @@ static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *c
             else {                                     /* some visits of the walk did not count: go on from its end */
                 if (w->next == NONE) break;
                 pos = w->next;
-                w->next = s->links[pos].next[o];
+                w->next = older(l, pos, o);
             }
-            int32_t id = s->blocks[pos >> SHIFT].seq;
+            int32_t id = seq_at(s, pos);
             const Seq *q = &d->x.seqs[id];
-            if (q->state == DEAD || (!l->cross_problem && c->exclude_own && id == seq)) continue;
+            if (q->state == DEAD || id == l->skip) continue;
             n_visited++;
             if (l->cross_problem && q->origin == problem) continue;
             /* An occurrence that matches as many tokens as a longer order was found through that order already. */

@@ -5,7 +5,9 @@
  * candidates' weights over the sum of all weights.
  * Mixture: a softmax over the BEST tokens with the largest shares and "another token". Its features are the tokens'
  * shares and counts of their occurrences; its weights depend on the longest match. It gives the draft's probabilities.
- * Both models follow the gradient of the log-probability of the token that was emitted.
+ * Both models follow the gradient of the log-probability of the token that was emitted. A draft goes on where its tokens
+ * look likely, so a probability far behind its start is too high on average: a factor of the odds, learned for each
+ * position, corrects that.
  *
  * Compile with -ffp-contract=off and without -ffast-math: das/drafter/reference.py computes the same doubles in the
  * same order. */
@@ -25,7 +27,8 @@
 #define FEATURES (OWN_FROM + 2 * N_OWN)
 #define CROSS_PROBLEM (SOURCES - 1)
 #define MAX_CAND 512
-#define TRACE 8                      /* drafted positions that are learned from */
+#define TRACE 8                      /* drafted positions that votes and mixture learn from */
+#define POSITIONS 16                 /* drafted positions whose probabilities are corrected; the last stands for more */
 
 /* Mirrored in native.py. All weights are positive factors, except those of mix, which are additive. */
 typedef struct {
@@ -33,10 +36,11 @@ typedef struct {
     double source[SOURCES];
     double rank[RANKS];              /* by how many newer candidates have a match of the same bucket */
     double none[BUCKETS][VARIETIES]; /* by the longest match's bucket and the number of distinct tokens */
+    double late[POSITIONS];          /* of the odds, by position in the draft */
     double mix[BUCKETS][FEATURES + 1];
 } Weights;
 
-static const double VOTE_RATE = 0.005, MIX_RATE = 0.002;
+static const double VOTE_RATE = 0.005, MIX_RATE = 0.002, LATE_RATE = 0.01;
 /* Occurrences that match at least 1, 2, 3, 4, 6, 9, 14 tokens are counted, in the own text 1, 2, 3, 5. These tables
  * hold how many of those lengths a match reaches. */
 static const uint8_t REACHED[33] = {0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
@@ -294,4 +298,15 @@ static void learn(Weights *w, const Candidate *cand, Mixed *m, int32_t tok) {
         w->rank[k->rank] *= step;
     }
     *none *= 1.0 + ((correct_weight > 0.0 ? 0.0 : VOTE_RATE) - none_before * scale);
+}
+
+/* A probability at a position of the draft, its odds corrected. */
+static double corrected(const Weights *w, int64_t position, double p) {
+    double odds = p * w->late[position < POSITIONS ? position : POSITIONS - 1];
+    return odds / (odds + (1.0 - p));
+}
+
+/* The gradient step for a position's correction. p: the corrected probability. */
+static void learn_late(Weights *w, int32_t position, double p, int accepted) {
+    w->late[position] *= 1.0 + LATE_RATE * (accepted - p);
 }

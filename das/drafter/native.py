@@ -15,6 +15,7 @@ import numpy as np
 from das.drafter.prior import PRIOR, SIZES
 from das.native import load_native
 
+BUSY = -5  # das_propose: a request is named twice
 SOURCE = Path(__file__).with_name("native.c")
 
 
@@ -40,12 +41,12 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_weights": (None, [_PTR, _PTR]),
     "das_store_new": (_I32, [_PTR]),
     "das_store_end": (_I32, [_PTR, _I32]),
-    "das_seq_new": (_I32, [_PTR, _I32, _I32]),
-    "das_share": (_I32, [_PTR, _I32, ctypes.c_uint32]),
-    "das_extend": (_I32, [_PTR, _I32, _PTR, _I64, _I32]),
+    "das_seq_new": (_I64, [_PTR, _I32, _I32]),
+    "das_share": (_I64, [_PTR, _I64, ctypes.c_uint32]),
+    "das_extend": (_I32, [_PTR, _I64, _PTR, _I64, _I32]),
     "das_append": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR]),
-    "das_read": (None, [_PTR, _I32, _PTR]),
-    "das_end": (_I32, [_PTR, _I32, _I32, _I64]),
+    "das_read": (None, [_PTR, _I64, _PTR]),
+    "das_end": (_I32, [_PTR, _I64, _I32, _I64]),
     "das_set_tick": (_I32, [_PTR, _I64]),
     "das_propose": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I64, _I32, _PTR, _PTR, _PTR]),
     "das_bytes": (_I64, [_PTR]),
@@ -64,16 +65,22 @@ def check(code: int) -> int:
     if code == -1:
         raise MemoryError("history drafter: out of memory")
     if code == -2:
-        raise ValueError(f"token ids must be in 0..{2**31 - 1}")
+        raise ValueError(f"token ids must be whole numbers in 0..{2**31 - 1}")
     if code == -4:
         raise ValueError("a request ended while a draft for it was being made")
+    if code == -6:
+        raise ValueError("floors must be numbers, not NaN")
     raise ValueError("history drafter: a sequence or a problem's history exceeds 2**31 tokens")
 
 
 @cache
 def lib() -> ctypes.CDLL:
     """The compiled library with its argument types declared. The first call builds it."""
-    library = load_native(SOURCE)
+    return typed(load_native(SOURCE))
+
+
+def typed(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The library with its argument types declared."""
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

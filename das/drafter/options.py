@@ -7,7 +7,10 @@ for the command line, and a test compares the two.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
+
+from das.drafter import checks
 
 SCOPES = ("problem+request", "problem", "global+request", "siblings", "own")
 UNITS = ("epoch", "step")  # what one history tick may stand for; the caller moves the window, so the caller chooses
@@ -26,16 +29,15 @@ class DrafterOptions:
     warm: str | Path | None = None  # a saved history to start with
 
     def __post_init__(self) -> None:
-        if self.window < 0:
-            raise ValueError(f"window must be >= 0, got {self.window}")
+        checks.whole_number(self.window, "window", 0, checks.MAX_TICK)
         if self.scope not in SCOPES:
             raise ValueError(f"scope must be one of {', '.join(SCOPES)}; got {self.scope!r}")
-        if not 0.0 <= self.min_prob <= 1.0:
-            raise ValueError(f"min_prob must be in 0..1, got {self.min_prob}")
-        if not 1 <= self.max_candidates <= 256:
-            raise ValueError(f"max_candidates must be in 1..256, got {self.max_candidates}")
-        if self.cross_problem_tokens < 0:
-            raise ValueError(f"cross_problem_tokens must be >= 0, got {self.cross_problem_tokens}")
+        if not isinstance(self.min_prob, Real) or not 0.0 <= self.min_prob <= 1.0:
+            raise ValueError(f"min_prob must be in 0..1, got {self.min_prob!r}")
+        checks.whole_number(self.max_candidates, "max_candidates", 1, 256)
+        checks.whole_number(self.cross_problem_tokens, "cross_problem_tokens", 0, checks.MAX_TICK)
+        if self.warm is not None:
+            checks.file_path(self.warm, "warm")
 
     @property
     def history_window(self) -> int:

@@ -15,7 +15,8 @@ from das.drafter.draft import Draft
 from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.reference_mix import Mixed, Mixture, Occurrence, Text, match_length
 
-TRACE = 8  # drafted positions that are learned from
+TRACE = 8  # drafted positions that votes and mixture learn from
+POSITIONS = 16  # drafted positions whose probabilities are corrected
 CROSS_PROBLEM = 18  # source of occurrences in other problems
 
 
@@ -80,8 +81,10 @@ class ReferenceDrafter:
 
     def observe(self, request: str, tokens: Sequence[int]) -> None:
         live = self._requests[request]
-        for mixed, token in zip(live.trace, tokens, strict=False):
-            self._mixture.learn(mixed, int(token))
+        for position, (mixed, token) in enumerate(zip(live.trace, tokens, strict=False)):
+            if position < TRACE:
+                self._mixture.learn(mixed, int(token))
+            self._mixture.learn_late(position, mixed.prob, mixed.drafted == int(token))
             if mixed.drafted != int(token):
                 break
         live.trace = []
@@ -160,9 +163,9 @@ class ReferenceDrafter:
                 break
             mixed = self._mixture.mix(occurrences)
             best = max(range(len(mixed.probs)), key=lambda b: (mixed.probs[b], -b))
-            token, prob = mixed.tokens[best], mixed.probs[best]
-            if len(request.trace) < TRACE:
-                mixed.drafted = token
+            token, prob = mixed.tokens[best], self._mixture.corrected(len(draft.tokens), mixed.probs[best])
+            if len(request.trace) < POSITIONS:
+                mixed.drafted, mixed.prob = token, prob
                 request.trace.append(mixed)
             reach *= prob
             if reach < floor:

@@ -10,7 +10,7 @@ from typing import Any
 from das.drafter import constants
 from das.drafter.prior import PRIOR, SIZES
 
-VOTE_RATE, MIX_RATE = 0.005, 0.002
+VOTE_RATE, MIX_RATE, LATE_RATE = 0.005, 0.002, 0.01
 BEST, VARIETIES = 4, 8
 COUNTED, COUNTED_OWN = (1, 2, 3, 4, 6, 9, 14), (1, 2, 3, 5)  # match lengths at which occurrences are counted
 LN2 = 0.6931471805599453
@@ -60,6 +60,7 @@ class Mixed:
     probs: list[float]
     none_prob: float
     drafted: int = -1
+    prob: float = 0.0  # of the drafted token, corrected
 
 
 class Mixture:
@@ -101,6 +102,16 @@ class Mixture:
         probs, none_prob = _softmax(v, features, v[0] * none_log + v[-1])
         votes = [(o.token, int(o.cross_problem), o.bucket, o.source, o.rank) for o in occurrences]
         return Mixed(votes, top, variety, tokens, features, none_log, probs, none_prob)
+
+    def corrected(self, position: int, prob: float) -> float:
+        """A probability at a position of the draft, its odds corrected."""
+        late = self._weights["late"]
+        odds = prob * late[min(position, len(late) - 1)]
+        return float(odds / (odds + (1.0 - prob)))
+
+    def learn_late(self, position: int, prob: float, accepted: bool) -> None:
+        """The gradient step for a position's correction."""
+        self._weights["late"][position] *= 1.0 + LATE_RATE * (accepted - prob)
 
     def learn(self, m: Mixed, token: int) -> None:
         """Take one step up the gradient of log P(token)."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
 from das.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
 from das.drafter import native
+from das.drafter.checks import MAX_TICK
+from das.drafter.prior import PRIOR, SIZES
 
 _KIND = "drafter history 2"
 
@@ -51,18 +56,69 @@ class SavedHistory:
 def read_history(path: Path) -> SavedHistory:
     """Read a saved history. Raises ValueError, in one line, for a file that holds none or a damaged one."""
     arrays = load_arrays(path, _KIND)
-    if arrays["weights"].shape != native.prior_weights().shape:
-        raise ValueError(f"{path}: weights of another version of the drafter")
-    tokens = token_array(arrays["tokens"])
-    contexts, lengths = arrays["contexts"], arrays["lengths"]
-    is_negative = min(contexts.min(initial=0), lengths.min(initial=0)) < 0
-    if is_negative or len(tokens) != int(contexts.sum()) + int(lengths.sum()):
-        raise ValueError(f"{path}: its lengths do not add up to its {len(tokens)} tokens")
-    texts = []
-    start = 0
-    columns = (arrays[name].tolist() for name in ("clocks", "contexts", "lengths"))
-    for problem, history_tick, context, length in zip(unpack_strings(arrays["problems"]), *columns, strict=True):
-        stop = start + context + length
-        texts.append(SavedText(problem, history_tick, context, tokens[start:stop]))
-        start = stop
-    return SavedHistory(np.ascontiguousarray(arrays["weights"], np.float64), int(arrays["clock"]), texts)
+    try:
+        return _checked(arrays)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _checked(arrays: dict[str, np.ndarray]) -> SavedHistory:
+    """The history that the arrays of a file hold, in this machine's byte order."""
+    tokens = token_array(_array(arrays, "tokens", 1, "iu"))
+    clock = _array(arrays, "clock", 0, "iu").item()
+    if not 0 <= clock <= MAX_TICK:
+        raise ValueError(f"its history tick {clock} is not in 0..{MAX_TICK}")
+    contexts, lengths, clocks = (_array(arrays, name, 1, "iu").tolist() for name in ("contexts", "lengths", "clocks"))
+    problems = _problems(arrays)
+    if not len(problems) == len(contexts) == len(lengths) == len(clocks):
+        raise ValueError(
+            f"its texts do not add up: {len(problems)} problems, {len(contexts)} contexts, {len(lengths)} lengths, "
+            f"{len(clocks)} clocks"
+        )
+    if min([*contexts, *lengths], default=0) < 0 or sum(contexts) + sum(lengths) != len(tokens):
+        raise ValueError(f"its lengths do not add up to its {len(tokens)} tokens")
+    if clocks and not -MAX_TICK <= min(clocks) <= max(clocks) <= clock:
+        raise ValueError(f"its texts finished at ticks {min(clocks)}..{max(clocks)}, but its history tick is {clock}")
+    ends = accumulate(map(operator.add, contexts, lengths))
+    texts = [
+        SavedText(problem, tick, context, tokens[end - context - length : end])
+        for problem, tick, context, length, end in zip(problems, clocks, contexts, lengths, ends, strict=True)
+    ]
+    return SavedHistory(_weights(arrays), clock, texts)
+
+
+def _array(arrays: dict[str, np.ndarray], name: str, dimensions: int, kinds: str) -> np.ndarray:
+    """One of the file's arrays; kinds: NumPy's letters of the types that it may have."""
+    array = arrays.get(name)
+    if array is None:
+        raise ValueError(f"it holds no {name}")
+    # A file member that is no array comes back as bytes.
+    if not isinstance(array, np.ndarray) or array.ndim != dimensions or array.dtype.kind not in kinds:
+        raise ValueError(f"its {name} have a wrong type or shape")
+    return array
+
+
+def _problems(arrays: dict[str, np.ndarray]) -> list[str]:
+    packed = _array(arrays, "problems", 1, "u")
+    try:
+        problems = unpack_strings(packed)
+    except (ValueError, RecursionError):  # RecursionError: brackets in brackets without end
+        raise ValueError("its problems cannot be read") from None
+    if not isinstance(problems, list) or not all(isinstance(problem, str) for problem in problems):
+        raise ValueError("its problems are not strings")
+    return problems
+
+
+def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The learned weights. Values far outside what can be learned would spread NaN, so they are refused."""
+    with np.errstate(invalid="ignore"):  # NaN is refused below
+        weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
+    num_mix, num_late = math.prod(SIZES["mix"]), math.prod(SIZES["late"])
+    if len(weights) == len(native.prior_weights()) - num_late:  # saved before there were corrections by position
+        weights = np.insert(weights, -num_mix, PRIOR["late"])
+    if weights.shape != native.prior_weights().shape:
+        raise ValueError("weights of another version of the drafter")
+    factors, mix = np.split(weights, [-num_mix])
+    if not ((factors >= 1e-30) & (factors <= 1e30)).all() or not (np.abs(mix) <= 1e6).all():  # NaN is neither
+        raise ValueError("its weights are NaN or out of range")
+    return weights

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from das.arrays import MAX_TOKEN, token_array
 from das.drafter import native
 from das.drafter.constants import SHARED_TEXTS
 
@@ -86,18 +81,3 @@ class SharedTexts:
             self._by_problem[finished.store_key] = remaining
         else:
             del self._by_problem[finished.store_key]
-
-
-def append_tokens(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
-    """Append token ids to an int32 array. Raises ValueError for ids too large; the core refuses negative ones."""
-    if isinstance(new, np.ndarray):
-        # NumPy's checks cost microseconds. A short array is cheaper as a list, whose tokens `extend` checks.
-        is_short = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"
-        new = new.tolist() if is_short else token_array(new)
-    try:
-        if isinstance(new, np.ndarray):
-            flat.frombytes(new.tobytes())
-        else:
-            flat.extend(new)
-    except OverflowError:
-        raise ValueError(f"token ids must be in 0..{MAX_TOKEN}") from None

@@ -167,6 +167,24 @@ def test_probabilities_are_learned_and_saved(tmp_path: Path) -> None:
     assert not np.array_equal(loaded.weights(), HistoryDrafter().weights())
 
 
+def test_probabilities_at_late_positions_are_corrected() -> None:
+    """Drafts follow a text whose repetitions end after 12 tokens. The estimates behind that must come down."""
+    rng = np.random.default_rng(0)
+    drafter = HistoryDrafter(min_prob=0.0, cross_problem_tokens=0)
+    drafter.begin("r", "p", [])
+    phrase = list(range(100, 140))
+    sums = np.zeros((2, 2))  # [first, second half]: sum of estimates at positions 12-15, accepted there
+    for i in range(1500):
+        drafter.observe("r", phrase[:4])
+        (draft,) = drafter.propose(["r"], [16])
+        coming = phrase[4:16] + (phrase[16:24] if rng.random() < 0.5 else rng.integers(1000, 2000, 8).tolist())
+        accepted = next((j for j, token in enumerate(draft.tokens) if token != coming[j]), len(draft.tokens))
+        for j in range(12, min(accepted + 1, len(draft.tokens))):
+            sums[i * 2 // 1500] += draft.probs[j], j < accepted
+        drafter.observe("r", coming)
+    assert abs(sums[1, 0] / sums[1, 1] - 1) < 0.1
+
+
 def test_save_and_load(tmp_path: Path) -> None:
     drafter = HistoryDrafter(window=4, min_prob=0.005)
     rng = np.random.default_rng(0)

@@ -1,0 +1,88 @@
+"""Arguments of the history drafter, checked: each function returns the value in the core's type or raises ValueError.
+
+A wrong value and a wrong type both raise ValueError, in one line.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from operator import index
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from das.arrays import MAX_TOKEN, token_array
+
+MAX_TICK = 2**62  # also the longest window: a tick minus a tick in the window fits into int64
+MAX_DRAFT = 2**16  # tokens of one draft
+
+
+def text(value: Any, name: str) -> str:
+    """An id. Other types are refused: the ids 7 and "7" would mean the same problem."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a string, got {value!r:.100}: give str({name})")
+    return value
+
+
+def whole_number(value: Any, name: str, lowest: int, highest: int) -> int:
+    """An integer in a range."""
+    try:
+        number = index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, got {value!r:.100}") from None
+    if not lowest <= number <= highest:
+        raise ValueError(f"{name} must be in {lowest}..{highest}, got {number}")
+    return number
+
+
+def file_path(value: Any, name: str) -> Path:
+    """Where a file is."""
+    try:
+        return Path(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a path, got {value!r:.100}") from None
+
+
+def size(values: Any) -> int | None:
+    """How many values there are; None if it is not a list of any kind."""
+    try:
+        return len(values)
+    except TypeError:
+        return None
+
+
+def limits(values: Sequence[int]) -> tuple[array[int], int]:
+    """Limits of drafts as int64, and the highest of them."""
+    try:
+        numbers = array("q", values)
+    except (TypeError, OverflowError):
+        raise ValueError(f"limits must be whole numbers in 0..{MAX_DRAFT}") from None
+    highest = max(numbers, default=0)
+    if highest > MAX_DRAFT or min(numbers, default=0) < 0:
+        raise ValueError(f"limits must be in 0..{MAX_DRAFT}, got {min(numbers)}..{highest}")
+    return numbers, highest
+
+
+def floors(values: Sequence[float]) -> array[float]:
+    """Floors of drafts as float64; the core refuses NaN."""
+    try:
+        return array("d", values)
+    except (TypeError, OverflowError):
+        raise ValueError("floors must be numbers") from None
+
+
+def append_tokens(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
+    """Append token ids to an int32 array. Raises ValueError for ids too large; the core refuses negative ones."""
+    if isinstance(new, np.ndarray):
+        # NumPy's checks cost microseconds. A short array is cheaper as a list, whose tokens `extend` checks.
+        is_short = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"
+        new = new.tolist() if is_short else token_array(new)
+    try:
+        if isinstance(new, np.ndarray):
+            flat.frombytes(new.tobytes())
+        else:
+            flat.extend(new)
+    except (OverflowError, TypeError):
+        raise ValueError(f"token ids must be whole numbers in 0..{MAX_TOKEN}") from None

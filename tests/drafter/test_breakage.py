@@ -1,0 +1,226 @@
+"""What once broke the drafter: threads, the end of the process, doubled requests, wrong types, costs without bound."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from das.drafter import Draft, HistoryDrafter
+from tests.drafter.counted import counted_core
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_script(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that may crash in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+ENDED_AND_REUSED = """
+from collections import UserList
+from das.drafter import HistoryDrafter
+drafter = HistoryDrafter()
+class Meanwhile(UserList):  # what another thread does while propose runs
+    def __iter__(self):
+        drafter.end("x", keep=False)
+        drafter.begin("y", "p", {prompt})  # takes the place in the core that x has left
+        drafter.observe("y", [1, 2, 3] * 9)
+        return super().__iter__()
+drafter.begin("x", "p", [])
+try:
+    print(drafter.propose(["x"], [16], Meanwhile([0.0])))
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("prompt", ["[]", "[1, 2, 3, 4, 5]"])
+def test_a_request_that_ends_while_its_draft_is_made(prompt: str) -> None:
+    """Its place may go to another request's response, or to a prompt, which cannot be drafted for."""
+    done = run_script(ENDED_AND_REUSED.format(prompt=prompt))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "a request ended while a draft for it was being made\n"
+
+
+DRAFTING_AT_EXIT = """
+import threading, time
+import numpy as np
+from das.drafter import HistoryDrafter
+drafter = HistoryDrafter(min_prob=0.0)
+names = [str(i) for i in range(64)]
+for name in names:
+    drafter.begin(name, "p", [1, 2, 3])
+    drafter.observe(name, np.random.default_rng(0).integers(0, 2, 2000))
+def draft():
+    while True:
+        drafter.propose_batch(names, [64] * 64)
+threading.Thread(target=draft, daemon=True).start()
+time.sleep(0.3)
+"""
+
+
+def test_the_process_ends_while_a_thread_drafts() -> None:
+    for _ in range(3):
+        done = run_script(DRAFTING_AT_EXIT)
+        assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_request_named_twice_is_refused() -> None:
+    drafter = HistoryDrafter()
+    drafter.begin("y", "p", [1, 2, 3] * 20)
+    drafter.observe("y", [1, 2, 3, 4, 1, 2, 3, 5, 6] * 50 + [1, 2, 3])
+    before = drafter.propose(["y"], [16])
+    with pytest.raises(ValueError, match="request 'y' is named twice"):
+        drafter.propose(["y", "y"], [16, 16])
+    assert drafter.propose(["y"], [16]) == before
+
+
+def test_threads_draft_for_the_same_request() -> None:
+    """The answers are those of one thread, and what is learned afterwards is, too."""
+    text = np.random.default_rng(3).integers(0, 4, 3000)
+
+    def new() -> HistoryDrafter:
+        drafter = HistoryDrafter(min_prob=0.0)
+        for name in ("a", "b"):
+            drafter.begin(name, "p", [])
+            drafter.observe(name, text)
+        return drafter
+
+    alone, shared = new(), new()
+    expected = dict(zip("ab", alone.propose(["a", "b"], [32, 32]), strict=True))
+    wrong: list[list[Draft]] = []
+
+    def draft(names: list[str]) -> None:
+        for _ in range(300):
+            drafts = shared.propose(names, [32, 32])
+            if drafts != [expected[name] for name in names]:
+                wrong.append(drafts)
+
+    threads = [threading.Thread(target=draft, args=(names,)) for names in (["a", "b"], ["b", "a"]) * 2]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+    for drafter in (alone, shared):
+        drafter.observe_batch(["a", "b"], [expected["a"].tokens, expected["b"].tokens])
+    assert np.array_equal(alone.weights(), shared.weights())
+
+
+# ---- costs, in basic blocks that the core executes: no clock ----
+
+
+def test_a_query_costs_the_same_however_long_the_own_text_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In scope "problem" the own text is skipped. It loops, so that all its occurrences lie in few chains."""
+    core = counted_core(tmp_path, monkeypatch)
+    costs = []
+    for own_tokens in (8_000, 48_000):
+        drafter = HistoryDrafter(scope="problem")
+        loop = list(range(10)) * 40
+        drafter.begin("past", "p", [])
+        drafter.observe("past", loop)
+        drafter.end("past")
+        drafter.begin("r", "p", [])
+        drafter.observe("r", np.arange(own_tokens) % 10)
+        before = core.executed()
+        (draft,) = drafter.propose(["r"], [16])
+        costs.append(core.executed() - before)
+        assert len(draft.tokens) == 16
+    assert costs[1] < 1.05 * costs[0]
+
+
+def test_begin_costs_the_same_however_many_problems_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = counted_core(tmp_path, monkeypatch)
+    drafter = HistoryDrafter(window=2)
+    costs = []
+    for problem in range(20_000):
+        before = core.executed()
+        drafter.begin("r", f"{problem}", [1, 2, 3])
+        costs.append(core.executed() - before)
+        drafter.observe("r", [7, 8, 9])
+        drafter.end("r")
+    assert np.median(costs[-100:]) < 1.05 * np.median(costs[100:200])
+
+
+# ---- wrong types: one line, and nothing has changed ----
+
+
+def state(drafter: HistoryDrafter) -> list[Any]:
+    return [
+        drafter.history_tick,
+        drafter.history_tokens,
+        drafter.live_tokens,
+        drafter.weights().tolist(),
+        drafter.propose(["a"], [8]),
+    ]
+
+
+WRONG: dict[str, tuple[Any, ...]] = {
+    "begin": ((7, "p", [1]), ("b", 7, [1]), ("b", None, [1]), (["b"], "p", [1]), ("b", "p", None), ("b", "p", "text"),
+              ("b", "p", [0.5]), ("b", "p", [[1], [2, 3]]), ("b", "p", 7), ("b", "p", [2**70]), ("b", "p", {1: 2})),
+    "observe": ((7, [1]), (["a"], [1]), ("a", None), ("a", 7), ("a", "text"), ("a", [0.5]), ("a", [2**70]),
+                ("a", [None]), ("a", np.array(7)), ("a", np.array([[1]])), ("a", np.array(["x"]))),
+    "observe_batch": ((["a"], None), (None, [[1]]), (7, 7), (["a"], 7), (["a"], [7]), (["a"], [[1], [2]]),
+                      (["a", "b"], [[1], [1]]), (["a", "a"], [[1], ["x"]]), ([["a"]], [[1]])),
+    "propose": ((None, [1]), (["a"], None), (["a"], [1.5]), (["a"], ["1"]), (["a"], [2**70]), (["a"], [-1]),
+                (["a"], [2**40]), ([["a"]], [1]), ([7], [1]), (["a"], [1], [None]), (["a"], [1], 0.5),
+                (["a"], [1], [float("nan")]), (["a"], [1], ["x"]), (["a"], b"1"), (["a"] * 8, b"12345678"),
+                (["a"], [1], b"1")),
+    "end": ((7,), (["a"],), (None,)),
+    "end_step": ((7.5,), ("7",), (None,), (2**63,), (-1,), (10**30,)),
+    "save": ((7,), (None,)),
+    "load": ((7,), (None,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "arguments"), [(name, args) for name in WRONG for args in WRONG[name]])
+def test_wrong_arguments_are_one_line_and_change_nothing(method: str, arguments: tuple[Any, ...]) -> None:
+    drafter = HistoryDrafter()
+    drafter.begin("a", "p", [])
+    drafter.observe("a", [1, 2, 3] * 20)
+    if method == "load":
+        drafter.end("a")
+    else:
+        before = state(drafter)
+    with pytest.raises(ValueError, match=r"^[^\n]+$"):
+        getattr(drafter, method)(*arguments)
+    if method == "propose":
+        with pytest.raises(ValueError, match=r"^[^\n]+$"):
+            drafter.propose_batch(*arguments)
+    if method != "load":
+        assert state(drafter) == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": 2.5},
+        {"window": "8"},
+        {"window": None},
+        {"scope": None},
+        {"min_prob": "x"},
+        {"min_prob": None},
+        {"min_prob": float("nan")},
+        {"max_candidates": 2.5},
+        {"max_candidates": None},
+        {"cross_problem_tokens": "x"},
+        {"warm": 7},
+    ],
+)
+def test_wrong_options_are_one_line(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"^{next(iter(options))}[^\n]+$"):
+        HistoryDrafter(**options)
+
+
+def test_problem_ids_are_strings() -> None:
+    """The ids 7 and "7" once shared a store. One of the two is refused."""
+    drafter = HistoryDrafter()
+    drafter.begin("a", "7", [])
+    with pytest.raises(ValueError, match="problem must be a string, got 7: give str"):
+        drafter.begin("b", 7, [])  # type: ignore[arg-type]

@@ -1,0 +1,42 @@
+"""Short forms of tests/drafter/fuzz.py: threads and damaged files against the drafter, also with gcc's sanitizers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FUZZ = Path(__file__).with_name("fuzz.py")
+NO_SANITIZER = 77
+
+
+def fuzz(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(FUZZ), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("threads", "6"),
+        ("threads", "6", "address"),
+        ("threads", "8", "thread"),
+        ("files", "1000"),
+        ("files", "1000", "address"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_found(arguments: tuple[str, ...]) -> None:
+    done = fuzz(*arguments)
+    if done.returncode == NO_SANITIZER:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    assert "nothing found" in done.stdout
+
+
+def test_a_compiler_without_sanitizers_is_one_line() -> None:
+    done = fuzz("files", "1", "address", PATH=os.devnull)
+    assert done.returncode == NO_SANITIZER
+    assert done.stdout.splitlines() == ["gcc has no libasan.so here: nothing was run with the address sanitizer"]
