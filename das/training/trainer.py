@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,13 +91,10 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             return  # the summary at the end of training, not a step
         loss = float(np.sum(self._losses))
         self._losses = []
-        if not np.isfinite([loss, logs["grad_norm"]]).all():  # refused before a checkpoint of this step is written
-            raise TrainingDiverged(
-                f"step {self.state.global_step}: loss {loss:g}, gradient norm {logs['grad_norm']:g}: the policy is "
-                "lost; try a lower trainer.learning_rate"
-            )
-        of_this_rank = (generation.last, self._rewards, loss, generation.sync_error, generation.sync_s)
-        rollouts, rewards_of_ranks, losses, sync_errors, sync_s = zip(*ranks.gather(of_this_rank), strict=True)
+        norm = float(logs["grad_norm"])
+        of_this_rank = (generation.last, self._rewards, loss, norm, generation.sync_error, generation.sync_s)
+        rollouts, rewards_of_ranks, losses, norms, sync_errors, sync_s = zip(*ranks.gather(of_this_rank), strict=True)
+        require_finite(losses, norms, self.state.global_step)  # before a checkpoint of this step is written
         if not ranks.is_main():
             return
         rollout = merged(rollouts)
@@ -109,7 +106,7 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             "epoch": rollout.step // max(1, len(self.train_dataset) // problems),
             "reward": float(np.mean(rewards)),
             "loss": float(np.mean(losses)),
-            "grad_norm": float(logs["grad_norm"]),
+            "grad_norm": norm,
             "learning_rate": logs["learning_rate"],
             "kl": logs.get("kl"),
             "entropy": logs.get("entropy"),
@@ -122,3 +119,17 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             "rewards_digest": digest(np.asarray(rewards, np.float64)),
         }
         self.on_step(row, rollout, rewards)
+
+
+def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:
+    """Raise TrainingDiverged unless all numbers are finite.
+
+    losses, norms: of every rank, so that all ranks stop together.
+    """
+    for rank, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
+        if not np.isfinite([loss, norm]).all():
+            where = f" (rank {rank})" if len(losses) > 1 else ""
+            raise TrainingDiverged(
+                f"step {step}: loss {loss:g}, gradient norm {norm:g}: the policy is lost{where}; try a lower "
+                "trainer.learning_rate"
+            )
