@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from das.engine.admission import LIMIT_KEY
+from das.engine.build import EngineError
+from das.engine.loaded_weights import cached_blocks
 from das.engine.loaded_weights import cached_blocks
 from das.training import ranks
 from das.training.errors import WeightSyncError
@@ -31,6 +33,9 @@ class WeightSample:
     """Copies of the trainer's tensors that a sync is checked by: every `every`-th, and others at the next sync."""
 
     def __init__(self, every: int):
+        """every: at least 1. Raises EngineError otherwise."""
+        if every < 1:
+            raise EngineError(f"weight_check_every={every}: set it to 1 or more syncs")
         self.every = every
         self._tensors: list[tuple[str, torch.Tensor]] = []
         self._num_loaded = 0  # tensors of this sync
