@@ -92,13 +92,15 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         loss = float(np.sum(self._losses))
         self._losses = []
         norm = float(logs["grad_norm"])
-        of_this_rank = (generation.last, self._rewards, loss, norm, generation.sync_error, generation.sync_s)
-        rollouts, rewards_of_ranks, losses, norms, sync_errors, sync_s = zip(*ranks.gather(of_this_rank), strict=True)
+        sync = (generation.sync_error, generation.sync_s, generation.check_s)
+        of_ranks = ranks.gather((generation.last, self._rewards, loss, norm, sync))
+        rollouts, rewards_of_ranks, losses, norms, syncs = zip(*of_ranks, strict=True)
         require_finite(losses, norms, self.state.global_step)  # before a checkpoint of this step is written
         if not ranks.is_main():
             return
         rollout = merged(rollouts)
         rewards = [reward for rewards_of_rank in rewards_of_ranks for reward in rewards_of_rank]
+        sync_error, sync_s, check_s = (max(values) for values in zip(*syncs, strict=True))
         waited = self.turns.waited_s - self._waited
         problems = self.args.generation_batch_size // self.num_generations
         row = {
@@ -111,8 +113,9 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             "kl": logs.get("kl"),
             "entropy": logs.get("entropy"),
             "sampling_logp_difference": logs.get("sampling/sampling_logp_difference/max"),
-            "sync_error": max(sync_errors),
-            "sync_s": max(sync_s),
+            "sync_error": sync_error,
+            "sync_s": sync_s,
+            "check_s": check_s,
             "step_s": time.perf_counter() - self._began - waited,
             **rollout_row(rollout),
             "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),

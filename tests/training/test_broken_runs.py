@@ -1,4 +1,6 @@
-"""What one rank finds ends all ranks, with the same line. Without agreement the others would wait for two hours."""
+"""What one rank finds ends all ranks, with the same line. Without agreement the others lose the connection (gloo) or wait
+for two hours (NCCL).
+"""
 
 import os
 import re
