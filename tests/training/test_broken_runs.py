@@ -1,5 +1,5 @@
-"""What one rank finds ends all ranks, with the same line. Without agreement the others lose the connection (gloo) or wait
-for two hours (NCCL).
+"""What one rank finds ends all ranks, with the same line. Without agreement the others lose the connection (gloo) or
+wait for two hours (NCCL).
 """
 
 import os
