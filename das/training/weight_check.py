@@ -17,7 +17,6 @@ import torch
 from das.engine.admission import LIMIT_KEY
 from das.engine.build import EngineError
 from das.engine.loaded_weights import cached_blocks
-from das.engine.loaded_weights import cached_blocks
 from das.training import ranks
 from das.training.errors import WeightSyncError
 
