@@ -6,6 +6,7 @@ It is the platform's own worker with the hooks of das/engine/patches.py on its o
 
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from das.engine.versions import NotInstalled, require_vllm
 
 require_vllm()  # first, because another version may lack what is imported next
 
+import torch  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 
 from das.engine import patches  # noqa: E402
+from das.engine.loaded_weights import lost_weights  # noqa: E402
 from das.engine.meter import RolloutMeter  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
 
@@ -175,3 +178,13 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Do now what the next pass would do first: compute with the weights that were loaded since the last pass."""
         if self._das_new_weights:
             self._take_new_weights()
+
+    def das_lost_weights(self, tensors: Sequence[tuple[str, torch.Tensor]], turn: int) -> str:
+        """Say which of the tensors that were just loaded did not arrive; empty if the engine computes with all.
+
+        turn: see `lost_weights`.
+        """
+        noted = self._das_new_weights
+        lost = lost_weights(self.model_runner.get_model(), tensors, turn)
+        self._das_new_weights = noted  # the check loads tensors, but no new ones
+        return lost

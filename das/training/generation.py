@@ -4,7 +4,7 @@ rollouts. The harness's trainer and `das.speculate()` both use it."""
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from das.arrays import load_arrays, save_arrays
 from das.budget.schedule import LongestFirst
 from das.engine.build import EngineError, EngineSettings, build_engine
 from das.engine.rollout import Rollout, RolloutRequest, request_seed, roll_out
-from das.training.weight_check import logprob_difference, require_synced
+from das.training.weight_check import WeightSample, logprob_difference, logprob_problem, require_synced
 
 STATE = "generation.npz"
 
@@ -54,8 +54,9 @@ class SpeculativeGeneration(VLLMGeneration):
         self.last: Rollout | None = None
         self._counted_in = (0, False)  # step and evaluation flag that `_requests` belongs to
         self._requests = 0  # requests of that step so far, over all processes
-        self.probe = list(range(8, 24))  # prompt of the weight check; any tokens do, as both sides see the same ones
+        self.weight_sample = WeightSample(engine.weight_check_every)
         self.sync_s = 0.0
+        self.check_s = 0.0  # part of sync_s: the weight check
         self.sync_error = 0.0  # largest |log p(engine) - log p(trainer)| of the last check
         super().__init__(*args, **kwargs)
 
@@ -90,17 +91,24 @@ class SpeculativeGeneration(VLLMGeneration):
         self._llm_weights_sleeping = False
         self.accelerator.wait_for_everyone()
 
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors that TRL loads in a sync. The weight check takes its sample of them."""
+        return self.weight_sample.watch(super()._iter_named_params())
+
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine and check that they arrived.
 
-        Raises WeightSyncError when the log-probs of the two differ by more than rounding.
+        Raises WeightSyncError, on all ranks, when an engine does not hold them or computes something else with them.
         """
         start = time.perf_counter()
         super().sync_weights()
         self.llm.collective_rpc("das_use_new_weights")
-        self.sync_error = logprob_difference(self.model, self._engine_generate, self.probe, self.step)
-        require_synced(self.sync_error, self.llm.llm_engine.model_config.dtype, self.step)
-        self.sync_s = time.perf_counter() - start
+        loaded = time.perf_counter()
+        problem = self.weight_sample.problem(self.llm)
+        self.sync_error = logprob_difference(self.model, self._engine_generate, self.step)
+        problem = problem or logprob_problem(self.sync_error, self.llm.llm_engine.model_config.dtype)
+        require_synced(problem, self.step)
+        self.sync_s, self.check_s = time.perf_counter() - start, time.perf_counter() - loaded
 
     def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
         """llm.generate as TRL calls it: one `sampling_params` for all prompts, and nothing about problems."""
@@ -122,22 +130,20 @@ class SpeculativeGeneration(VLLMGeneration):
         if not self.evaluation:
             self.num_drafted += self.last.report["drafted"]
             self.num_accepted += self.last.tokens - self.last.report["passes"]
-        self.probe = self.last.responses[0][:32]
         self.after_rollout()
         return outputs
 
     def save_state(self, folder: Path) -> None:
-        """Write what a resumed run needs to draft, and to check weights, as this run would have."""
+        """Write what a resumed run needs to draft as this run would have."""
         self.llm.collective_rpc("das_save_state", args=(str(folder),))
         lengths = {} if self.schedule is None else self.schedule.lengths.state()
-        state = {"kind": np.array(STATE), "probe": np.array(self.probe), "rollouts": np.array(self.rollouts)}
+        state = {"kind": np.array(STATE), "rollouts": np.array(self.rollouts)}
         save_arrays(folder / STATE, {**state, **lengths})
 
     def load_state(self, folder: Path) -> None:
         """Continue from what `save_state` wrote."""
         self.llm.collective_rpc("das_load_state", args=(str(folder),))
         arrays = load_arrays(folder / STATE, STATE)
-        self.probe = arrays["probe"].tolist()
         self.rollouts = int(arrays["rollouts"])
         if self.schedule is not None:
             self.schedule.lengths.restore(arrays)

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,17 +91,16 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             return  # the summary at the end of training, not a step
         loss = float(np.sum(self._losses))
         self._losses = []
-        if not np.isfinite([loss, logs["grad_norm"]]).all():  # refused before a checkpoint of this step is written
-            raise TrainingDiverged(
-                f"step {self.state.global_step}: loss {loss:g}, gradient norm {logs['grad_norm']:g}: the policy is "
-                "lost; try a lower trainer.learning_rate"
-            )
-        of_this_rank = (generation.last, self._rewards, loss, generation.sync_error, generation.sync_s)
-        rollouts, rewards_of_ranks, losses, sync_errors, sync_s = zip(*ranks.gather(of_this_rank), strict=True)
+        norm = float(logs["grad_norm"])
+        sync = (generation.sync_error, generation.sync_s, generation.check_s)
+        of_ranks = ranks.gather((generation.last, self._rewards, loss, norm, sync))
+        rollouts, rewards_of_ranks, losses, norms, syncs = zip(*of_ranks, strict=True)
+        require_finite(losses, norms, self.state.global_step)  # before a checkpoint of this step is written
         if not ranks.is_main():
             return
         rollout = merged(rollouts)
         rewards = [reward for rewards_of_rank in rewards_of_ranks for reward in rewards_of_rank]
+        sync_error, sync_s, check_s = (max(values) for values in zip(*syncs, strict=True))
         waited = self.turns.waited_s - self._waited
         problems = self.args.generation_batch_size // self.num_generations
         row = {
@@ -109,16 +108,31 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             "epoch": rollout.step // max(1, len(self.train_dataset) // problems),
             "reward": float(np.mean(rewards)),
             "loss": float(np.mean(losses)),
-            "grad_norm": float(logs["grad_norm"]),
+            "grad_norm": norm,
             "learning_rate": logs["learning_rate"],
             "kl": logs.get("kl"),
             "entropy": logs.get("entropy"),
             "sampling_logp_difference": logs.get("sampling/sampling_logp_difference/max"),
-            "sync_error": max(sync_errors),
-            "sync_s": max(sync_s),
+            "sync_error": sync_error,
+            "sync_s": sync_s,
+            "check_s": check_s,
             "step_s": time.perf_counter() - self._began - waited,
             **rollout_row(rollout),
             "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
             "rewards_digest": digest(np.asarray(rewards, np.float64)),
         }
         self.on_step(row, rollout, rewards)
+
+
+def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:
+    """Raise TrainingDiverged unless all numbers are finite.
+
+    losses, norms: of every rank, so that all ranks stop together.
+    """
+    for rank, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
+        if not np.isfinite([loss, norm]).all():
+            where = f" (rank {rank})" if len(losses) > 1 else ""
+            raise TrainingDiverged(
+                f"step {step}: loss {loss:g}, gradient norm {norm:g}: the policy is lost{where}; try a lower "
+                "trainer.learning_rate"
+            )

@@ -20,6 +20,7 @@ from experiments.run.run_folder import versions, write_text
 
 TASKS = ("train", "compare")
 FREE = ("resume", "checkpoint", "task", "wandb", "wandb_project", "out", "cache")  # settings that change no token
+FREE_KEYS = ("engine.weight_check_every",)  # more of them
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written
 SHOWN = 5  # differences that a message names
@@ -90,7 +91,8 @@ def identity(config: RunConfig) -> dict[str, Any]:
 
     train_arm.py adds `policy` and `data`: digests of the first weights and of the problems.
     """
-    return {"config": flat({key: value for key, value in config.resolved.items() if key not in FREE})}
+    settings = flat({key: value for key, value in config.resolved.items() if key not in FREE})
+    return {"config": {key: value for key, value in settings.items() if key not in FREE_KEYS}}
 
 
 def flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -45,6 +45,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "engine.max_num_batched_tokens": (1, 2**24),
     "engine.gpu_memory_utilization": (0.001, 1),
     "engine.tensor_parallel_size": (1, 1024),
+    "engine.weight_check_every": (1, 10**7),  # syncs
     "engine.processes": (1, 2**16),
     "drafter.min_prob": (0, 1),
     "budget.tokens": (1, 4096),  # tokens a request and pass
