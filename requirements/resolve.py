@@ -69,12 +69,13 @@ def download_bytes(lock: Path, python: str) -> int:
 
 def write(uv: Path) -> None:
     """Make gpu.txt anew. Packages that are in cpu.txt too get its versions where possible."""
-    out = HERE / "gpu.txt"
+    out = HERE / "gpu.txt.tmp"
     out.write_text((HERE / "cpu.txt").read_text())
     resolve(uv, HERE / "gpu.in", PYTHONS[0], out)
     out.write_text(
         "# All that gpu.in needs, made by `make gpu-requirements`: change gpu.in, not this file.\n" + out.read_text()
     )
+    out.replace(HERE / "gpu.txt")
 
 
 def check(uv: Path, scratch: Path) -> None:

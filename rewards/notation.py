@@ -15,13 +15,14 @@ _NUMERAL = re.compile(
 )
 _NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _BASES = {word: str(number) for number, word in enumerate(_NUMBERS, start=2)}
+_BRACED_INFINITY = re.compile(r"\{([+-]?\\infty)\}")
 _INFINITE = re.compile(r"[+-]?\\infty")
 
 
 def may_be_equal(answer: str, gold: str) -> bool:
     """Whether the notation of two answers, as LaTeX without a box, allows that they are equal."""
-    answer, gold = (_SPACING.sub("", text).replace("{\\infty}", "\\infty") for text in (answer, gold))
-    if _bases(answer) != _bases(gold):
+    answer, gold = (_BRACED_INFINITY.sub(r"\1", _SPACING.sub("", text)).rstrip(".") for text in (answer, gold))
+    if _bases(gold) not in (_bases(answer), _bases(answer.rsplit("=", 1)[-1])):  # 52_8=42_{10} may say 42
         return False
     if (_is_set(answer) and _is_tuple(gold)) or (_is_tuple(answer) and _is_set(gold)):
         return False

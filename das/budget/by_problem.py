@@ -4,11 +4,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 V = TypeVar("V")
-MAX_PROBLEMS = 2**16  # RemainingLength, the largest user, holds about 60 MB then
+MAX_PROBLEMS = 2**16  # AcceptanceModel, the largest user, holds some 130 MB then
 
 
 class ByProblem(dict[str, V]):
-    """A dict that makes the value of an unknown problem by `new()`, and forgets the oldest problem when it is full."""
+    """A dict that makes the value of an unknown problem by `new()`. When it is full, it forgets the problem that came
+    first.
+    """
 
     def __init__(self, new: Callable[[], V], max_problems: int = MAX_PROBLEMS):
         super().__init__()

@@ -19,6 +19,9 @@ def admit(params: Any) -> None:
     for name, instead in REFUSED.items():
         if getattr(params, name, None) is not None:
             raise VLLMValidationError(f"{name} cannot be combined with an engine of das: {instead}")
+    seed, last = params.seed, params.n - 1  # vLLM numbers the seeds of n responses from `seed` on
+    if seed is not None and not -(2**63) <= seed <= seed + last < 2**64:
+        raise VLLMValidationError(f"seed must fit into 64 bits, for all n={params.n} responses, got {str(seed)[:80]}")
     extra = getattr(params, "extra_args", None) or {}
     problem, limit = extra.get(PROBLEM_KEY, ""), extra.get(LIMIT_KEY, 0)
     if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID:

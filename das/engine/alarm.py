@@ -14,8 +14,13 @@ COLLAPSE = 3.0  # acceptance collapsed if it is less than the usual one divided 
 USUAL = 8  # "usual" is the median of this many rollouts
 ENOUGH = 3  # with fewer rollouts there is no "usual"
 MIN_PASSES = 100  # a rollout with fewer target passes (summed over requests) is not judged
-MAX_PROMPT_TOKENS = 2**24  # tokens of prompts to remember (64 MB); when there are more, all are forgotten
+MAX_PROMPT_TOKENS = 2**24  # tokens of prompts to remember (some 100 MB); when there are more, all are forgotten
+ENTRY = 64  # tokens that the bookkeeping of a prompt counts for
 MIN_ACCEPTED = 0.1  # if usually fewer tokens are accepted per pass, nothing can collapse
+
+
+def _held(prompt: "array[int] | None") -> int:
+    return 0 if prompt is None else len(prompt) + ENTRY
 
 
 class Alarm:
@@ -25,7 +30,7 @@ class Alarm:
         self.usual: deque[tuple[float, float]] = deque(maxlen=USUAL)  # accepted per pass, accepted per drafted token
         self._prompt_of: dict[str, array[int]] = {}  # the newest prompt of each problem, up to the last rollout
         self._new_prompt_of: dict[str, array[int]] = {}  # the same, of the running rollout
-        self._prompt_tokens = 0  # in both; a prompt's hash in `_problem_of` counts as one
+        self._prompt_tokens = 0  # in both, with ENTRY for each prompt and for each entry of `_problem_of`
         self._problem_of: dict[int, str] = {}  # the problem of each prompt, by the prompt's hash
         self._requests = self._other_prompt = self._other_problem = 0  # counts of the running rollout
 
@@ -41,9 +46,9 @@ class Alarm:
         shared = min(len(before), len(now))
         self._requests += 1
         self._other_prompt += before[:shared] != now[:shared]  # a conversation's next turn repeats the turns before
-        self._prompt_tokens += len(now) - len(self._new_prompt_of.get(problem, ()))
+        self._prompt_tokens += _held(now) - _held(self._new_prompt_of.get(problem))
         self._new_prompt_of[problem] = now
-        self._prompt_tokens += (key := hash(now.tobytes())) not in self._problem_of
+        self._prompt_tokens += ENTRY * ((key := hash(now.tobytes())) not in self._problem_of)
         self._other_problem += self._problem_of.setdefault(key, problem) != problem
 
     def end_step(
@@ -85,7 +90,7 @@ class Alarm:
         """At most one line about the problem ids of the rollout that ended. Clears its counts."""
         requests, other_prompt, other_problem = self._requests, self._other_prompt, self._other_problem
         self._requests = self._other_prompt = self._other_problem = 0
-        self._prompt_tokens -= sum(len(self._prompt_of.get(problem, ())) for problem in self._new_prompt_of)
+        self._prompt_tokens -= sum(_held(self._prompt_of.get(problem)) for problem in self._new_prompt_of)
         self._prompt_of |= self._new_prompt_of
         self._new_prompt_of = {}
         if 2 * other_prompt > requests:

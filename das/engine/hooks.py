@@ -59,7 +59,7 @@ HOOKS = (
     ),
     # The engine's configuration.
     *_hooks("config.parallel", "engines ask for das by their worker class", "ParallelConfig.worker_cls"),
-    *_hooks("config.parallel", "part of the seed of a request without one", "ParallelConfig.data_parallel_rank"),
+    *_hooks("config.parallel", "part of the seed of a request without one", "ParallelConfig.data_parallel_index"),
     *_hooks("config.vllm", "the settings of das", "VllmConfig.additional_config"),
     *_hooks("config.vllm", "the second model runner has a sampler of its own", "VllmConfig.use_v2_model_runner"),
     # The worker.
@@ -78,7 +78,10 @@ HOOKS = (
         "Worker.load_model",
         "Worker.reload_weights",
         "Worker.update_weights",
+        "Worker.finish_weight_update",
     ),
+    *_hooks("v1.core.block_pool", "the prefix cache is seen to be empty after a sync", "BlockPool.blocks"),
+    *_hooks("v1.core.kv_cache_manager", "the same", "KVCacheManager.block_pool"),
     # The model runner.
     *_hooks(
         "v1.worker.gpu_model_runner",

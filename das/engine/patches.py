@@ -31,6 +31,7 @@ TRL:
 """
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -49,6 +50,7 @@ from das.engine.versions import NotInstalled, UnsupportedVersion, require_trl, r
 
 WORKER = "das.engine.worker.DasWorker"
 _applied = False
+_replacing = threading.RLock()
 
 
 def apply() -> None:
@@ -85,13 +87,14 @@ def _patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
 
 @contextmanager
 def _replaced(owner: ModuleType, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
-    """Inside, owner.name calls `replacement(original, ...)`."""
-    original = _hook(owner, name)
-    setattr(owner, name, functools.partial(replacement, original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+    """Inside, owner.name calls `replacement(original, ...)`. One thread at a time, so that the original comes back."""
+    with _replacing:
+        original = _hook(owner, name)
+        setattr(owner, name, functools.partial(replacement, original))
+        try:
+            yield
+        finally:
+            setattr(owner, name, original)
 
 
 def _hook(owner: Any, name: str) -> Any:
@@ -141,7 +144,7 @@ def das_settings(vllm_config: Any) -> dict[str, Any]:
     """
     additional_config = vllm_config.additional_config
     settings = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
-    if not isinstance(settings, dict) or set(settings) - {"drafter", "budget", "verifier"}:
+    if not isinstance(settings, dict) or set(settings) - {"drafter", "budget"}:
         raise ValueError(
             f'additional_config["das"] must be {{"drafter": {{...}}, "budget": {{...}}}}, got {settings!r}'
         )
@@ -171,26 +174,23 @@ def hook_runner(runner: Any) -> None:
 
     config, model_config = runner.vllm_config, runner.model_config
     runner.das_meter = RolloutMeter()
-    runner.das_sampler = None
-    if das_settings(config).get("verifier", "keyed") == "keyed":
-        rank = config.parallel_config.data_parallel_rank
-        runner.das_sampler = KeyedSampler(model_config.seed or 0, model_config.logprobs_mode, rank)
-    _patch(runner, "_sample", functools.partial(_sample, runner))
+    # The index tells the engines of a data-parallel deployment apart. vLLM sets the rank of dense models to 0 in each.
+    engine_rank = config.parallel_config.data_parallel_index
+    runner.das_sampler = KeyedSampler(model_config.seed or 0, model_config.logprobs_mode, engine_rank)
+    _hook(runner, "_sample")
+    runner._sample = functools.partial(_sample, runner)
     _patch(runner, "propose_draft_token_ids", functools.partial(_propose_with_requests, runner))
     _hook(runner, "_input_fits_in_drafter")
     if drafts_by_das(config):
         runner._input_fits_in_drafter = lambda *args: True
 
 
-def _sample(runner: Any, original: Callable[..., Any], logits: Any, spec_decode_metadata: Any) -> Any:
+def _sample(runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
     batch = runner.input_batch
-    if runner.das_sampler is not None:
-        # The per-request generators are not used. On the CPU vLLM would call their set_offset, which torch lacks there.
-        batch.generators.clear()
-        batch.update_async_output_token_ids()
-        output = runner.das_sampler.sample(runner, logits, spec_decode_metadata)
-    else:
-        output = original(logits, spec_decode_metadata)
+    # The per-request generators are not used. On the CPU vLLM would call their set_offset, which torch lacks there.
+    batch.generators.clear()
+    batch.update_async_output_token_ids()
+    output = runner.das_sampler.sample(runner, logits, spec_decode_metadata)
     num_drafted = np.zeros(batch.num_reqs, np.int64)
     if spec_decode_metadata is not None:
         num_drafted = np.asarray(spec_decode_metadata.num_draft_tokens, np.int64)

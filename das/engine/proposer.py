@@ -23,6 +23,9 @@ from das.engine.versions import NotInstalled
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
 # window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/soak.py).
 TOKENS_PER_TICK = 2**19
+TOKENS_PER_REQUEST = (
+    64  # what a request adds to them: prompt and bookkeeping take about 5 KB, however short its response
+)
 HISTORY, LEARNED = "history.npz", "learned.npz"  # files of a checkpoint
 
 
@@ -46,6 +49,7 @@ class _Finished:
     num_drafted: int = 0
     num_accepted: int = 0
     tokens: int = 0
+    requests: int = 0
 
 
 class DasProposer:
@@ -75,7 +79,8 @@ class DasProposer:
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._pass_ended = 0.0
-        self._unannounced_tokens = 0  # response tokens of finished requests, of rollouts that nobody announced
+        self._unannounced_tokens = 0  # in the history, of rollouts that nobody announced
+        self._states: dict[str, tuple[Any, Any]] = {}  # vLLM's state and parameters of each request in `live`
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to load: the drafter is an index, not a network."""
@@ -94,7 +99,15 @@ class DasProposer:
         """Draft for every row of the batch. Rows without new tokens (unfinished prompts) get no draft."""
         running = self._runner.requests
         names: list[str] = self._runner.input_batch.req_ids
-        self._end([name for name in self.live if name not in running])
+        # A request is over if it is gone, if its id stands for another one now, or if its session got further input.
+        states = self._states
+        self._end(
+            [
+                name
+                for name in self.live
+                if (now := running.get(name)) is not states[name][0] or now.sampling_params is not states[name][1]
+            ]
+        )
         emitted, decoding = self._read_batch(names, sampled_token_ids)
         target_pass = self._watch_pass(names, decoding, emitted)
         self.draft_round.observe(
@@ -128,7 +141,7 @@ class DasProposer:
             decoding.add(name)
             request = self.live.get(name)
             if request is None:
-                request = self._begin(name, self._runner.requests[name])
+                request = self._begin(name, self._runner.requests[name], len(new))
             if request.untracked:
                 continue
             num_drafted = self._pending.get(name, 0)
@@ -200,11 +213,12 @@ class DasProposer:
         Requests may be live. The window counts response tokens instead of steps. Returns the alarms.
         """
         self._decoding = set()
-        self._unannounced_tokens += self._finished.tokens
+        self._unannounced_tokens += self._finished.tokens + TOKENS_PER_REQUEST * self._finished.requests
         alarms = self._judge(judged=True)
         drafter = self.draft_round.drafter
         self.draft_round.end_step(max(drafter.history_tick, self._unannounced_tokens // TOKENS_PER_TICK))
         self._clear_counts()
+        self.draft_round.begin_step(0)  # nobody knows how many requests will come
         return alarms
 
     def _judge(self, judged: bool) -> list[str]:
@@ -236,26 +250,31 @@ class DasProposer:
         self.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
         self._clear_counts()
 
-    def _begin(self, name: str, state: Any) -> LiveRequest:
-        """Register a request that emitted for the first time. state: vLLM's CachedRequestState."""
+    def _begin(self, name: str, state: Any, num_emitted: int) -> LiveRequest:
+        """Register a request that emitted for the first time, or goes on after its rollout ended.
+
+        state: vLLM's CachedRequestState, whose output ends with the `num_emitted` tokens of this pass.
+        """
         params = state.sampling_params
         extra = params.extra_args or {}
         limit = int(extra.get(LIMIT_KEY, self.draft_round.max_draft_tokens))
-        prompt: Sequence[int] = state.prompt_token_ids or ()  # a prompt of embeddings has no token ids
+        prompt: Sequence[int] = state.prompt_token_ids or ()
+        problem = default_problem(prompt) if prompt else f"request-{name}"  # a prompt of embeddings has no token ids
         request = LiveRequest(
             name=name,
-            problem=extra[PROBLEM_KEY] if PROBLEM_KEY in extra else default_problem(prompt),
-            prompt=len(prompt),
+            problem=extra.get(PROBLEM_KEY, problem),
+            prompt=len(prompt) if prompt else int(state.num_prompt_tokens),
             limit=limit,
             untracked=limit <= 0 and PROBLEM_KEY not in extra,
             max_tokens=params.max_tokens if params.max_tokens is not None else self.max_model_len,
             stop_tokens=frozenset((params.stop_token_ids or ()) if params.ignore_eos else params.all_stop_token_ids),
         )
         self.live[name] = request
+        self._states[name] = state, params
         if request.untracked:
             return request
-        # A preempted request keeps its entry; a request that decoded elsewhere before brings its text along.
-        self.draft_round.begin(request, prompt, state.output_token_ids[:-1])
+        # A preempted request keeps its entry; a request that decoded before brings its text along.
+        self.draft_round.begin(request, prompt, state.output_token_ids[:-num_emitted])
         if PROBLEM_KEY in extra:
             self.alarm.begin(request.problem, prompt)
         expected = self.lengths.estimate(request.problem, 0).mean
@@ -265,6 +284,7 @@ class DasProposer:
     def _end(self, names: Iterable[str]) -> None:
         for name in names:
             request = self.live.pop(name)
+            del self._states[name]
             if request.untracked:
                 continue
             self.draft_round.end(request)
@@ -273,3 +293,4 @@ class DasProposer:
             self._finished.num_drafted += request.num_drafted
             self._finished.num_accepted += request.num_accepted
             self._finished.tokens += request.generated
+            self._finished.requests += 1

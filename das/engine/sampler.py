@@ -8,6 +8,7 @@ depend on the draft (exactness level 2, docs/exactness.md).
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from vllm.v1.sample.ops.penalties import apply_all_penalties
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from das.engine.noise import REJECTED, keyed_argmax, keyed_verify
+from das.engine.noise import REJECTED, keyed_argmax, keyed_verify, splitmix64
 from das.engine.seeds import DefaultSeeds
 
 if TYPE_CHECKING:
@@ -37,6 +38,16 @@ class UnsupportedSampling(ValueError):
     """A request uses a sampling feature that keyed sampling cannot combine with drafts."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seeded:
+    """A request's seed, and what it was drawn for."""
+
+    state: Any  # vLLM's CachedRequestState
+    params: Any
+    turn: int  # of a streaming session; 0 is the first
+    seed: int
+
+
 class KeyedSampler:
     """Replaces vLLM's sampler and rejection sampler in one model runner.
 
@@ -47,10 +58,10 @@ class KeyedSampler:
     def __init__(self, engine_seed: int, logprobs_mode: str, engine_rank: int = 0):
         self.default_seeds = DefaultSeeds(engine_seed, engine_rank)
         self.logprobs_mode = logprobs_mode
-        self._seeds: dict[str, int] = {}  # request id -> seed
-        self._batch_ids: list[str] = []  # request ids in batch order, to which _batch_seeds belongs
-        self._batch_seeds = np.empty(0, np.int64)
-        self._masked_ids: list[str] = []  # request ids in batch order, to which _forbidden belongs
+        self._seeded: dict[str, _Seeded] = {}  # by request id
+        self._seeded_for: Any = None  # the batch's metadata that _batch_seeds belongs to; vLLM makes it anew with
+        self._batch_seeds = np.empty(0, np.int64)  # every change of the batch
+        self._masked_for: Any = None  # the same, of _forbidden
         self._forbidden = torch.empty(0, dtype=torch.bool)
 
     def sample(
@@ -96,18 +107,37 @@ class KeyedSampler:
 
     def _request_seeds(self, runner: "GPUModelRunner") -> np.ndarray:
         """Seeds of the batch's requests in batch order, int64 [requests]; rebuilt only when the batch has changed."""
-        ids = runner.input_batch.req_ids
-        if self._batch_ids != ids:
-            seeds = {}
+        metadata = runner.input_batch.sampling_metadata
+        if self._seeded_for is not metadata:
+            seeded = {}
             for name, state in runner.requests.items():
-                if name in self._seeds:
-                    seeds[name] = self._seeds[name]
-                elif state.sampling_params is not None:
-                    seed = state.sampling_params.seed
-                    seeds[name] = self.default_seeds.draw(state.prompt_token_ids or ()) if seed is None else seed
-            self._seeds, self._batch_ids = seeds, list(ids)
-            self._batch_seeds = np.fromiter((seeds[name] for name in ids), np.int64, len(ids))
+                if state.sampling_params is not None:
+                    seeded[name] = self._seed(self._seeded.get(name), state)
+            self._seeded, self._seeded_for = seeded, metadata
+            # Seeds may be any 64 bits, with a sign or without.
+            seeds = [seeded[name].seed & 0xFFFFFFFFFFFFFFFF for name in runner.input_batch.req_ids]
+            self._batch_seeds = np.array(seeds, np.uint64).view(np.int64)
         return self._batch_seeds
+
+    def _seed(self, before: "_Seeded | None", state: Any) -> "_Seeded":
+        """The seed of a request. before: what its id stood for in the last batch; None for a new id.
+
+        An id may come to stand for another request. In a streaming session the same request gets further input, and its
+        positions begin at 0 again; each such turn has noise of its own.
+        """
+        params, turn = state.sampling_params, 0
+        if before is not None and before.state is state:
+            if before.params is params:
+                return before
+            turn = before.turn + 1
+        if params.seed is None:
+            seed = self.default_seeds.draw(state.prompt_token_ids or ())
+        elif turn:
+            mixed = splitmix64(splitmix64(np.array([params.seed & 0xFFFFFFFFFFFFFFFF], np.uint64)) ^ np.uint64(turn))
+            seed = int(mixed[0])
+        else:
+            seed = params.seed
+        return _Seeded(state, params, turn, seed)
 
     def _forbidden_tokens(self, runner: "GPUModelRunner", logits: torch.Tensor) -> torch.Tensor | None:
         """The tokens that allowed_token_ids forbid each request, bool [requests, vocab]; None if they forbid nothing.
@@ -118,14 +148,14 @@ class KeyedSampler:
         batch = runner.input_batch
         if batch.sampling_metadata.allowed_token_ids_mask is None:
             return None
-        if self._masked_ids != batch.req_ids:
+        if self._masked_for is not batch.sampling_metadata:
             forbidden = torch.zeros(batch.num_reqs, logits.shape[-1], dtype=torch.bool)
             for row, name in enumerate(batch.req_ids):
                 params = runner.requests[name].sampling_params
                 if params is not None and params.allowed_token_ids:
                     forbidden[row] = True
                     forbidden[row, params.allowed_token_ids] = False
-            self._forbidden, self._masked_ids = forbidden.to(logits.device), list(batch.req_ids)
+            self._forbidden, self._masked_for = forbidden.to(logits.device), batch.sampling_metadata
         return self._forbidden
 
     def _logprobs(

@@ -5,7 +5,6 @@ It is the platform's own worker with the hooks of das/engine/patches.py on its o
 """
 
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from das.engine.versions import NotInstalled, require_vllm
 require_vllm()  # first, because another version may lack what is imported next
 
 import torch  # noqa: E402
+from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 
 from das.engine import patches  # noqa: E402
@@ -22,8 +22,11 @@ from das.engine.loaded_weights import lost_weights  # noqa: E402
 from das.engine.meter import RolloutMeter  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
 
-# An engine whose caller announces no rollouts begins to count anew after this many passes, so that memory is bounded.
+# An engine whose caller announces no rollouts begins to count anew after so many passes or requests, so that memory is
+# bounded.
 MAX_PASSES = 2**14
+MAX_REQUESTS = 2**16
+logger = init_logger("vllm.das")
 
 
 def _platform_worker() -> Any:
@@ -31,6 +34,10 @@ def _platform_worker() -> Any:
         from vllm.v1.worker.cpu_worker import CPUWorker
 
         return CPUWorker
+    if not current_platform.is_cuda_alike():
+        raise NotInstalled(
+            f"das does not support {current_platform.device_name}: it runs on CPUs and on GPUs with CUDA"
+        )
     from vllm.v1.worker.gpu_worker import Worker
 
     return Worker
@@ -43,7 +50,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     """The platform's worker, with keyed verification, and with drafts if the engine asks for them.
 
     A rollout begins and ends by `das_begin_rollout` and `das_end_rollout`. Where nobody calls them, it ends when new
-    weights arrive, and after MAX_PASSES passes.
+    weights arrive, and after MAX_PASSES passes or MAX_REQUESTS requests.
     """
 
     model_runner: Any
@@ -56,6 +63,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
                 "das needs vLLM's first model runner: call das.install() before the engine is built, or set "
                 "VLLM_USE_V2_MODEL_RUNNER=0 in its environment"
             )
+        if self.parallel_config.pipeline_parallel_size > 1:
+            raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         self._das_announced = False  # whether the caller announces rollouts
         self._das_new_weights = False  # whether weights arrived since the last pass
 
@@ -85,6 +94,12 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             super().update_weights(*args, **kwargs)
         self._note_new_weights()
 
+    def finish_weight_update(self, *args: Any, **kwargs: Any) -> None:
+        """Load what a trainer's weight update has left to load."""
+        with patches.weights_under_load():
+            super().finish_weight_update(*args, **kwargs)
+        self._note_new_weights()
+
     def initialize_from_config(self, *args: Any, **kwargs: Any) -> None:
         """Make the KV cache, and with it what builds the attention's metadata."""
         super().initialize_from_config(*args, **kwargs)
@@ -94,8 +109,10 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Run a pass."""
         if self._das_new_weights:
             self._take_new_weights()
-        elif not self._das_announced and len(self.model_runner.das_meter.step_time_s) >= MAX_PASSES:
-            self._end_unannounced_rollout()
+        elif not self._das_announced:
+            meter: RolloutMeter = self.model_runner.das_meter
+            if len(meter.step_time_s) >= MAX_PASSES or len(meter.requests) >= MAX_REQUESTS:
+                self._end_unannounced_rollout()
         return super().execute_model(*args, **kwargs)
 
     def _note_new_weights(self) -> None:
@@ -105,8 +122,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """The next pass is the first with new weights."""
         self._das_new_weights = False
         patches.repack_linear_layers(self.model_runner.get_model())
-        if self.model_runner.das_sampler is not None:
-            self.model_runner.das_sampler.default_seeds.new_weights()
+        self.model_runner.das_sampler.default_seeds.new_weights()
         if not self._das_announced:
             self._end_unannounced_rollout()
 
@@ -114,7 +130,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.model_runner.das_meter = RolloutMeter()
         if self._das_proposer is not None:
             for alarm in self._das_proposer.end_unannounced_step():
-                warnings.warn(f"speculation: {alarm}", RuntimeWarning, stacklevel=2)
+                logger.warning("speculation: %s", alarm)
 
     @property
     def _das_proposer(self) -> DasProposer | None:

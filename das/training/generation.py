@@ -16,6 +16,7 @@ from das.arrays import load_arrays, save_arrays
 from das.budget.schedule import LongestFirst
 from das.engine.build import EngineError, EngineSettings, build_engine
 from das.engine.rollout import Rollout, RolloutRequest, request_seed, roll_out
+from das.training import ranks
 from das.training.weight_check import WeightSample, logprob_difference, logprob_problem, require_synced
 
 STATE = "generation.npz"
@@ -86,6 +87,8 @@ class SpeculativeGeneration(VLLMGeneration):
         # The engine in this process reseeds torch's global generator. The trainer must not notice.
         with torch.random.fork_rng():
             self.llm = build_engine(self.engine, **overrides)
+        if not hasattr(self.llm.llm_engine.engine_core, "engine_core"):
+            raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")
         self._engine_generate = self.llm.generate
         self.llm.generate = self._generate_keyed
         self._llm_weights_sleeping = False
@@ -101,12 +104,17 @@ class SpeculativeGeneration(VLLMGeneration):
         Raises WeightSyncError, on all ranks, when an engine does not hold them or computes something else with them.
         """
         start = time.perf_counter()
-        super().sync_weights()
-        self.llm.collective_rpc("das_use_new_weights")
-        loaded = time.perf_counter()
-        problem = self.weight_sample.problem(self.llm)
-        self.sync_error = logprob_difference(self.model, self._engine_generate, self.step)
-        problem = problem or logprob_problem(self.sync_error, self.llm.llm_engine.model_config.dtype)
+        try:
+            super().sync_weights()
+            self.llm.collective_rpc("das_use_new_weights")
+            loaded = time.perf_counter()
+            problem = self.weight_sample.problem(self.llm)
+            self.sync_error = logprob_difference(self.model, self._engine_generate, self.step)
+            problem = problem or logprob_problem(self.sync_error, self.llm.llm_engine.model_config.dtype)
+        except Exception as error:
+            if ranks.count() > 1:  # the others wait for this rank's verdict
+                require_synced(f"{type(error).__name__}: {' '.join(str(error).split())}", self.step)
+            raise
         require_synced(problem, self.step)
         self.sync_s, self.check_s = time.perf_counter() - start, time.perf_counter() - loaded
 

@@ -53,7 +53,7 @@ def sizes(worker: Any) -> dict[str, int]:
         "passes": len(runner.das_meter.step_time_s) + len(proposer._measured_s),
         "requests": len(runner.das_meter.requests) + len(proposer._predicted_length) + len(proposer.live),
         "prompts": len(seeds._requests_of),
-        "seeds": len(runner.das_sampler._seeds),
+        "seeds": len(runner.das_sampler._seeded),
         "weight_version": seeds.weight_version,
     }
 
@@ -75,7 +75,10 @@ def soak(llm: Any, seconds: float) -> Iterator[dict[str, float]]:
         rounds += 1
         for i in range(LIVE):
             prompt = known[int(rng.integers(PROBLEMS))] if i % 2 else rng.integers(5, 250, 12).tolist()
-            params = SamplingParams(max_tokens=int(rng.integers(1, 120)), temperature=0.5, detokenize=False)
+            max_tokens = (
+                1 if rounds % 4 == 0 else int(rng.integers(1, 120))
+            )  # every fourth round scores, one token each
+            params = SamplingParams(max_tokens=max_tokens, temperature=0.5, detokenize=False)
             engine.add_request(f"{rounds}-{i}", {"prompt_token_ids": prompt}, params)
         aborted = rng.integers(LIVE, size=2)
         for step in range(10**9):

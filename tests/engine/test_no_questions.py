@@ -89,6 +89,8 @@ def test_requests_that_ask_for_nonsense_are_refused_and_the_engine_lives(engines
         ({"extra_args": {"das_problem": 7}}, "das_problem must be a string of at most 512 characters, got the int 7"),
         ({"extra_args": {"das_problem": "p" * 10_000}}, "got 10000 characters"),
         ({"logprob_token_ids": [1]}, "ask for logprobs=N"),
+        ({"seed": 2**64}, "seed must fit into 64 bits, for all n=1 responses, got 18446744073709551616"),
+        ({"seed": 2**64 - 1, "n": 2}, "seed must fit into 64 bits, for all n=2 responses"),
     ]
     for method in ("none", "das"):
         llm = engines.build(tiny_policy, method=method)
@@ -98,3 +100,22 @@ def test_requests_that_ask_for_nonsense_are_refused_and_the_engine_lives(engines
             assert words in str(error.value)
             assert "\n" not in str(error.value)
         assert len(generate(llm, max_tokens=2, min_p=0.1, logit_bias={5: 1.0})) == len(PROMPTS)
+        for seed in (-(2**63), 2**63 - 1, 2**64 - 2):
+            assert len(generate(llm, max_tokens=2, seed=seed, n=2)) == len(PROMPTS)
+
+
+def test_a_rollout_that_ends_under_a_live_request_doubles_no_token(engines: Engines, tiny_policy: str) -> None:
+    llm = engines.build(tiny_policy, method="das", budget={"name": "fixed", "tokens": 8})
+    engine, params = llm.llm_engine, SamplingParams(temperature=0.0, max_tokens=80, ignore_eos=True)
+    for _ in range(2):  # the second time long drafts are accepted
+        llm.generate({"prompt_token_ids": [5, 6, 7]}, params, use_tqdm=False)
+    before = llm.collective_rpc("das_end_rollout", args=(1,))[0]["history_tokens"]
+    engine.add_request("live", {"prompt_token_ids": [5, 6, 7]}, params)
+    for _ in range(4):
+        engine.step()
+    part = llm.collective_rpc("das_end_rollout", args=(2,))[0]["history_tokens"] - before
+    assert 8 < part < 70
+    while engine.has_unfinished_requests():
+        engine.step()
+    whole = llm.collective_rpc("das_end_rollout", args=(3,))[0]["history_tokens"] - before
+    assert whole == part + 80

@@ -1,7 +1,8 @@
-"""The sampler against vLLM's own, in cases that generated batches rarely reach; and the model runner that it needs."""
+"""The sampler against vLLM's own, in cases that generated batches rarely reach."""
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor import MinTokensLogitsProcessor
 from vllm.v1.sample.sampler import Sampler
 
+from das.engine import patches
 from das.engine.plain_batch import plain_runner
 from das.engine.sampler import KeyedSampler
 
@@ -61,3 +63,43 @@ def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:
     assert double is not None
     assert torch.equal(single.logprobs[0], double.logprobs[0])
     assert single.logprobs[0].min() > -math.inf
+
+
+def seeds_of(sampler: KeyedSampler, runner: Any) -> list[int]:
+    seeds: list[int] = sampler._request_seeds(runner).tolist()
+    return seeds
+
+
+def test_turns_of_a_session_and_requests_that_reuse_an_id_have_noise_of_their_own() -> None:
+    # Seen to fail when the seeds of the batch before were kept for equal ids.
+    runner: Any = plain_runner([SamplingParams(seed=5), SamplingParams()], 8)
+    sampler = KeyedSampler(0, "processed_logprobs")
+    first = seeds_of(sampler, runner)
+    assert first[0] == 5
+    assert seeds_of(sampler, runner) == first
+    for state in runner.requests.values():  # as vLLM does when a streaming session gets further input
+        state.sampling_params = state.sampling_params.clone()
+    runner.input_batch.sampling_metadata = replace(runner.input_batch.sampling_metadata)
+    second = seeds_of(sampler, runner)
+    assert len({*first, *second}) == 4
+    for name, state in runner.requests.items():
+        runner.requests[name] = replace(state, sampling_params=SamplingParams(seed=5))
+    runner.input_batch.sampling_metadata = replace(runner.input_batch.sampling_metadata)
+    assert seeds_of(sampler, runner) == [5, 5]
+
+
+def test_engines_of_a_data_parallel_deployment_draw_other_seeds() -> None:
+    # vLLM gives each engine of a dense model the rank 0, and tells them apart by the index.
+    def runner(index: int) -> Any:
+        config = SimpleNamespace(
+            parallel_config=SimpleNamespace(data_parallel_rank=0, data_parallel_index=index),
+            speculative_config=None,
+        )
+        model_config = SimpleNamespace(seed=0, logprobs_mode="processed_logprobs")
+        hooks = dict.fromkeys(("_sample", "propose_draft_token_ids", "_input_fits_in_drafter"), id)
+        return SimpleNamespace(vllm_config=config, model_config=model_config, **hooks)
+
+    runners = [runner(0), runner(1)]
+    for each in runners:
+        patches.hook_runner(each)
+    assert len({each.das_sampler.default_seeds.draw([1]) for each in runners}) == 2
