@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What apply() replaces (das/engine/patches.py names the reason); nothing else may differ.
 DORMANT = "vllm.v1.engine.input_processor.InputProcessor.__init__"
 SCRIPT = """
-import builtins, inspect, json, sys, types
+import functools, inspect, json, sys, types
 mode, policy = sys.argv[1:]
 if mode == "no-trl":
     class Absent:
@@ -55,7 +55,7 @@ def attributes():
         if module_name.split(".")[0] != "vllm" or not isinstance(module, types.ModuleType):
             continue
         for name, value in list(vars(module).items()):
-            if callable(value) and not inspect.isclass(value):
+            if isinstance(value, (types.FunctionType, functools.partial)):
                 found[f"{module_name}.{name}"] = module_name, where(value)
             if inspect.isclass(value) and value.__module__ == module_name:
                 for attribute, held in vars(value).items():
