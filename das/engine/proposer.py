@@ -21,7 +21,7 @@ from das.engine.seeds import default_problem
 from das.engine.versions import NotInstalled
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
-# window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/soak.py).
+# window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/engine_soak.py).
 TOKENS_PER_TICK = 2**19
 TOKENS_PER_REQUEST = (
     64  # what a request adds to them: prompt and bookkeeping take about 5 KB, however short its response

@@ -34,7 +34,7 @@ def trl_untouched_afterwards() -> Iterator[None]:
     ("options", "error", "message"),
     [
         ({"method": "magic"}, EngineError, "choose none, das, ngram or suffix"),
-        ({"drafter": {"window": -1}}, ValueError, "window must be >= 0"),
+        ({"drafter": {"window": -1}}, ValueError, "window must be in 0"),
         ({"drafter": {"unit": "week"}}, ValueError, "choose epoch or step"),
         ({"budget": {"name": "generous"}}, ValueError, "unknown budget 'generous'"),
         ({"engine": {"slots": 3}}, TypeError, "slots"),

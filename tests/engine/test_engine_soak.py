@@ -1,4 +1,4 @@
-"""Seconds of tests/engine/soak.py: what an engine holds stays within bounds, though nobody announces a rollout."""
+"""Seconds of tests/engine/engine_soak.py: what an engine holds stays within bounds, though nobody announces a rollout."""
 
 import multiprocessing
 from typing import Any
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def _soak(policy: str) -> list[dict[str, float]]:
-    import soak
+    import engine_soak as soak
     from conftest import Engines
 
     soak.lower_the_bounds()
@@ -19,7 +19,7 @@ def _soak(policy: str) -> list[dict[str, float]]:
 
 
 def test_nothing_grows(tiny_policy: str) -> None:
-    import soak
+    import engine_soak as soak
 
     with multiprocessing.get_context("spawn").Pool(1) as pool:  # because the bounds are lowered for the process
         rows: Any = pool.apply(_soak, (tiny_policy,))
