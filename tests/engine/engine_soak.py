@@ -1,6 +1,6 @@
 """An engine that is used for long by callers who announce nothing: does its memory stay bounded?
 
-python tests/engine/engine_soak.py 30      minutes; made for half an hour. Prints a row every ten seconds, then the verdict.
+python tests/engine/engine_soak.py 30      minutes. Prints a row every ten seconds, then the verdict.
 
 The callers bring neither seeds nor problem ids and announce no rollouts. Prompts come and go, some requests are
 aborted, the cache is reset, and sometimes new weights arrive. The bounds are lowered, so that a minute reaches them:

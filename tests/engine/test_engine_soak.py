@@ -1,4 +1,4 @@
-"""Seconds of tests/engine/engine_soak.py: what an engine holds stays within bounds, though nobody announces a rollout."""
+"""Seconds of tests/engine/engine_soak.py: what an engine holds stays within bounds, though nobody announces rollouts."""
 
 import multiprocessing
 from typing import Any
