@@ -57,6 +57,21 @@ TASKS = {
             (TINY, "task.steps=2"),
         ),
         Task(
+            "force",
+            "experiments.tasks.force",
+            "roll out recorded responses with the real engine: what does each arm cost for real text?",
+            "task=force task.rollouts=../shared/data/traces/areal_deepscaler_base.jsonl.gz",
+            (
+                "task.rollouts={made}/traces/rg_llama3b_rl.jsonl.gz",
+                "task.shape=tiny",
+                "task.live=[4,2]",
+                "task.siblings=2",
+                "task.epochs=2",
+                "task.tokens=400",
+                "task.arms=[none,das]",
+            ),
+        ),
+        Task(
             "audit",
             "experiments.tasks.audit",
             "check exactness on this machine: count the tokens and sequences that agree with and without drafts",

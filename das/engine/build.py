@@ -99,7 +99,8 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     engine needs `das.install()` and that was not called before.
     """
     directory = Path(settings.model)
-    if directory.is_dir() and not (directory / "tokenizer_config.json").exists():
+    needs_tokenizer = not overrides.get("skip_tokenizer_init", False)
+    if needs_tokenizer and directory.is_dir() and not (directory / "tokenizer_config.json").exists():
         raise EngineError(f"policy directory {directory} has no tokenizer (tokenizer_config.json): save it there too")
     das_arguments = _arguments(settings)
     from vllm import LLM

@@ -18,6 +18,7 @@ from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 
 from das.engine import patches  # noqa: E402
+from das.engine.forced import ForcedSampler  # noqa: E402
 from das.engine.loaded_weights import lost_weights  # noqa: E402
 from das.engine.meter import RolloutMeter  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
@@ -189,6 +190,12 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Continue to draft as the engine that saved would have. Does nothing without our drafter."""
         if self._das_proposer is not None:
             self._das_proposer.load(Path(folder))
+
+    def das_force(self, responses: dict[str, list[int]]) -> None:
+        """Let requests that name one of `responses` emit it (das/engine/forced.py). An empty dict ends it."""
+        sampler = self.model_runner.das_sampler
+        keyed = sampler.keyed if isinstance(sampler, ForcedSampler) else sampler
+        self.model_runner.das_sampler = ForcedSampler(keyed, responses) if responses else keyed
 
     def das_use_new_weights(self) -> None:
         """Do now what the next pass would do first: compute with the weights that were loaded since the last pass."""

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from analysis import read
 from analysis.replay_figure import validation_figure
 from das.budget import make_budget
-from das.budget.latency_forms import FITS, Form, Passes
+from das.budget.latency_forms import FITS
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
@@ -24,6 +24,7 @@ from das.replay.times import Times
 from das.replay.workload import Workload
 from experiments.harness import sizes
 from experiments.harness.engine import make_schedule
+from experiments.recorded.fitted_times import fit_form, fit_prefill
 from experiments.recorded.latency_files import read_latency
 from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import UserError, reading
@@ -151,25 +152,6 @@ def _timeline(path: Path, step: int) -> dict[str, Any]:
         if not (seconds[-1] < np.inf and (np.diff(seconds, prepend=0.0) > 0).all() and (tokens >= live).all()):
             raise ValueError("times must rise, and no pass may have fewer tokens than requests")
         return timeline
-
-
-def fit_prefill(timelines: list[dict[str, Any]], form: Form, prompt: int) -> float:
-    """Seconds per prompt token: the time of each rollout's first pass beyond what decoding its live requests takes."""
-    first, live = (np.array([line[key][0] for line in timelines], float) for key in ("step_time_s", "step_live"))
-    beyond = float(np.mean(first - form.predict(live, live, live * prompt)))
-    return max(0.0, beyond) / (float(live.mean()) * max(1, prompt))
-
-
-def fit_form(timelines: list[dict[str, Any]], form: str) -> Form:
-    """A latency form fitted to all passes except each rollout's first, which computed the prompts."""
-    seconds = np.concatenate([np.diff(line["step_time_s"]) for line in timelines])
-    live, tokens = (
-        np.concatenate([line[key][1:] for line in timelines]).astype(float) for key in ("step_live", "step_tokens")
-    )
-    if len(seconds) < 10:
-        raise UserError(f"{len(seconds)} decode passes were recorded: too few to fit a latency model to")
-    passes = Passes(live, tokens, np.zeros(len(live)), seconds)
-    return FITS[form](passes, np.ones(len(passes)))
 
 
 def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[Step]:

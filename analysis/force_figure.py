@@ -1,0 +1,35 @@
+"""The figure of task=force: rollout time of each arm over that without drafts, by live requests."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from analysis.figures import STYLE
+
+
+def force_figure(result: dict[str, Any], path: Path) -> None:
+    """Draw the ratios and the tokens per pass of result.json."""
+    arms = [arm for arm in result["ratio_to_none"] if arm != "none"]
+    if not arms:
+        return
+    live = list(result["ratio_to_none"][arms[0]]["rollout_s"]["by_live"])
+    places, width = np.arange(len(live)), 0.8 / len(arms)
+    with plt.rc_context(STYLE):
+        figure, (ratios, passes) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+        for i, arm in enumerate(arms):
+            at = places + (i - (len(arms) - 1) / 2) * width
+            ratios.bar(at, [result["ratio_to_none"][arm]["rollout_s"]["by_live"][n] for n in live], width, label=arm)
+            passes.bar(at, [result["arms"][arm]["by_live"][n] for n in live], width, label=arm)
+        ratios.axhline(1.0, color="0.4", linewidth=1, linestyle="--")
+        ratios.set(title="Rollout time / none", xlabel="live requests")
+        passes.set(title="Tokens per target pass", xlabel="live requests")
+        for axes in (ratios, passes):
+            axes.set_xticks(places, live)
+            axes.legend()
+        figure.savefig(path)
+        plt.close(figure)

@@ -1,0 +1,141 @@
+"""task=force: an engine for each arm, in a process of its own, that rolls out recorded responses."""
+
+import multiprocessing
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from das.replay.workload import Workload
+from experiments.harness.config import run_config
+from experiments.harness.engine import engine_settings, prepare_process
+from experiments.harness.lock_step import expect, tell
+from experiments.run.output import quiet_into
+
+
+@dataclass(frozen=True)
+class ForcedRollout:
+    """What an engine rolls out. `end`: the token that ends every response, and occurs nowhere else."""
+
+    work: Workload
+    end: int
+    live: int  # requests at once; names the drafter's history, so that each has its own
+    epoch: int  # 1, 2 ...
+
+
+@dataclass
+class ForcedResult:
+    """What an arm's engine answers."""
+
+    row: dict[str, Any]  # of metrics.jsonl
+    timeline: dict[str, Any]  # step_time_s, step_live, step_tokens
+    equal: bool  # whether the emitted tokens are the recorded ones
+
+
+class ForcedEngines:
+    """One engine for each arm. Rollouts run one at a time, so that the machine's noise hits all arms alike."""
+
+    def __init__(self, arms: Mapping[str, DictConfig], policy: Path, sizes: Mapping[str, int], folder: Path) -> None:
+        """Start all. arms: label -> config. sizes: max_num_seqs and max_model_len. Logs go to folder/arms."""
+        self._folder = folder
+        self._pipes = {name: _start(config, policy, sizes, folder / "arms" / name) for name, config in arms.items()}
+
+    def ready(self) -> None:
+        """Wait until all engines are built."""
+        for name, pipe in self._pipes.items():
+            expect(pipe, "ready", name, self._folder)
+
+    def roll_out(self, arm: str, rollout: ForcedRollout) -> ForcedResult:
+        """One rollout of an arm. Raises RunFailed when its engine fails."""
+        tell(self._pipes[arm], rollout)
+        result: ForcedResult = expect(self._pipes[arm], "rolled", arm, self._folder)
+        return result
+
+    def close(self) -> None:
+        """End all engines."""
+        for pipe in self._pipes.values():
+            pipe.close()
+
+
+def _start(config: DictConfig, policy: Path, sizes: Mapping[str, int], folder: Path) -> Connection:
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    arguments = OmegaConf.to_container(config, resolve=True), str(policy), dict(sizes), folder / "log.txt", theirs
+    spawn.Process(target=_engine_process, args=arguments, daemon=True).start()
+    theirs.close()
+    return ours
+
+
+def _engine_process(container: Any, policy: str, sizes: dict[str, int], log: Path, pipe: Connection) -> None:
+    """Body of an engine's process, until the pipe closes. Output goes to the log, errors to the parent as one line."""
+    with quiet_into(log):
+        try:
+            _serve(OmegaConf.create(container), policy, sizes, pipe)
+        except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
+            return
+        except Exception as error:
+            traceback.print_exc()
+            tell(pipe, ("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))
+
+
+def _serve(composed: DictConfig, policy: str, sizes: dict[str, int], pipe: Connection) -> None:
+    config = run_config(composed)
+    prepare_process(config)
+    from das.engine.build import build_engine
+    from das.engine.rollout import rollout_row
+
+    settings = engine_settings(config, policy)
+    llm = build_engine(settings, skip_tokenizer_init=True, **sizes)
+    options = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
+    pipe.send(("ready", None))
+    while True:
+        asked: ForcedRollout = pipe.recv()
+        if settings.method == "das":
+            llm.collective_rpc("das_use_proposer", args=(f"{asked.live} live", options))
+        llm.reset_prefix_cache()
+        rollout = force(llm, asked, config.seed)
+        row = {"arm": config.arm.name, "live": asked.live, "epoch": asked.epoch, **rollout_row(rollout)}
+        timeline = {name: rollout.report[name] for name in ("step_time_s", "step_live", "step_tokens")}
+        expected = [asked.work.response(i).tolist() for i in range(len(asked.work))]
+        pipe.send(("rolled", ForcedResult(row, timeline, rollout.responses == expected)))
+
+
+def force(llm: Any, asked: ForcedRollout, run_seed: int) -> Any:
+    """Roll the recorded responses out. Returns the Rollout."""
+    from vllm import SamplingParams
+
+    from das.engine.forced import FORCED_KEY
+    from das.engine.rollout import RolloutRequest, request_seed, roll_out
+
+    work = asked.work
+    responses = {f"{asked.live}/{asked.epoch}/{i}": work.response(i).tolist() for i in range(len(work))}
+
+    class ForcedRequest(RolloutRequest):
+        def parameters(self) -> list[Any]:
+            parameters = super().parameters()
+            for name, params in zip(responses, parameters, strict=True):
+                params.extra_args = {**params.extra_args, FORCED_KEY: name}
+            return parameters
+
+    llm.collective_rpc("das_force", args=(responses,))
+    # The limit is the same for all: it must not tell the budget how long a response will be. The last token does.
+    shared = SamplingParams(temperature=1.0, max_tokens=int(work.lengths.max()), stop_token_ids=[asked.end])
+    request = ForcedRequest(
+        prompts_of(work),
+        shared,
+        work.problems,
+        seeds=[request_seed(run_seed, asked.epoch, i) for i in range(len(work))],
+        step=asked.epoch,
+        next_history_tick=asked.epoch,
+    )
+    return roll_out(llm, request)[1]
+
+
+def prompts_of(work: Workload) -> Sequence[Any]:
+    """A made-up prompt for each response: the same for a problem's, another for each problem."""
+    number = {problem: i for i, problem in enumerate(dict.fromkeys(work.problems))}
+    return [{"prompt_token_ids": [number[problem], *range(1, work.prompt)]} for problem in work.problems]

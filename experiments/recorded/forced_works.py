@@ -1,0 +1,86 @@
+"""Recorded responses, chosen and cut for task=force."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from das.replay.workload import Workload, workload
+from experiments.recorded.rollouts import read_rollouts
+from experiments.run.errors import UserError
+
+
+def forced_works(
+    path: Path, live: Sequence[int], siblings: int, epochs: int, tokens: int, prompt: int
+) -> dict[int, list[Workload]]:
+    """For each number of live requests, the responses of each epoch.
+
+    A rollout has the next responses of the first problems that have enough: `siblings` of each, fewer if fewer requests
+    are live. Every response is cut to the same fraction of its length, so that all epochs together have about `tokens`
+    tokens. Raises UserError where the recording has too few responses.
+    """
+    responses: dict[str, list[np.ndarray]] = {}
+    for step in read_rollouts(path):
+        for i, problem in enumerate(step.problems):
+            responses.setdefault(problem, []).append(step.response(i))
+    return {requests: _cut(_chosen(responses, requests, min(siblings, requests), epochs, path), tokens, prompt)
+            for requests in live}  # fmt: skip
+
+
+def _chosen(
+    responses: dict[str, list[np.ndarray]], live: int, group: int, epochs: int, path: Path
+) -> list[list[tuple[str, np.ndarray]]]:
+    """The (problem, response) pairs of each epoch."""
+    if live % group:
+        raise UserError(f"task.live: {live} requests are no multiple of task.siblings={group}")
+    enough = {problem: rows for problem, rows in responses.items() if len(rows) >= group * epochs}
+    wanted = live // group
+    if len(enough) < wanted:
+        raise UserError(
+            f"{path}: {len(enough)} problems have {group * epochs} responses, but task.live={live} needs {wanted}: "
+            "lower task.epochs, task.siblings or task.live"
+        )
+    problems = list(enough)[:wanted]
+    return [
+        [(problem, enough[problem][epoch * group + i]) for problem in problems for i in range(group)]
+        for epoch in range(epochs)
+    ]
+
+
+def _cut(epochs: list[list[tuple[str, np.ndarray]]], tokens: int, prompt: int) -> list[Workload]:
+    total = sum(len(response) for epoch in epochs for _, response in epoch)
+    fraction = min(1.0, tokens / total)
+    return [
+        workload(
+            [problem for problem, _ in epoch],
+            [response[: max(1, round(len(response) * fraction))] for _, response in epoch],
+            prompt,
+        )
+        for epoch in epochs
+    ]
+
+
+def with_end(
+    works: dict[int, list[Workload]], vocabulary: int | None, path: Path
+) -> tuple[dict[int, list[Workload]], int, int]:
+    """The same works with a token behind every response that ends it. Returns them, that token, and the vocabulary.
+
+    vocabulary: the policy's, whose last token is the end; None: token ids are numbered anew without gaps, and the
+    vocabulary is as large as that needs. Raises UserError for recorded ids beyond the vocabulary.
+    """
+    used = np.unique(np.concatenate([work.tokens for epochs in works.values() for work in epochs]))
+    if vocabulary is not None and used[-1] >= vocabulary - 1:
+        raise UserError(
+            f"{path} has token id {used[-1]}, but the policy has {vocabulary} tokens, and the last one ends responses: "
+            "choose another task.shape"
+        )
+    end = len(used) if vocabulary is None else vocabulary - 1
+
+    def ended(work: Workload) -> Workload:
+        rows = [work.response(i) for i in range(len(work))]
+        if vocabulary is None:
+            rows = [np.searchsorted(used, row) for row in rows]
+        return workload(work.problems, [np.append(row, end) for row in rows], work.prompt)
+
+    size = vocabulary or -(-(end + 1) // 128) * 128  # vLLM pads vocabularies to a multiple of 64
+    return {live: [ended(work) for work in epochs] for live, epochs in works.items()}, end, size

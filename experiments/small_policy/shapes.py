@@ -1,0 +1,74 @@
+"""Policies of a given shape with random weights, for measurements in which the text comes from a recording."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.run.errors import UserError
+
+CONTEXT = 32768  # positions; costs nothing
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Qwen3. Sizes are those of its config. vocabulary: tokens, or None for as many as the recording needs."""
+
+    hidden: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int | None = None
+
+
+SHAPES = {
+    "tiny": Shape(64, 2, 2, 1, 32, 96),  # for tests
+    "30m": Shape(384, 10, 6, 3, 64, 1152),
+    "100m": Shape(640, 16, 10, 5, 64, 1920),
+    "600m": Shape(1024, 28, 16, 8, 128, 3072, 151936),  # Qwen3-0.6B
+    "7b": Shape(3584, 28, 28, 4, 128, 18944, 152064),  # DeepSeek-R1-Distill-Qwen-7B's sizes, in Qwen3's architecture
+    "8b": Shape(4096, 36, 32, 8, 128, 12288, 151936),  # Qwen3-8B
+}
+
+
+def shape_of(name: str) -> Shape:
+    """Raises UserError, in one line, for an unknown name."""
+    if name not in SHAPES:
+        raise UserError(f"task.shape={name}: choose one of {', '.join(SHAPES)}")
+    return SHAPES[name]
+
+
+def random_policy(name: str, vocabulary: int, dtype: str, cache: Path) -> Path:
+    """The folder of a policy with random weights of this shape; made if `cache` does not hold it yet.
+
+    vocabulary: tokens. dtype: of the weights, as torch names it. There is no tokenizer: prompts and responses are ids.
+    """
+    shape = shape_of(name)
+    folder = cache / f"random-{name}-{vocabulary}-{dtype}"
+    if (folder / "model.safetensors").exists() or (folder / "model.safetensors.index.json").exists():
+        return folder
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.key_value_heads,
+        head_dim=shape.head_dim,
+        intermediate_size=shape.intermediate,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=shape.hidden < 2048,  # as Qwen3 does up to 4B
+    )
+    torch.manual_seed(0)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        model = Qwen3ForCausalLM(config)
+    finally:
+        torch.set_default_dtype(default)
+    partial = folder.with_name(folder.name + ".tmp")
+    model.save_pretrained(partial)
+    partial.rename(folder)
+    return folder

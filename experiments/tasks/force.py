@@ -1,0 +1,183 @@
+"""task=force: recorded responses through the real engine. How long does each arm take for real text?
+
+Weights are random, of any shape; the verifier emits the recorded tokens (das/engine/forced.py). All arms roll out the
+same responses, one arm after the other in every epoch, and each number of live requests has a history of its own.
+
+result.json: forced.{tokens, equal}: emitted tokens, and whether all are the recorded ones, in all arms;
+arms.NAME.{rollout_s, tokens_per_pass, drafted, accepted}; ratio_to_none.NAME.rollout_s.{overall, by_live};
+replay_error.NAME: how far the simulator's rollout times are off. It is fitted to every other epoch, and judged on the
+epochs between them.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from analysis.force_figure import force_figure
+from das.budget import make_budget
+from das.drafter import HistoryDrafter
+from das.replay.cluster import simulate_rollout
+from das.replay.engine import Engine, PlainEngine
+from das.replay.text_engine import TextEngine
+from das.replay.times import Times
+from das.replay.workload import Workload
+from experiments.harness.config import run_config
+from experiments.harness.engine import engine_settings
+from experiments.harness.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
+from experiments.recorded.fitted_times import fit_form, fit_prefill
+from experiments.recorded.forced_works import forced_works, with_end
+from experiments.run.errors import RunFailed, UserError, compose_config
+from experiments.run.output import quiet_into
+from experiments.run.progress import Progress
+from experiments.run.run_folder import RunFolder
+from experiments.small_policy.shapes import random_policy, shape_of
+
+BASELINE = "none"
+Results = dict[str, dict[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
+
+
+def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+    """Roll everything out, replay it, print a line for each arm; write result.json and a figure."""
+    task = config.task
+    path = check(task)
+    shape = shape_of(task.shape)
+    arms = {name: compose_config([*_without_arm(overrides), f"arm={name}"]) for name in task.arms}
+    settings = {name: engine_settings(run_config(arm), "unnamed") for name, arm in arms.items()}
+    live = [int(requests) for requests in task.live]
+    cut = forced_works(path, live, int(task.siblings), int(task.epochs), int(task.tokens), int(task.prompt))
+    works, end, vocabulary = with_end(cut, shape.vocabulary, path)
+    progress = Progress(len(live) * int(task.epochs), len(arms))
+    run_folder = RunFolder(Path(folder), config)
+    dtype = settings[BASELINE].dtype if settings[BASELINE].dtype != "auto" else "float32"
+    with quiet_into(Path(folder) / "log.txt"):
+        policy = random_policy(task.shape, vocabulary, dtype, Path(config.cache) / "policies")
+    longest = max(int(work.lengths.max()) for epochs in works.values() for work in epochs)
+    sizes = {"max_num_seqs": max(live), "max_model_len": int(task.prompt) + longest + 1}
+    progress.note(
+        f"{sum(len(work.tokens) for epochs in works.values() for work in epochs)} recorded tokens, longest response "
+        f"{longest}, on random weights of shape {task.shape}; starting {', '.join(arms)}; logs in {folder}"
+    )
+    engines = ForcedEngines(arms, policy, sizes, Path(folder))
+    try:
+        engines.ready()
+        results = roll_all(engines, list(arms), works, end, run_folder, progress)
+    finally:
+        engines.close()
+    result = measured(results, live) | {"replay_error": replay_errors(results, works, settings)}
+    for name in arms:
+        ratios = result["ratio_to_none"][name]["rollout_s"]
+        by_live = "  ".join(f"{n} live: {ratio:.3f}" for n, ratio in ratios["by_live"].items())
+        error = result["replay_error"].get(name)
+        progress.note(
+            f"{name:8s} {result['arms'][name]['rollout_s']:8.2f} s   of none {ratios['overall']:.3f}   {by_live}   "
+            f"tokens/pass {result['arms'][name]['tokens_per_pass']:.2f}"
+            + ("" if error is None else f"   replayed {error:+.1%}")
+        )
+    force_figure(result, Path(folder) / "force.png")
+    progress.note(f"result: {run_folder.write_result(result)}")
+
+
+def check(task: DictConfig) -> Path:
+    """The recording's path. Raises UserError, in one line, for impossible settings."""
+    if task.rollouts is None:
+        raise UserError("task.rollouts=PATH is missing: give recorded rollouts (docs/data.md)")
+    if BASELINE not in task.arms:
+        raise UserError(f"task.arms={list(task.arms)}: {BASELINE} must be among them, all times are relative to it")
+    if not task.live or min(*task.live, task.siblings, task.tokens) < 1 or task.epochs < 2 or task.prompt < 1:
+        raise UserError("task.live, task.siblings, task.tokens, task.prompt must be 1 or more, task.epochs 2 or more")
+    return Path(task.rollouts)
+
+
+def _without_arm(overrides: Sequence[str]) -> list[str]:
+    return [override for override in overrides if not override.startswith("arm=")]
+
+
+def roll_all(
+    engines: ForcedEngines,
+    arms: Sequence[str],
+    works: Mapping[int, Sequence[Workload]],
+    end: int,
+    run_folder: RunFolder,
+    progress: Progress,
+) -> Results:
+    """All rollouts; the first arm changes with every rollout. Raises RunFailed if an arm emits other tokens."""
+    results: Results = {arm: {} for arm in arms}
+    step = 0
+    for live, epochs in works.items():
+        for epoch, work in enumerate(epochs, 1):
+            turn = step % len(arms)
+            step += 1
+            for arm in [*arms[turn:], *arms[:turn]]:
+                forced = engines.roll_out(arm, ForcedRollout(work, end, live, epoch))
+                forced.row["step"] = step
+                run_folder.add_metrics(forced.row)
+                progress.step(forced.row)
+                if not forced.equal:
+                    raise RunFailed(f"arm {arm}, {live} live requests, epoch {epoch}: tokens that were not recorded")
+                results[arm][live, epoch] = forced
+    return results
+
+
+def measured(results: Results, live: Sequence[int]) -> dict[str, Any]:
+    """Times and counts of each arm, and their ratios to the baseline's times."""
+
+    def total(arm: str, key: str, requests: int | None = None) -> float:
+        return float(sum(each.row[key] for (n, _), each in results[arm].items() if requests in (None, n)))
+
+    return {
+        "forced": {"tokens": sum(int(total(arm, "tokens")) for arm in results), "equal": True},
+        "arms": {
+            arm: {
+                "rollout_s": total(arm, "rollout_s"),
+                "tokens_per_pass": total(arm, "tokens") / total(arm, "passes"),
+                "drafted": int(total(arm, "drafted")),
+                "accepted": int(total(arm, "accepted")),
+                "by_live": {str(n): total(arm, "tokens", n) / total(arm, "passes", n) for n in live},
+            }
+            for arm in results
+        },
+        "ratio_to_none": {
+            arm: {
+                "rollout_s": {
+                    "overall": total(arm, "rollout_s") / total(BASELINE, "rollout_s"),
+                    "by_live": {str(n): total(arm, "rollout_s", n) / total(BASELINE, "rollout_s", n) for n in live},
+                }
+            }
+            for arm in results
+        },
+    }
+
+
+def replay_errors(
+    results: Results, works: Mapping[int, Sequence[Workload]], settings: Mapping[str, Any]
+) -> dict[str, float]:
+    """Replayed over measured time of the even epochs, less 1, of each arm that can be replayed.
+
+    The latency of a pass is fitted to the odd epochs of these arms.
+    """
+    known = [arm for arm in results if settings[arm].method in ("none", "das")]
+    fitted = [each.timeline for arm in known for (_, epoch), each in results[arm].items() if epoch % 2]
+    form = fit_form(fitted, "drafting")
+    prompt = next(iter(works.values()))[0].prompt
+    times = Times(form, prefill=fit_prefill(fitted, form, prompt))
+    errors = {}
+    for arm in known:
+        predicted = measured_s = 0.0
+        for live, epochs in works.items():
+            engine = replay_engine(settings[arm], times, live, max(int(work.lengths.max()) for work in epochs))
+            for epoch, work in enumerate(epochs, 1):
+                step = simulate_rollout(work, [engine], [list(range(len(work)))], epoch)
+                if epoch % 2 == 0:
+                    predicted += step.rollout_s
+                    measured_s += results[arm][live, epoch].row["rollout_s"]
+        errors[arm] = predicted / measured_s - 1
+    return errors
+
+
+def replay_engine(settings: Any, times: Times, live: int, max_tokens: int) -> Engine:
+    """A simulated engine of an arm, with an empty history."""
+    if settings.method == BASELINE:
+        return PlainEngine(times, live)
+    return TextEngine(times, live, HistoryDrafter(**settings.drafter), make_budget(settings.budget), max_tokens)
