@@ -1,4 +1,4 @@
-"""Seconds of tests/engine/engine_soak.py: what an engine holds stays within bounds, though nobody announces rollouts."""
+"""Seconds of tests/engine/engine_soak.py: what an engine holds stays within bounds, though nobody announces any."""
 
 import multiprocessing
 from typing import Any

@@ -51,9 +51,9 @@ def test_the_end_is_a_token_of_its_own(tmp_path: Path) -> None:
 
 def test_what_cannot_be_forced_is_refused(tmp_path: Path) -> None:
     path = recording(tmp_path / "r.jsonl")
-    with pytest.raises(UserError, match="0 problems have 32 responses, but task.live=8 needs 1"):
+    with pytest.raises(UserError, match=r"0 problems have 32 responses, but task\.live=8 needs 1"):
         forced_works(path, [8], siblings=8, epochs=4, tokens=100, prompt=5)
-    with pytest.raises(UserError, match="5 requests are no multiple of task.siblings=2"):
+    with pytest.raises(UserError, match=r"5 requests are no multiple of task\.siblings=2"):
         forced_works(path, [5], siblings=2, epochs=2, tokens=100, prompt=5)
     works = forced_works(path, [2], siblings=2, epochs=2, tokens=10**9, prompt=5)
     with pytest.raises(UserError, match="but the policy has 50000 tokens"):
