@@ -82,7 +82,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 def check(task: DictConfig) -> Path:
     """The recording's path. Raises UserError, in one line, for impossible settings."""
     if task.rollouts is None:
-        raise UserError("task.rollouts=PATH is missing: give recorded rollouts (experiments/recorded/rollouts.py says in which form)")
+        raise UserError("task.rollouts=PATH is missing: their form: experiments/recorded/rollouts.py")
     if BASELINE not in task.arms:
         raise UserError(f"task.arms={list(task.arms)}: {BASELINE} must be among them, all times are relative to it")
     if not task.live or min(*task.live, task.siblings, task.tokens) < 1 or task.epochs < 2 or task.prompt < 1:
