@@ -317,8 +317,9 @@ def main(mode: str, amount: str, sanitizer: str = "") -> int:
     if sanitizer and library is None:
         print(f"gcc has no {LIBRARIES[sanitizer]} here: nothing was run with the {sanitizer} sanitizer")
         return NO_SANITIZER
-    if library is not None and "LD_PRELOAD" not in os.environ:
-        # The sanitizer must be loaded before Python. ThreadSanitizer needs addresses that are not randomised.
+    if library is not None and os.environ.get("LD_PRELOAD") != library:
+        # The sanitizer must be loaded before Python, and alone: vLLM, for example, sets LD_PRELOAD in its process and
+        # those that it starts. ThreadSanitizer needs addresses that are not randomised.
         command = ["setarch", "-R"] if sanitizer == "thread" else []
         environment = {**os.environ, **SETTINGS, "LD_PRELOAD": library}
         return subprocess.run([*command, sys.executable, __file__, mode, amount, sanitizer], env=environment).returncode

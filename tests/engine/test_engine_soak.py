@@ -3,7 +3,6 @@
 import multiprocessing
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -24,6 +23,7 @@ def test_nothing_grows(tiny_policy: str) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:  # because the bounds are lowered for the process
         rows: Any = pool.apply(_soak, (tiny_policy,))
     most = {name: max(row[name] for row in rows) for name in rows[0]}
+    third = len(rows) // 3
     response = soak.LIVE * 120  # the longest rollout of a round
     assert most["history_tick"] > 4, "the window was never full: the test proves nothing"
     assert most["weight_version"] >= 1
@@ -33,6 +33,5 @@ def test_nothing_grows(tiny_policy: str) -> None:
     assert most["lengths"] <= soak.MAX_PROBLEMS
     assert most["passes"] <= 2 * soak.MAX_PASSES
     assert most["seeds"] <= 2 * soak.LIVE
-    half = len(rows) // 2
-    later = [row["index_kib"] for row in rows[half:]]
-    assert max(later) <= 1.3 * float(np.median(later)), "the index grows though the history does not"
+    early, late = (max(row["index_kib"] for row in part) for part in (rows[len(rows) // 3 : -third], rows[-third:]))
+    assert late <= 1.5 * early, "the index grows though the history does not"

@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +113,29 @@ def pickled_history(tmp: Path, policy: Path) -> Made:
     return warm(tmp, policy), "allow_pickle=False"
 
 
+def altered_history(path: Path, name: str, alter: Callable[[Any], Any]) -> None:
+    """A history with one of its arrays altered."""
+    with np.load(history(path), allow_pickle=False) as file:
+        arrays: dict[str, Any] = dict(file)
+    np.savez(path, **{**arrays, name: alter(arrays[name])})
+
+
 @kind("history that contradicts itself")
 def short_history(tmp: Path, policy: Path) -> Made:
-    with np.load(history(tmp / "history.npz"), allow_pickle=False) as file:
-        arrays = dict(file)
-    np.savez(tmp / "history.npz", **{**arrays, "tokens": arrays["tokens"][:-1]})  # type: ignore[arg-type]
+    altered_history(tmp / "history.npz", "tokens", lambda tokens: tokens[:-1])
     return warm(tmp, policy), "do not add up"
+
+
+@kind("history with ticks ahead of its own")
+def future_history(tmp: Path, policy: Path) -> Made:
+    altered_history(tmp / "history.npz", "clocks", lambda ticks: ticks + 250)
+    return warm(tmp, policy), "but its history tick is 0"
+
+
+@kind("history with NaN or zero weights")
+def spoilt_history(tmp: Path, policy: Path) -> Made:
+    altered_history(tmp / "history.npz", "weights", lambda weights: weights * np.nan)
+    return warm(tmp, policy), "its weights are NaN or out of range"
 
 
 @kind("history of another vocabulary")
