@@ -34,7 +34,7 @@ def test_a_grammar_that_leaves_only_a_stop_token_wins_over_min_tokens() -> None:
 
 
 def test_allowed_tokens_of_a_request_that_left_forbid_nothing() -> None:
-    # Seen to fail with vLLM 0.26, whose mask still holds the row of the request that moved to the first place.
+    # Seen to fail with vLLM 0.24, whose mask still holds the row of the request that moved to the first place.
     params = [SamplingParams(seed=i, allowed_token_ids=[3]) for i in range(3)]
     runner: Any = plain_runner(params, 8)
     batch, sampler = runner.input_batch, KeyedSampler(0, "processed_logprobs")
