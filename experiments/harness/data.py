@@ -10,7 +10,7 @@ from experiments.harness.config import DataConfig, RunConfig
 from experiments.problems import load
 from experiments.run.errors import UserError
 
-GENERATED = ("arithmetic", "programs")  # problems that are made on the spot; all other sets are read
+GENERATED = ("arithmetic", "programs", "puzzles")  # problems that are made on the spot; all other sets are read
 
 
 def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None = None) -> Dataset:
@@ -41,6 +41,11 @@ def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None =
 def _generated(config: RunConfig) -> list[dict[str, Any]]:
     """Raises ValueError for more problems than there are."""
     assert config.data.problems is not None
+    if config.data.name == "puzzles":
+        from experiments.small_policy.puzzles.problems import make_puzzles
+
+        puzzles = make_puzzles(config.data.problems, config.seed, config.data.settings["kinds"], split="training")
+        return [{**_row(problem), "answer": problem.answer} for problem in puzzles]
     chain_weights = weight_of_chain_steps(config.data)
     if config.data.name == "programs":
         from experiments.small_policy.programs.task import make_program_problems

@@ -1,0 +1,80 @@
+"""Make puzzles of several kinds and difficulties, and write worked solutions to them."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from experiments.small_policy.puzzles import search, total, walk
+from experiments.small_policy.puzzles.habits import DEFAULT_HABITS, Habits, Writer
+
+Split = Literal["warm_start", "training", "evaluation"]
+Drawn = tuple[str, str, list[int]]  # question, answer, and the numbers that `work` needs
+
+# The slots, of 8 slots for hashes of questions, that belong to each split. So no two splits share a question, whatever
+# their seeds and sizes.
+_SLOTS: Mapping[Split, range] = {"warm_start": range(0, 5), "training": range(5, 7), "evaluation": range(7, 8)}
+# Kind -> difficulties, from easy to hard: how many numbers are listed, digits, moves.
+DIFFICULTIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {"pair": (4, 5, 6, 7), "triple": (4, 5, 6), "total": (5, 7, 9, 11), "walk": tuple(range(3, 14))}
+)
+_DRAW: Mapping[str, Callable[[int, random.Random], Drawn]] = {
+    "pair": lambda listed, rng: search.draw(2, listed, rng),
+    "triple": lambda listed, rng: search.draw(3, listed, rng),
+    "total": total.draw,
+    "walk": walk.draw,
+}
+_WORK: Mapping[str, Callable[[list[int], Writer], None]] = {
+    "pair": search.work,
+    "triple": search.work,
+    "total": total.work,
+    "walk": walk.work,
+}
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """One question, with the gold answer as text. The id is a hash of the question, so it is the same in every run."""
+
+    problem_id: str
+    question: str
+    answer: str
+    kind: str
+    values: tuple[int, ...]
+
+
+def make_puzzles(count: int, seed: int, kinds: Mapping[str, float], split: Split = "warm_start") -> list[Puzzle]:
+    """Return ``count`` distinct puzzles of one split. The same arguments always give the same list.
+
+    kinds: kind -> its share. Kinds and difficulties are dealt in turn, not drawn, so that few puzzles are mixed well too.
+    """
+    rng = random.Random(f"puzzles/{seed}")
+    puzzles: dict[str, Puzzle] = {}
+    dealt = dict.fromkeys(kinds, 0)
+    for _ in range(1000 + 100 * count):
+        if len(puzzles) == count:
+            break
+        kind = max((kind for kind in kinds if kinds[kind]), key=lambda kind: kinds[kind] / (dealt[kind] + 1))
+        difficulties = DIFFICULTIES[kind]
+        question, answer, values = _DRAW[kind](difficulties[-1 - dealt[kind] % len(difficulties)], rng)
+        digest = hashlib.sha256(question.encode()).hexdigest()
+        if int(digest[:8], 16) % 8 in _SLOTS[split] and question not in puzzles:
+            puzzles[question] = Puzzle(f"puzzles-{digest[8:20]}", question, answer, kind, tuple(values))
+            dealt[kind] += 1
+    if len(puzzles) < count:
+        raise ValueError(f"the kinds {dict(kinds)} offer too few distinct questions for {count} puzzles")
+    return list(puzzles.values())
+
+
+def worked_solution(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_HABITS, plain: bool = False) -> str:
+    """Write one solution of ``puzzle``. plain: without slips and without giving up, in either manner's words."""
+    careful = rng.random() < habits.careful_share
+    manner = habits.plain if plain else habits.careful if careful else habits.quick
+    writer = Writer(rng, careful, manner)
+    writer.open()
+    _WORK[puzzle.kind](list(puzzle.values), writer)
+    return writer.text
