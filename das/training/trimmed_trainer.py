@@ -40,8 +40,8 @@ class TrimmedGRPOTrainer(GRPOTrainer):
         forward = super()._get_per_token_logps_and_entropies
         if not self.trim_padding or any(value is not None for value in images.values()):
             return forward(model, input_ids, attention_mask, logits_to_keep, batch_size, **options)
-        # The balance loss of a mixture of experts depends on which rows are in a pass. Ranks that shard weights must all
-        # run as many passes.
+        # The balance loss of a mixture of experts depends on which rows share a pass. Ranks that shard weights must run
+        # equally many passes.
         as_many = compute_aux_loss or ranks.count() > 1
         lengths = attention_mask.sum(dim=1).tolist()
         passes = similar_rows(lengths, batch_size or len(lengths), least=0.0 if as_many else LEAST)

@@ -1,6 +1,5 @@
 """Forward passes without padding: the same losses and gradients as TRL's, and fewer tokens computed."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,9 +26,7 @@ def trainer(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Trimm
         report_to="none",
     )
     rows = Dataset.from_list([{"prompt": "p"}] * 8)
-    made = TrimmedGRPOTrainer(
-        model=tiny_policy, reward_funcs=lambda **columns: [0.0], args=args, train_dataset=rows
-    )
+    made = TrimmedGRPOTrainer(model=tiny_policy, reward_funcs=lambda **columns: [0.0], args=args, train_dataset=rows)
     made.current_gradient_accumulation_steps = 2  # transformers sets it when training begins
     made.model.train()
     return made
