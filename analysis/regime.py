@@ -92,6 +92,7 @@ def ratio_of_sums(rows: Rows, numerator: str, denominator: str) -> float | None:
     return float(sum(row[numerator] for row in rows) / below) if below else None
 
 
+MOST_LINES = 12  # epochs that the table shows; of more it leaves some out
 COLUMNS = {  # header of the table -> figure of an epoch, and its form
     "median length": ("median_length", ".0f"),
     "p99/median": ("p99_over_median", ".2f"),
@@ -107,7 +108,9 @@ COLUMNS = {  # header of the table -> figure of an epoch, and its form
 def regime_table(figures: Mapping[str, Any]) -> str:
     """A line an epoch, and one about the run. figures: what `regime` returned."""
     lines = [["epoch", *COLUMNS]]
-    for epoch in figures["by_epoch"]:
+    epochs = figures["by_epoch"]
+    for i in sorted({round(i) for i in np.linspace(0, len(epochs) - 1, MOST_LINES)}):
+        epoch = epochs[i]
         lines.append([str(epoch["epoch"]), *(shown(epoch[key], form) for key, form in COLUMNS.values())])
     return (
         f"{aligned(lines)}\np99/median of the run {shown(figures['p99_over_median'], '.2f')}; mean length of the last "
