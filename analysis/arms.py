@@ -52,12 +52,15 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Summaries of an arm's metrics over its steps.
 
-    Tokens per pass and drafting's share also have `overall`, a ratio of totals. The reward also has the means of the
-    first and the last quarter of the steps.
+    Tokens per pass and drafting's share also have `overall`, a ratio of totals; so has `tail_share`, the share of
+    passes with few live requests. The reward also has the means of the first and the last quarter of the steps.
     """
     summaries = {key: summary([row[key] for row in rows]) for key in SUMMARISED}
     summaries["tokens_per_pass"]["overall"] = sum(r["tokens"] for r in rows) / sum(r["passes"] for r in rows)
     summaries["draft_share"]["overall"] = sum(r["draft_s"] for r in rows) / sum(r["rollout_s"] for r in rows)
+    if all("tail_steps" in row for row in rows):
+        tail_share = sum(row["tail_steps"] for row in rows) / sum(row["decode_steps"] for row in rows)
+        summaries["tail_share"] = {"overall": tail_share}
     rewards, quarter = [row["reward"] for row in rows], max(1, len(rows) // 4)
     summaries["reward"]["first_quarter"] = float(np.mean(rewards[:quarter]))
     summaries["reward"]["last_quarter"] = float(np.mean(rewards[-quarter:]))
@@ -125,9 +128,15 @@ def identity_checks(
 
 
 def arm_table(result: dict[str, Any]) -> str:
-    """The table that a comparison prints at its end. result: what compare_arms returned."""
+    """The table that a comparison prints at its end. result: what compare_arms returned, and `derived` if it is there.
+
+    The derived column is a ratio at the prices of another machine that nobody measured, and the same with dear drafts.
+    """
+    ((machine, derived),) = result.get("derived", {}).items() or [("", {})]
     header = ["arm", "rollout s/step", "ratio", "from 2nd epoch", "tokens", "tokens/pass", "drafted", "accepted"]
-    header += ["draft share", "step ratio", "reward first→last quarter"]
+    header += ["draft share", "step ratio", "tail passes", "reward first→last quarter"]
+    if derived:
+        header.append(f"{machine.replace('_', ' ')} ratio, derived")
     lines = [header]
     for name, arm in result["arms"].items():
         ratio = result["ratio_to_none"].get(name)
@@ -143,9 +152,13 @@ def arm_table(result: dict[str, Any]) -> str:
                 f"{arm['accepted']['mean'] * arm['accepted']['n']:.0f}",
                 f"{arm['draft_share']['overall']:.1%}",
                 f"{ratio['step_s']['overall']:.3f}" if ratio else "1",
+                f"{arm['tail_share']['overall']:.0%}" if "tail_share" in arm else "-",
                 f"{arm['reward']['first_quarter']:.3f} → {arm['reward']['last_quarter']:.3f}",
             ]
         )
+        if derived:
+            both = [derived[key].get(name) for key in ("ratio_to_none", "ratio_to_none_dearer")]
+            lines[-1].append("1" if not ratio else " to ".join(map(_optional, both)) if None not in both else "-")
     return f"\n{aligned(lines)}\n"
 
 

@@ -20,6 +20,9 @@ def set_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_inv
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the default binding fights with other busy processes for a core
         "OMP_NUM_THREADS": str(threads),
+        # vLLM's ngram drafter runs on numba, which gives this number to OpenMP, and so to torch's kernels: with more
+        # threads than other arms they would sum in another order.
+        "NUMBA_NUM_THREADS": str(threads),
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_V2_MODEL_RUNNER": "0",  # our hooks do not reach the sampler of the second runner (default on GPUs)

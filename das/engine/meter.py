@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+TAIL = 4  # passes with at most so many requests are the tail of a rollout
+
 
 @dataclass
 class RequestCost:
@@ -13,6 +15,7 @@ class RequestCost:
 
     passes: int = 0  # target passes that emitted at least one token
     num_drafted: int = 0  # draft tokens verified
+    rounds: int = 0  # passes that verified a draft token or more
     first_s: float = 0.0  # when its first token came, in seconds since the rollout began
     last_s: float = 0.0  # when its last token came
 
@@ -39,6 +42,7 @@ class RolloutMeter:
                     cost = self.requests[request] = RequestCost(first_s=now)
                 cost.passes += 1
                 cost.num_drafted += drafted
+                cost.rounds += drafted > 0
                 cost.last_s = now
         self.step_time_s.append(now)
         self.step_live.append(len(request_ids))
@@ -59,8 +63,10 @@ class RolloutMeter:
             },
             "passes": sum(cost.passes for cost in self.requests.values()),
             "drafted": sum(cost.num_drafted for cost in self.requests.values()),
+            "draft_rounds": sum(cost.rounds for cost in self.requests.values()),
             "draft_s": self.draft_s,
             "decode_steps": len(self.step_time_s),
+            "tail_steps": sum(live <= TAIL for live in self.step_live),
             "live_sum": sum(self.step_live),
             "drafted_steps": sum(tokens > live for tokens, live in zip(self.step_tokens, self.step_live, strict=True)),
             "step_time_s": self.step_time_s,

@@ -132,13 +132,27 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         "accepted": rollout.tokens - passes,
         "draft_s": rollout.report["draft_s"],
         "draft_share": rollout.report["draft_s"] / rollout.rollout_s,
+        "draft_rounds": rollout.report["draft_rounds"],
         "decode_steps": rollout.report["decode_steps"],
+        "tail_steps": rollout.report["tail_steps"],
         "length_mean": float(np.mean(lengths)),
+        "length_median": float(np.median(lengths)),
         "length_max": int(np.max(lengths)),
+        "longest_over_mean": longest_over_mean(rollout.problems, lengths),
         "history_tokens": rollout.report.get("history_tokens", 0),
         "wasted": rollout.report["drafted"] - (rollout.tokens - passes),
     }
+    if row["draft_rounds"]:
+        row["accepted_per_round"] = row["accepted"] / row["draft_rounds"]
     return row | by_class(rollout) | prediction_errors(rollout) | {"alarms": rollout.report.get("alarms", [])}
+
+
+def longest_over_mean(problems: Sequence[str], lengths: Sequence[int]) -> float:
+    """The longest response of a problem over the mean of its siblings, itself included: the median over problems."""
+    by_problem: dict[str, list[int]] = {}
+    for problem, length in zip(problems, lengths, strict=True):
+        by_problem.setdefault(problem, []).append(length)
+    return float(np.median([max(siblings) / np.mean(siblings) for siblings in by_problem.values()]))
 
 
 def by_class(rollout: Rollout) -> dict[str, int]:

@@ -4,7 +4,16 @@ from collections.abc import Sequence
 
 from das.engine.rollout import Rollout
 
-COUNTS = ("passes", "drafted", "decode_steps", "live_sum", "drafted_steps", "history_tokens")
+COUNTS = (
+    "passes",
+    "drafted",
+    "draft_rounds",
+    "decode_steps",
+    "tail_steps",
+    "live_sum",
+    "drafted_steps",
+    "history_tokens",
+)
 
 
 def merged(rollouts: Sequence[Rollout]) -> Rollout:

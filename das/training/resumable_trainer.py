@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from trl import GRPOTrainer
 
 from das.training import checkpoint
 from das.training.checkpoint import CheckpointError
 from das.training.digests import optimizer_digest, weights_digest
 from das.training.generation import SpeculativeGeneration
+from das.training.trimmed_trainer import TrimmedGRPOTrainer
 
 MIB = 1 << 20
 STATE = "trainer_state.json"  # written by transformers
@@ -35,7 +35,7 @@ class Checkpoints:
     run_identity: Mapping[str, Any]
 
 
-class ResumableGRPOTrainer(GRPOTrainer):
+class ResumableGRPOTrainer(TrimmedGRPOTrainer):
     """Saves into `checkpoints` every `args.save_steps` steps."""
 
     vllm_generation: SpeculativeGeneration

@@ -1,4 +1,4 @@
-"""The harness's trainer: TRL's GRPOTrainer, unchanged in what it computes, that records exact numbers of every step."""
+"""The harness's trainer: TRL's GRPOTrainer, with less padding, that records exact numbers of every step."""
 
 import functools
 import time
@@ -42,15 +42,18 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         checkpoints: Checkpoints,
         on_step: Callable[[dict[str, Any], Rollout, list[float]], None],
         schedule: LongestFirst | None = None,
+        trim_padding: bool = True,
         **kwargs: Any,
     ):
         """history_unit: what the drafter's window counts, "epoch" or "step". schedule: the order in which requests are
         handed to the engine; None keeps TRL's. on_step(row, rollout, rewards) is called on the main rank after every
-        step, with what all ranks did. kwargs: further arguments of GRPOTrainer.
+        step, with what all ranks did. trim_padding: leave padding out of forward passes; False computes TRL's bits.
+        kwargs: further arguments of GRPOTrainer.
         """
         self.checkpoints = checkpoints
         self.turns = turns
         self.on_step = on_step
+        self.trim_padding = trim_padding
         self._reward = reward
         self._rewards: list[float] = []
         self._losses: list[float] = []

@@ -70,7 +70,8 @@ class TrainerConfig:
     max_completion_length: int  # tokens
     temperature: float
     chat_template_kwargs: Settings
-    arguments: Settings  # of GRPOConfig, those above included
+    trim_padding: bool  # leave padding out of forward passes (das.training.trimmed_trainer)
+    arguments: Settings  # of GRPOConfig, those above but trim_padding included
     trust_remote_code: bool = False
 
 
@@ -158,6 +159,7 @@ def run_config(composed: DictConfig) -> RunConfig:
     data, trainer, engine, drafter = (resolved[name] for name in ("data", "trainer", "engine", "drafter"))
     engine_only = {key: value for key, value in engine.items() if key not in ENGINE_PROCESS}
     options = {key: value for key, value in drafter.items() if key != "unit"}
+    grpo = {key: value for key, value in trainer.items() if key != "trim_padding"}
     return _make(
         RunConfig,
         "",
@@ -166,7 +168,7 @@ def run_config(composed: DictConfig) -> RunConfig:
         policy=_make(PolicyConfig, "policy", resolved["policy"]),
         data=_make(DataConfig, "data", data, settings=data),
         reward=_make(RewardConfig, "reward", resolved["reward"]),
-        trainer=_make(TrainerConfig, "trainer", trainer, arguments=trainer),
+        trainer=_make(TrainerConfig, "trainer", trainer, arguments=grpo),
         engine=_make(EngineConfig, "engine", engine, settings=engine_only),
         drafter=_make(DrafterConfig, "drafter", drafter, options=options),
         checkpoint=_make(CheckpointConfig, "checkpoint", resolved["checkpoint"]),

@@ -159,6 +159,7 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
         schedule=make_schedule(config.schedule),
         history_unit=config.drafter.unit,
         on_step=log.on_step,
+        trim_padding=config.trainer.trim_padding,
         callbacks=list(run.callbacks),
     )
     trainer.remove_callback(PrinterCallback)  # rows go to metrics.jsonl and the progress line

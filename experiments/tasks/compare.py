@@ -6,11 +6,13 @@ from omegaconf import DictConfig
 
 from analysis import arms as arm_analysis
 from analysis import figures
+from analysis.regime import regime, regime_table
 from experiments.harness import lock_step, one_by_one, resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
 from experiments.harness.config import run_config
 from experiments.harness.data import dataset
 from experiments.harness.policies import policy_directory
+from experiments.harness.replayed_arms import derived_ratios
 from experiments.harness.validate import check
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
@@ -46,9 +48,13 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     else:
         one_by_one.run_arms(arms, overrides_of_arms, path, progress)
     result = arm_analysis.compare_arms(path, list(arms))
+    result["regime"] = regime(path, list(arms))
+    if config.task["derived"]:
+        result["derived"] = derived_ratios({name: path / "arms" / name for name in arms})
     figures.compare_figures(path, list(arms))
     result_path = run_folder.write_result(result)  # written last: a reader who finds it finds every other file too
     progress.note(arm_analysis.arm_table(result))
+    progress.note(regime_table(result["regime"]))
     progress.note(arm_analysis.identity_verdict(result))
     progress.note(f"result: {result_path}")
     lock.close()

@@ -10,27 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from analysis import read
 from analysis.replay_figure import validation_figure
-from das.budget import make_budget
 from das.budget.latency_forms import FITS
-from das.drafter import HistoryDrafter
-from das.replay.cluster import Step, simulate_rollout
-from das.replay.engine import Engine, PlainEngine
-from das.replay.text_engine import TextEngine
+from das.replay.cluster import Step
 from das.replay.times import Times
-from das.replay.workload import Workload
-from experiments.harness import sizes
-from experiments.harness.engine import make_schedule
+from experiments.harness.replayed_arms import REPLAYABLE, arm_config_of, replay_arm
 from experiments.recorded.fitted_times import fit_form, fit_prefill
 from experiments.recorded.latency_files import read_latency
 from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import UserError, reading
-from experiments.run.plain import plain
 from experiments.run.progress import Progress
-from experiments.run.renamed import with_new_names
 from experiments.run.run_folder import RunFolder
 
 FITTED, JUDGED = slice(0, None, 2), slice(1, None, 2)  # steps that the latency model is fitted to; steps that judge it
@@ -58,7 +50,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     curves = {}
     for name, path in arms.items():
         rows = _metrics(path, len(works[name]), len(timelines[name]))
-        steps = replay_arm(works[name], times, _config(path))
+        steps = replay_arm(works[name], times, arm_config_of(path))
         result["arms"][name] = judged(rows[JUDGED], steps[JUDGED])
         curves[name] = [row["rollout_s"] for row in rows[JUDGED]], [step.rollout_s for step in steps[JUDGED]]
         progress.note(
@@ -106,21 +98,12 @@ def arm_folders(path: str | None) -> dict[str, Path]:
 
 def replayable(arms: dict[str, Path], progress: Progress) -> dict[str, Path]:
     """The arms that draft nothing or with das. Prints a note for each other arm; raises UserError if none remains."""
-    known = {name: path for name, path in arms.items() if _config(path).arm.method in ("none", "das")}
+    known = {name: path for name, path in arms.items() if arm_config_of(path).arm.method in REPLAYABLE}
     for name in arms.keys() - known.keys():
         progress.note(f"{name} is left out: only arms without drafts or with das can be replayed")
     if not known:
         raise UserError(f"arms {', '.join(arms)} cannot be replayed: only arms without drafts or with das can be")
     return known
-
-
-def _config(path: Path) -> DictConfig:
-    with reading(path / "config.yaml"):
-        config = OmegaConf.load(path / "config.yaml")
-        if config.arm.method is None:  # also raises if there is no arm
-            raise ValueError("arm.method is empty")
-        assert isinstance(config, DictConfig)
-        return with_new_names(config)
 
 
 def _metrics(path: Path, rollouts: int, timelines: int) -> list[dict[str, float]]:
@@ -152,31 +135,3 @@ def _timeline(path: Path, step: int) -> dict[str, Any]:
         if not (seconds[-1] < np.inf and (np.diff(seconds, prepend=0.0) > 0).all() and (tokens >= live).all()):
             raise ValueError("times must rise, and no pass may have fewer tokens than requests")
         return timeline
-
-
-def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[Step]:
-    """Replay the steps of an arm with the engine, drafter, budget and order of requests of its own config."""
-    max_num_seqs = int(config.engine.max_num_seqs)
-    engine: Engine
-    match config.arm.method:
-        case "none":
-            engine = PlainEngine(times, max_num_seqs)
-        case "das":
-            drafter = plain(config.drafter)
-            del drafter["unit"]
-            budget = make_budget(plain(config.arm.get("budget") or config.budget))
-            max_tokens = int(config.trainer.max_completion_length)
-            engine = TextEngine(times, max_num_seqs, HistoryDrafter(**drafter), budget, max_tokens)
-        case other:
-            raise ValueError(f"arm {config.arm.name} drafts with {other}")
-    problems_per_step = sizes.problems_per_step(config.trainer, config.engine.get("processes", 1))
-    steps_per_epoch = sizes.steps_per_epoch(config.data.problems, problems_per_step)
-    schedule = make_schedule(config.get("schedule", "given"))  # older runs have no such setting
-    steps = []
-    for i, work in enumerate(works):
-        order = list(range(len(work))) if schedule is None else schedule.order(work.problems)
-        tick = sizes.history_tick(config.drafter.unit, i + 1, steps_per_epoch)
-        steps.append(simulate_rollout(work, [engine], [order], tick))
-        if schedule is not None:
-            schedule.observe(work.problems, work.lengths.tolist())
-    return steps

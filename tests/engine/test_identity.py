@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import Engines, roll
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
@@ -103,8 +104,8 @@ def plain_parameters() -> list[Any]:
     return [SamplingParams(**{**kind, "seed": i, "max_tokens": 40, "logprobs": 0}) for i, kind in enumerate(kinds)]
 
 
-def ngram_in_its_own_process(policy: str) -> tuple[Any, Any, int, str]:
-    """Two rollouts with vLLM's ngram drafter, and its error message for min_p.
+def ngram_in_its_own_process(policy: str) -> tuple[Any, Any, int, str, int]:
+    """Two rollouts with vLLM's ngram drafter, its error message for min_p, and torch's threads afterwards.
 
     The ngram drafter imports numba, after which vLLM 0.32 cannot build another engine in the same process.
     """
@@ -115,7 +116,7 @@ def ngram_in_its_own_process(policy: str) -> tuple[Any, Any, int, str]:
         llm.generate([{"prompt_token_ids": PROMPTS[0]}], SamplingParams(min_p=0.1), use_tqdm=False)
     except (ValueError, VLLMValidationError) as error:  # up to vLLM 0.26 the former
         refusal = str(error)
-    return *results, refusal
+    return *results, refusal, torch.get_num_threads()
 
 
 NGRAM = {"num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
@@ -123,8 +124,9 @@ NGRAM = {"num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max
 
 def test_vllms_own_drafts_change_nothing_and_keep_their_refusals(engines: Engines, tiny_policy: str) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        first, second, num_accepted, refusal = pool.apply(ngram_in_its_own_process, (tiny_policy,))
+        first, second, num_accepted, refusal, threads = pool.apply(ngram_in_its_own_process, (tiny_policy,))
     undrafted = two_rollouts(engines.build(tiny_policy), plain_parameters)
     assert num_accepted > 20
     assert (first, second) == undrafted[:2]
     assert "min_p" in refusal
+    assert threads == 1  # with numba's two, a trainer beside the engine would sum in another order

@@ -64,6 +64,12 @@ def test_arms_are_identical(compared: tuple[Path, str]) -> None:
         assert result["arms"][name]["drafted"]["mean"] > 0
         assert result["ratio_to_none"][name]["rollout_s"]["by_epoch"].keys() == {str(epoch) for epoch in range(20)}
     assert printed.count("identical: yes") == 2
+    assert len(result["regime"]["by_epoch"]) == 20
+    assert all(epoch["entropy"] > 0 for epoch in result["regime"]["by_epoch"])
+    assert any(epoch["accepted_per_round"] for epoch in result["regime"]["by_epoch"])
+    assert 0 < result["regime"]["rollout_share_none"] < 1
+    assert result["derived"]["h100_7b"]["ratio_to_none"].keys() == {"das"}
+    assert "ratio, derived" in printed
     assert result["arms"]["none"]["drafted"]["max"] == 0
     assert result["arms"]["none"]["tokens_per_pass"]["overall"] == 1
 
@@ -98,6 +104,10 @@ def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
     metrics = read.metrics(das)
     assert all(row["wasted"] == row["drafted"] - row["accepted"] >= 0 for row in metrics)
     assert all(row["drafted"] == sum(row[f"drafted_{name}"] for name in ("short", "medium", "long")) for row in metrics)
+    assert all(row["draft_rounds"] <= min(row["drafted"], row["passes"]) for row in metrics)
+    assert all((row["draft_rounds"] > 0) == (row["drafted"] > 0) for row in metrics)
+    timeline = read.timeline(das, 2)
+    assert metrics[1]["tail_steps"] == sum(live <= 4 for live in timeline["step_live"]) > 0
     assert {"calibration_error", "length_error", "pass_time_error"} <= metrics[-1].keys()
     assert not any(row["alarms"] for row in metrics)
     warm = HistoryDrafter(warm=das / "history.npz")

@@ -11,7 +11,9 @@ def rollout(rollout_s: float, lengths: list[int], drafted: int, alarms: list[str
         "passes": sum(lengths) - drafted,
         "drafted": 2 * drafted,
         "draft_s": rollout_s / 10,
+        "draft_rounds": drafted,
         "decode_steps": max(lengths),
+        "tail_steps": max(lengths) - 2,
         "history_tokens": 100,
         "step_time_s": [rollout_s],
         "alarms": alarms,
@@ -34,6 +36,8 @@ def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
     assert row["drafted"] == 12
     assert row["accepted"] == 6
     assert row["decode_steps"] == 16
+    assert row["tail_steps"] == 12
+    assert row["accepted_per_round"] == 6 / 6
     assert row["history_tokens"] == 200
     assert row["draft_share"] == 0.1
     assert row["alarms"] == ["rank 1: stale"]

@@ -1,4 +1,7 @@
-"""The harness's trainer and a plain TRL script with das.speculate() give the same tokens, losses and weights."""
+"""The harness's trainer and a plain TRL script with das.speculate() give the same tokens, losses and weights.
+
+The harness computes padding here, as TRL does.
+"""
 
 import gc
 import json
@@ -129,6 +132,7 @@ def trained(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) ->
     settings = {f"trainer.{key}": value for key, value in TRAINER.items() if key != "gradient_accumulation_steps"}
     overrides = [f"{key}={value}" for key, value in settings.items()]
     overrides += ["+trainer.gradient_accumulation_steps=2", "data.problems=4", "reward=brevity", "wandb=off"]
+    overrides += ["trainer.trim_padding=false"]  # TRL's own bits
     overrides += ["engine.max_num_seqs=8", "engine.max_model_len=160", "checkpoint.every=0", f"drafter.window={WINDOW}"]
     overrides += [f"budget={BUDGET['name']}", f"budget.tokens={BUDGET['tokens']}"]
     with initialize_config_dir(str(CONFIGS), version_base=None):

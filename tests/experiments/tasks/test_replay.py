@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from das.budget.latency_forms import Drafting
 from das.replay.times import Times
 from das.replay.workload import workload
+from experiments.harness.replayed_arms import replay_arm
 from experiments.recorded.latency_files import write_latency
 from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import CONFIGS, UserError
@@ -35,7 +36,7 @@ def made_run(tmp_path: Path) -> Path:
         write_run(arm, 6)
         arm_config = config(f"arm={name}", "data.problems=2", "trainer.per_device_train_batch_size=16")
         OmegaConf.save(arm_config, arm / "config.yaml")
-        steps = replay.replay_arm(read_rollouts(arm, prompt=32), Times(FORM, prefill=1e-5), arm_config)
+        steps = replay_arm(read_rollouts(arm, prompt=32), Times(FORM, prefill=1e-5), arm_config)
         with (arm / "metrics.jsonl").open("w") as file:
             for number, step in enumerate(steps, 1):
                 line = step.timelines[0]
@@ -87,7 +88,7 @@ def test_replay_sends_the_longest_first_as_the_run_did() -> None:
     short, long = np.zeros(5, int), np.zeros(50, int)
     works = [workload(["short", "long"], [short, long], 4)] * 2
     one_at_a_time = config("arm=none", "engine.max_num_seqs=1")
-    lines = [step.timelines[0]["time_s"] for step in replay.replay_arm(works, Times(FORM, prefill=1.0), one_at_a_time)]
+    lines = [step.timelines[0]["time_s"] for step in replay_arm(works, Times(FORM, prefill=1.0), one_at_a_time)]
     assert np.flatnonzero(np.diff(lines[0]) > 1) + 1 == [5]  # the second request's prompt
     assert np.flatnonzero(np.diff(lines[1]) > 1) + 1 == [50]
 

@@ -1,0 +1,125 @@
+"""What kind of rollouts a comparison was made on: how long and how unequal its responses are, how predictable its text.
+
+Definitions are in docs/metrics.md. Drafts gain most in a long tail of repetitive text, so a ratio means little without
+these figures.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis import read
+from analysis.arms import aligned
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """The figures of a comparison, `by_epoch` and over the run. names: its arms, the baseline first.
+
+    Lengths, entropy, rewards and shares are the baseline's. Acceptance is that of das, or else of the first arm that
+    drafted. A figure that the run did not record is None.
+    """
+    rows = {name: read.metrics(folder / "arms" / name) for name in names}
+    baseline = rows[names[0]]
+    drafting = rows[arm] if (arm := drafting_arm(rows)) else []
+    lengths = {row["step"]: siblings_lengths(read.rollout(folder / "arms" / names[0], row["step"])) for row in baseline}
+    by_epoch, means = [], []
+    for epoch in sorted({row["epoch"] for row in baseline}):
+        own = [row for row in baseline if row["epoch"] == epoch]
+        groups = [group for row in own for group in lengths[row["step"]]]
+        means.append(np.mean([length for group in groups for length in group]))
+        by_epoch.append(
+            {
+                "epoch": epoch,
+                **length_figures(groups),
+                "entropy": ratio_of_sums(
+                    [{**row, "nats": row["entropy"] * row["tokens"]} for row in own if row.get("entropy") is not None],
+                    "nats",
+                    "tokens",
+                ),
+                "accepted_per_round": ratio_of_sums(
+                    [row for row in drafting if row["epoch"] == epoch], "accepted", "draft_rounds"
+                ),
+                "reward": float(np.mean([row["reward"] for row in own])),
+            }
+        )
+    everything = length_figures([group for groups in lengths.values() for group in groups])
+    return {
+        "by_epoch": by_epoch,
+        "accepted_by": arm,
+        "p99_over_median": everything["p99_over_median"],
+        "rollout_share_none": ratio_of_sums(baseline, "rollout_s", "step_s"),
+        "length_change": float(means[-1] / means[0] - 1),
+        "tail_share": ratio_of_sums(baseline, "tail_steps", "decode_steps"),
+    }
+
+
+def drafting_arm(rows: Mapping[str, Rows]) -> str | None:
+    """The arm whose acceptance is reported: das, or else the first that drafted; None if none did."""
+    drafted = [name for name, own in rows.items() if any(row["drafted"] for row in own)]
+    return "das" if "das" in drafted else next(iter(drafted), None)
+
+
+def siblings_lengths(responses: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Tokens of each response of a rollout, by problem."""
+    groups: dict[str, list[int]] = {}
+    for row in responses:
+        groups.setdefault(str(row["problem_id"]), []).append(len(row["response_ids"]))
+    return list(groups.values())
+
+
+def length_figures(groups: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Figures of response lengths in tokens. groups: the lengths of siblings, one group a problem."""
+    lengths = [length for group in groups for length in group]
+    median, p99 = (float(value) for value in np.percentile(lengths, [50, 99]))
+    return {
+        "median_length": median,
+        "p99_over_median": p99 / median,
+        "longest_over_median": max(lengths) / median,
+        "longest": max(lengths),
+        "longest_over_mean": float(np.median([max(group) / np.mean(group) for group in groups])),
+    }
+
+
+def ratio_of_sums(rows: Rows, numerator: str, denominator: str) -> float | None:
+    """The sum of a metric over the sum of another; None if that is 0 or not recorded."""
+    if any(key not in row for row in rows for key in (numerator, denominator)):
+        return None
+    below = sum(row[denominator] for row in rows)
+    return float(sum(row[numerator] for row in rows) / below) if below else None
+
+
+MOST_LINES = 12  # epochs that the table shows; of more it leaves some out
+COLUMNS = {  # header of the table -> figure of an epoch, and its form
+    "median length": ("median_length", ".0f"),
+    "p99/median": ("p99_over_median", ".2f"),
+    "longest/median": ("longest_over_median", ".2f"),
+    "longest": ("longest", ".0f"),
+    "longest/mean": ("longest_over_mean", ".2f"),
+    "entropy": ("entropy", ".3f"),
+    "accepted a round": ("accepted_per_round", ".2f"),
+    "reward": ("reward", ".3f"),
+}
+
+
+def regime_table(figures: Mapping[str, Any]) -> str:
+    """A line an epoch, and one about the run. figures: what `regime` returned."""
+    lines = [["epoch", *COLUMNS]]
+    epochs = figures["by_epoch"]
+    for i in sorted({round(i) for i in np.linspace(0, len(epochs) - 1, MOST_LINES)}):
+        epoch = epochs[i]
+        lines.append([str(epoch["epoch"]), *(shown(epoch[key], form) for key, form in COLUMNS.values())])
+    return (
+        f"{aligned(lines)}\np99/median of the run {shown(figures['p99_over_median'], '.2f')}; mean length of the last "
+        f"epoch over the first {shown(figures['length_change'], '+.0%')}; without drafts, rollouts take "
+        f"{shown(figures['rollout_share_none'], '.0%')} of a step, and {shown(figures['tail_share'], '.0%')} of the "
+        "passes have at most 4 live requests\n"
+    )
+
+
+def shown(value: float | None, form: str) -> str:
+    """The formatted value, "-" where there is none."""
+    return "-" if value is None else format(value, form)

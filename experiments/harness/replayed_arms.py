@@ -1,0 +1,101 @@
+"""Recorded arms replayed with their own engine, drafter, budget and order of requests, at the prices of any machine."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from analysis import read
+from das.budget import make_budget
+from das.budget.latency_forms import Form
+from das.drafter import HistoryDrafter
+from das.replay.cluster import Step, simulate_rollout
+from das.replay.engine import Engine, PlainEngine
+from das.replay.hardware import VERIFY_TOKEN
+from das.replay.scale import CostScaled
+from das.replay.text_engine import TextEngine
+from das.replay.times import Times
+from das.replay.workload import Workload
+from experiments.harness import sizes
+from experiments.harness.engine import make_schedule
+from experiments.recorded.latency_files import chosen_form
+from experiments.recorded.rollouts import read_rollouts
+from experiments.run.errors import reading
+from experiments.run.plain import plain
+from experiments.run.renamed import with_new_names
+
+REPLAYABLE = ("none", "das")  # methods: others draft in vLLM
+GPU, MODEL = "H100", "7B"
+MOST_TOKENS = 500_000  # of responses; replaying 100,000 with drafts takes some seconds
+DOUBT = 1.3  # the dearer prices: a drafted token costs so many times as much, and VERIFY_TOKEN on top
+
+
+def arm_config_of(path: Path) -> DictConfig:
+    """The config that the arm in this folder recorded. Raises UserError for a config without an arm."""
+    with reading(path / "config.yaml"):
+        config = OmegaConf.load(path / "config.yaml")
+        if config.arm.method is None:  # also raises if there is no arm
+            raise ValueError("arm.method is empty")
+        assert isinstance(config, DictConfig)
+        return with_new_names(config)
+
+
+def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[Step]:
+    """Replay the steps of an arm with the engine, drafter, budget and order of requests of its own config."""
+    max_num_seqs = int(config.engine.max_num_seqs)
+    engine: Engine
+    match config.arm.method:
+        case "none":
+            engine = PlainEngine(times, max_num_seqs)
+        case "das":
+            drafter = plain(config.drafter)
+            del drafter["unit"]
+            budget = make_budget(plain(config.arm.get("budget") or config.budget))
+            max_tokens = int(config.trainer.max_completion_length)
+            engine = TextEngine(times, max_num_seqs, HistoryDrafter(**drafter), budget, max_tokens)
+        case other:
+            raise ValueError(f"arm {config.arm.name} drafts with {other}")
+    problems_per_step = sizes.problems_per_step(config.trainer, config.engine.get("processes", 1))
+    steps_per_epoch = sizes.steps_per_epoch(config.data.problems, problems_per_step)
+    schedule = make_schedule(config.get("schedule", "given"))  # older runs have no such setting
+    steps = []
+    for i, work in enumerate(works):
+        order = list(range(len(work))) if schedule is None else schedule.order(work.problems)
+        tick = sizes.history_tick(config.drafter.unit, i + 1, steps_per_epoch)
+        steps.append(simulate_rollout(work, [engine], [order], tick))
+        if schedule is not None:
+            schedule.observe(work.problems, work.lengths.tolist())
+    return steps
+
+
+def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
+    """Rollout time of each arm over the first one's, had a 7B policy on an H100 given the same responses.
+
+    arms: name -> folder. Arms that draft in vLLM are left out. Nothing is returned if the first arm drafts, if several
+    processes rolled out, or if there are more than MOST_TOKENS.
+    Nobody measured these times: the price of a pass is derived from the GPU's data sheet, and drafting costs what the
+    run measured. `ratio_to_none_dearer` has the price of drafted tokens at the dear end of what is plausible.
+    """
+    configs = {name: arm_config_of(path) for name, path in arms.items()}
+    baseline = next(iter(arms))
+    tokens = sum(row["tokens"] for row in read.metrics(arms[baseline]))
+    if configs[baseline].arm.method != "none" or configs[baseline].engine.processes > 1 or tokens > MOST_TOKENS:
+        return {}
+    form, source = chosen_form(None, GPU, MODEL)
+    dear = CostScaled(form, DOUBT, VERIFY_TOKEN)
+    works = read_rollouts(arms[baseline])  # all arms have the same responses
+    plain_s = rollout_s(works, form, configs[baseline], arms[baseline])
+    ratios: dict[str, dict[str, float]] = {"ratio_to_none": {}, "ratio_to_none_dearer": {}}
+    for name, config in configs.items():
+        if name != baseline and config.arm.method in REPLAYABLE:
+            for key, prices in (("ratio_to_none", form), ("ratio_to_none_dearer", dear)):
+                ratios[key][name] = rollout_s(works, prices, config, arms[name]) / plain_s
+    return {f"{GPU.lower()}_{MODEL.lower()}": {**ratios, "source": source}}
+
+
+def rollout_s(works: list[Workload], form: Form, config: DictConfig, folder: Path) -> float:
+    """Seconds of all rollouts of an arm at the prices of `form`, with the time per request that its drafting took."""
+    rows = read.metrics(folder)
+    drafting = sum(row["draft_s"] for row in rows) / sum(row["passes"] for row in rows)
+    steps = replay_arm(works, Times(form, draft_request=drafting), config)
+    return sum(step.rollout_s for step in steps)
