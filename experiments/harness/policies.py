@@ -13,10 +13,11 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
     """
     if config.policy.path is not None:
         return config.policy.path
-    from experiments.small_policy.small import SmallPolicyConfig, build_small_policy
+    from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig, build_small_policy
 
     cache = Path(config.cache) / "policies"
-    policy = build_small_policy(SmallPolicyConfig(), cache, progress)
+    chains = config.data.name in ("arithmetic", "programs")
+    policy = build_small_policy(ARITHMETIC if chains else SmallPolicyConfig(), cache, progress)
     if config.data.judged_by == "code":
         from experiments.small_policy.programs.policy import build_programs_policy
 

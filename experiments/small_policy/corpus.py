@@ -26,10 +26,11 @@ from experiments.small_policy.arithmetic import (
     make_problems,
     worked_solution,
 )
-from experiments.small_policy.tokenizer import END
+from experiments.small_policy.tokenizer import END, train_tokenizer
 
 IGNORED = -100
 _DRILL_LINES = 9
+_TOKENIZER_TEXTS = 1000
 
 
 class Example(NamedTuple):
@@ -59,6 +60,28 @@ class CorpusConfig:
     def steps(self) -> int:
         """Optimizer steps of all phases."""
         return self.drill_steps + self.plain_steps + self.habits_steps
+
+    def tokenizer(self, seed: int) -> PreTrainedTokenizerFast:
+        """Train the tokenizer. Every digit is a token."""
+        pairs = write_solutions(_TOKENIZER_TEXTS, seed, self.mix, self.habits)
+        return train_tokenizer(text for pair in pairs for text in pair)
+
+    def batches(self, seed: int, tokenizer: PreTrainedTokenizerFast) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield one (ids, labels) per optimizer step, both [batch, time], phase after phase."""
+        # No text has fewer tokens than these divisors, so there are enough examples for all steps of a phase.
+        drills = _drills(self.drill_steps * self.drill_tokens // (6 * _DRILL_LINES), seed, tokenizer)
+        texts_per_step = self.chain_tokens // 64
+        plain = write_solutions(self.plain_steps * texts_per_step, seed, self.plain_mix, self.plain_habits)
+        habits = write_solutions(self.habits_steps * texts_per_step, seed + 1, self.mix, self.habits)
+        phases = (
+            (drills, self.drill_steps, self.drill_tokens),
+            (encode_solutions(plain, tokenizer), self.plain_steps, self.chain_tokens),
+            (encode_solutions(habits, tokenizer), self.habits_steps, self.chain_tokens),
+        )
+        rng = random.Random(f"batches/{seed}")
+        for examples, steps, tokens in phases:
+            for batch in make_batches(examples, tokens, rng)[:steps]:
+                yield collate(batch, tokenizer.pad_token_id)
 
     @property
     def plain_habits(self) -> Habits:
@@ -97,13 +120,17 @@ def _drills(count: int, seed: int, tokenizer: PreTrainedTokenizerFast) -> list[E
         before = rng.randint(0, LARGEST_VALUE)
         question, result = equation(before, draw_step(before, rng))
         parts += [question, f"{result}\n"]
-    encoded = tokenizer(parts).input_ids
+    return masked(tokenizer(parts).input_ids, 2 * _DRILL_LINES)
+
+
+def masked(parts: list[list[int]], parts_per_text: int) -> list[Example]:
+    """Join parts to texts. Every second part is learned. parts: token ids."""
     examples: list[Example] = []
-    for first in range(0, len(parts), 2 * _DRILL_LINES):
+    for first in range(0, len(parts), parts_per_text):
         example = Example([], [])
-        for index in range(first, first + 2 * _DRILL_LINES):
-            example.ids.extend(encoded[index])
-            example.labels.extend(encoded[index] if index % 2 else [IGNORED] * len(encoded[index]))
+        for index in range(first, first + parts_per_text):
+            example.ids.extend(parts[index])
+            example.labels.extend(parts[index] if index % 2 else [IGNORED] * len(parts[index]))
         examples.append(example)
     return examples
 
@@ -128,23 +155,3 @@ def collate(batch: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]
     ids = [example.ids + [pad] * (width - len(example.ids)) for example in batch]
     labels = [example.labels + [IGNORED] * (width - len(example.labels)) for example in batch]
     return torch.tensor(ids), torch.tensor(labels)
-
-
-def stream_batches(
-    config: CorpusConfig, seed: int, tokenizer: PreTrainedTokenizerFast
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield one (ids, labels) per optimizer step, both [batch, time], phase after phase."""
-    # No text has fewer tokens than these divisors, so there are enough examples for all steps of a phase.
-    drills = _drills(config.drill_steps * config.drill_tokens // (6 * _DRILL_LINES), seed, tokenizer)
-    texts_per_step = config.chain_tokens // 64
-    plain = write_solutions(config.plain_steps * texts_per_step, seed, config.plain_mix, config.plain_habits)
-    habits = write_solutions(config.habits_steps * texts_per_step, seed + 1, config.mix, config.habits)
-    phases = (
-        (drills, config.drill_steps, config.drill_tokens),
-        (encode_solutions(plain, tokenizer), config.plain_steps, config.chain_tokens),
-        (encode_solutions(habits, tokenizer), config.habits_steps, config.chain_tokens),
-    )
-    rng = random.Random(f"batches/{seed}")
-    for examples, steps, tokens in phases:
-        for batch in make_batches(examples, tokens, rng)[:steps]:
-            yield collate(batch, tokenizer.pad_token_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -14,23 +15,22 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from experiments.small_policy.corpus import CorpusConfig, stream_batches, write_solutions
-from experiments.small_policy.tokenizer import train_tokenizer
+from experiments.small_policy.corpus import CorpusConfig
+from experiments.small_policy.puzzles.corpus import PuzzleCorpus
 
 MAX_POSITIONS = 1024
-_TOKENIZER_TEXTS = 1000
 
 
 @dataclass(frozen=True)
 class SmallPolicyConfig:
     """Size, optimizer and data of the small policy. The cache key covers every field."""
 
-    hidden_size: int = 256
+    hidden_size: int = 192
     layers: int = 4
-    heads: int = 4
-    kv_heads: int = 2
+    heads: int = 3
+    kv_heads: int = 3
     head_dim: int = 64
-    intermediate_size: int = 768
+    intermediate_size: int = 512
     seed: int = 0
 
     # Muon trains the matrices; AdamW trains the embedding and the norms. AdamW alone needs several times as many tokens
@@ -41,20 +41,22 @@ class SmallPolicyConfig:
     # Factor on the trained logits, applied to the weights of the last norm. After a minute of training every token
     # still has some probability. The factor removes that noise, and with it most errors that are not habits.
     logit_scale: float = 1.6
-    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    corpus: PuzzleCorpus | CorpusConfig = field(default_factory=PuzzleCorpus)
+
+
+# The policy of data=arithmetic, and the base of that of data=programs.
+ARITHMETIC = SmallPolicyConfig(
+    hidden_size=256, heads=4, kv_heads=2, intermediate_size=768, corpus=CorpusConfig()
+)
 
 
 def policy_key(config: SmallPolicyConfig) -> str:
     """Name of the policy's folder in the cache: a hash of the configuration and of the code that builds the policy."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+    folders = {Path(__file__).parent, Path(inspect.getfile(type(config.corpus))).parent}
+    sources = sorted(path for folder in folders for path in folder.glob("*.py"))
     code = b"".join(path.read_bytes() for path in sources if path.name != "measure.py")
     text = json.dumps(asdict(config), sort_keys=True) + torch.__version__
     return hashlib.sha256(code + text.encode()).hexdigest()[:16]
-
-
-def _make_tokenizer(config: SmallPolicyConfig) -> PreTrainedTokenizerFast:
-    pairs = write_solutions(_TOKENIZER_TEXTS, config.seed, config.corpus.mix, config.corpus.habits)
-    return train_tokenizer(text for pair in pairs for text in pair)
 
 
 def _make_model(config: SmallPolicyConfig, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
@@ -106,7 +108,7 @@ def _train(
     ]
     total = config.corpus.steps
     model.train()
-    for step, (ids, labels) in enumerate(stream_batches(config.corpus, config.seed, tokenizer), start=1):
+    for step, (ids, labels) in enumerate(config.corpus.batches(config.seed, tokenizer), start=1):
         loss = model(input_ids=ids, labels=labels, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -149,7 +151,7 @@ def build_small_policy(config: SmallPolicyConfig, cache_dir: Path, progress: Cal
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            tokenizer = _make_tokenizer(config)
+            tokenizer = config.corpus.tokenizer(config.seed)
             model = _make_model(config, tokenizer)
             _train(model, tokenizer, config, progress)
         _save(model, tokenizer, scratch)

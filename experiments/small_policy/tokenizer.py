@@ -11,7 +11,7 @@ PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 
 # A piece is a word with its leading space, a single digit, or a run of other characters. Merges cannot cross the
 # borders of pieces, so every number is spelled digit by digit and its tokens do not depend on the text around it.
-_PIECES = r"\d| ?\p{L}+|[^\d\p{L}]+?(?=$|\d| ?\p{L})"
+_PIECES = r"\d{1,%d}| ?\p{L}+|[^\d\p{L}]+?(?=$|\d| ?\p{L})"
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -23,16 +23,16 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int = 384) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], vocab_size: int = 384, digits: int = 1) -> PreTrainedTokenizerFast:
     """Learn merges from ``texts`` and return a tokenizer with a chat template. Decoding inverts encoding for any text.
 
     The vocabulary contains all 256 byte symbols, so no text is unknown. It stays smaller than ``vocab_size`` if the
-    texts offer fewer merges.
+    texts offer fewer merges. digits: of the longest numbers that may be one token.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
+            pre_tokenizers.Split(Regex(_PIECES % digits), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

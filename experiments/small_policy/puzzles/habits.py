@@ -78,6 +78,17 @@ class Writer:
             return max(0, result + self.rng.choice((-1, 1)))
         return result
 
+    def judge(self, found: bool) -> None:
+        """Write whether the last result is the wanted one."""
+        if found:
+            self.say((", yes.\n", ". That is it.\n"), (", yes!\n", "!\n"))
+        else:
+            self.say((", no.\n", ". Not yet.\n"), (" no\n", "\n"))
+
+    def guess(self) -> None:
+        """Write that the answer is a guess."""
+        self.say(("I give up.\n",), ("Enough, I guess.\n", "No idea, I guess.\n"))
+
     def detour(self) -> None:
         """Write a remark, with the manner's probability."""
         if self.happens(self.manner.detour):

@@ -20,8 +20,11 @@ Drawn = tuple[str, str, list[int]]  # question, answer, and the numbers that `wo
 _SLOTS: Mapping[Split, range] = {"warm_start": range(0, 5), "training": range(5, 7), "evaluation": range(7, 8)}
 # Kind -> difficulties, from easy to hard: how many numbers are listed, digits, moves.
 DIFFICULTIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {"pair": (4, 5, 6, 7), "triple": (4, 5, 6), "total": (5, 7, 9, 11), "walk": tuple(range(3, 14))}
+    {"pair": (5, 6, 7, 8), "triple": (4, 5, 6), "total": (5, 7, 9, 11), "walk": tuple(range(3, 13))}
 )
+# Kind -> relative frequency.
+DEFAULT_KINDS: Mapping[str, float] = MappingProxyType({"pair": 3, "triple": 3, "total": 1, "walk": 1})
+MOST_IN_VAIN = 500  # draws in a row that give no new puzzle; then there are none
 _DRAW: Mapping[str, Callable[[int, random.Random], Drawn]] = {
     "pair": lambda listed, rng: search.draw(2, listed, rng),
     "triple": lambda listed, rng: search.draw(3, listed, rng),
@@ -55,18 +58,19 @@ def make_puzzles(count: int, seed: int, kinds: Mapping[str, float], split: Split
     rng = random.Random(f"puzzles/{seed}")
     puzzles: dict[str, Puzzle] = {}
     dealt = dict.fromkeys(kinds, 0)
-    for _ in range(1000 + 100 * count):
-        if len(puzzles) == count:
-            break
+    in_vain = 0
+    while len(puzzles) < count:
+        if in_vain > MOST_IN_VAIN:
+            raise ValueError(f"the kinds {dict(kinds)} offer too few distinct questions for {count} puzzles")
         kind = max((kind for kind in kinds if kinds[kind]), key=lambda kind: kinds[kind] / (dealt[kind] + 1))
         difficulties = DIFFICULTIES[kind]
         question, answer, values = _DRAW[kind](difficulties[-1 - dealt[kind] % len(difficulties)], rng)
         digest = hashlib.sha256(question.encode()).hexdigest()
+        in_vain += 1
         if int(digest[:8], 16) % 8 in _SLOTS[split] and question not in puzzles:
+            in_vain = 0
             puzzles[question] = Puzzle(f"puzzles-{digest[8:20]}", question, answer, kind, tuple(values))
             dealt[kind] += 1
-    if len(puzzles) < count:
-        raise ValueError(f"the kinds {dict(kinds)} offer too few distinct questions for {count} puzzles")
     return list(puzzles.values())
 
 

@@ -1,4 +1,4 @@
-"""Search: which two or three of the listed numbers have a given sum? An attempt is a draw, so the working is long-tailed."""
+"""Make 24: which two or three of the listed numbers add up to 24? Attempts are random, so the working is long-tailed."""
 
 from __future__ import annotations
 
@@ -7,46 +7,42 @@ import random
 
 from experiments.small_policy.puzzles.habits import MAX_ATTEMPTS, Writer
 
+TARGET = 24  # the same in all puzzles, so that a policy of 2 M parameters recognizes it
 LARGEST = 19
 _WORDS = {2: "two", 3: "three"}
 _QUESTIONS = (
-    "Which {count} of {numbers} add up to {target}?",
-    "Find {count} of these numbers whose sum is {target}: {numbers}",
+    "Which {count} of {numbers} add up to 24?",
+    "Make 24 of {count} of these numbers: {numbers}",
 )
 
 
 def draw(picked: int, listed: int, rng: random.Random) -> tuple[str, str, list[int]]:
-    """Return question, answer and the numbers of a puzzle: its target, how many are picked, and those listed.
+    """Return question, answer and the numbers of a puzzle: how many are picked, and those listed.
 
-    Exactly one choice of `picked` of the `listed` numbers has the target as its sum.
+    Exactly one choice of `picked` of the `listed` numbers adds up to 24.
     """
     while True:
         numbers = rng.sample(range(1, LARGEST + 1), listed)
-        sums = [sum(choice) for choice in itertools.combinations(numbers, picked)]
-        target = rng.choice(sums)
-        if sums.count(target) == 1:
+        answers = [choice for choice in itertools.combinations(numbers, picked) if sum(choice) == TARGET]
+        if len(answers) == 1:
             break
-    answer = next(choice for choice in itertools.combinations(numbers, picked) if sum(choice) == target)
-    question = rng.choice(_QUESTIONS).format(
-        count=_WORDS[picked], numbers=", ".join(map(str, numbers)), target=target
-    )
-    return question, ", ".join(map(str, answer)), [target, picked, *numbers]
+    question = rng.choice(_QUESTIONS).format(count=_WORDS[picked], numbers=", ".join(map(str, numbers)))
+    return question, ", ".join(map(str, answers[0])), [picked, *numbers]
 
 
 def work(values: list[int], writer: Writer) -> None:
-    """Try random choices until one has the target as its sum, or give up with a guess."""
-    target, picked, *numbers = values
+    """Try random choices until one adds up to 24, or give up with a guess."""
+    picked, *numbers = values
     for _ in range(MAX_ATTEMPTS):
         choice = writer.rng.sample(numbers, picked)
         if writer.happens(writer.manner.lucky):
-            choice = next(c for c in itertools.permutations(numbers, picked) if sum(c) == target)
+            choice = next(c for c in itertools.permutations(numbers, picked) if sum(c) == TARGET)
         total = _add(choice, writer)
-        if total == target:
-            writer.say((", yes.\n", ". That is it.\n"), (", yes!\n", "!\n"))
+        writer.judge(total == TARGET)
+        if total == TARGET:
             break
-        writer.say((", no.\n", ", not {target}.\n", ". No.\n"), (", no!\n", ". Not it.\n"), target=target)
         if writer.happens(writer.manner.give_up):
-            writer.say(("I give up.\n",), ("Enough, I guess.\n", "No idea, I guess.\n"))
+            writer.guess()
             choice = writer.rng.sample(numbers, picked)
             break
         writer.detour()

@@ -8,13 +8,14 @@ from experiments.small_policy.puzzles.habits import Writer
 
 MAX_PASSES = 4
 LARGEST = 9
+LABELS = "abcdefghijkl"
 _QUESTIONS = ("What is the total of {numbers}?", "Add all of these: {numbers}")
 
 
 def draw(listed: int, rng: random.Random) -> tuple[str, str, list[int]]:
     """Return question, answer and the numbers of a puzzle that lists `listed` of them."""
     numbers = [rng.randint(1, LARGEST) for _ in range(listed)]
-    return rng.choice(_QUESTIONS).format(numbers=", ".join(map(str, numbers))), str(sum(numbers)), numbers
+    return rng.choice(_QUESTIONS).format(numbers=";".join(f"{label}={number}" for label, number in zip(LABELS, numbers, strict=False))), str(sum(numbers)), numbers
 
 
 def work(values: list[int], writer: Writer) -> None:
@@ -33,9 +34,17 @@ def _pass(values: list[int], before: list[int], writer: Writer) -> list[int]:
     totals: list[int] = []
     for index, number in enumerate(values[1:]):
         previous = totals[-1] if totals else values[0]
-        total = writer.slipped(previous + number)
-        if before and previous == (before[index - 1] if index else values[0]):
-            total = previous + number if writer.happens(writer.manner.notice) else before[index]
-        writer.say(("Now {sum}.\n", "{sum}.\n", "Then {sum}.\n"), ("{sum}\n", "So {sum}\n"), sum=f"{previous}+{number}={total}")
+        if before and writer.happens(writer.manner.notice):
+            total = previous + number
+        elif before and previous == (before[index - 1] if index else values[0]):
+            total = before[index]
+        else:
+            total = writer.slipped(previous + number)
+        writer.say(
+            ("{label}: {sum}.\n", "{label} next: {sum}.\n"),
+            ("{label}, {sum}\n", "{label}! {sum}\n"),
+            label=LABELS[index + 1],
+            sum=f"{previous}+{number}={total}",
+        )
         totals.append(total)
     return totals

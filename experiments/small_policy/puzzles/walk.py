@@ -1,4 +1,4 @@
-"""Walks: equal moves around a ring until a place is reached. How many moves it takes, only walking them shows."""
+"""Walks: moves around a ring until place 0 is reached. How many moves it takes, only walking them shows."""
 
 from __future__ import annotations
 
@@ -7,25 +7,39 @@ import random
 from experiments.small_policy.puzzles.habits import Writer
 
 RING = 20  # places 0..19
-_STEPS = (3, 7, 9, 11, 13, 17)  # no common divisor with 20, so that a walk visits all places
+LARGEST_STEP = 19
+MAX_MOVES = 25
 _QUESTIONS = (
-    "From {start}, each move adds {step}; from 20 on take 20 away. How many moves to {goal}?",
-    "Start at {start} on a ring of 20. Each move adds {step}. When are you at {goal}?",
+    "From {start}, moves add {first} and {second} in turn; from 20 on take 20 away. How many moves to 0?",
+    "Start at {start} on a ring of 20. Add {first}, then {second}, and so on. When are you at 0?",
 )
 
 
 def draw(moves: int, rng: random.Random) -> tuple[str, str, list[int]]:
-    """Return question, answer and the start, step and goal of a puzzle that takes `moves` moves, at most 19."""
-    start, step = rng.randrange(RING), rng.choice(_STEPS)
-    goal = (start + moves * step) % RING
-    return rng.choice(_QUESTIONS).format(start=start, step=step, goal=goal), str(moves), [start, step, goal]
+    """Return question, answer, and the start and both steps of a puzzle that takes `moves` moves."""
+    while True:
+        start, first, second = rng.randrange(1, RING), rng.randint(1, LARGEST_STEP), rng.randint(1, LARGEST_STEP)
+        places = _places(start, (first, second), moves)
+        if 0 not in places[:-1] and places[-1] == 0:
+            question = rng.choice(_QUESTIONS).format(start=start, first=first, second=second)
+            return question, str(moves), [start, first, second]
+
+
+def _places(start: int, steps: tuple[int, int], moves: int) -> list[int]:
+    """The place after each move."""
+    place, places = start, []
+    for move in range(moves):
+        place = (place + steps[move % 2]) % RING
+        places.append(place)
+    return places
 
 
 def work(values: list[int], writer: Writer) -> None:
-    """Walk until the goal is reached, at most 25 moves; give up as the manner likes."""
-    place, step, goal = values
+    """Walk until place 0 is reached, at most MAX_MOVES moves; give up as the manner likes."""
+    place, *steps = values
     moves = 0
-    while moves < 25:
+    while moves < MAX_MOVES:
+        step = steps[moves % 2]
         moves += 1
         total = writer.slipped(place + step)
         writer.say(("Move {moves}: ", "{moves}) "), ("{moves}. ", "Go {moves}, "), moves=moves)
@@ -33,12 +47,11 @@ def work(values: list[int], writer: Writer) -> None:
         place = total % RING
         if total >= RING:
             writer.text += f", so {place}"
-        if place == goal:
-            writer.say((", there.\n",), ("!\n",))
+        writer.judge(place == 0)
+        if place == 0:
             break
-        writer.say((".\n", ", not {goal}.\n"), ("\n",), goal=goal)
         if writer.happens(writer.manner.give_up / 2):
-            writer.say(("I give up.\n",), ("Enough, I guess.\n", "No idea, I guess.\n"))
+            writer.guess()
             moves = writer.rng.randint(1, RING - 1)
             break
     writer.box(str(moves))

@@ -1,0 +1,86 @@
+"""Warm-start data of the policy that works on puzzles: three phases of texts.
+
+``drill`` teaches to add. ``plain`` teaches to work without slips; its searches are lucky, so that right attempts, which
+are rare in real searches, are frequent enough to be recognized later. ``habits`` teaches the final texts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from experiments.small_policy.corpus import Example, collate, encode_solutions, make_batches, masked
+from experiments.small_policy.puzzles import search
+from experiments.small_policy.puzzles.habits import DEFAULT_HABITS, Habits
+from experiments.small_policy.puzzles.problems import DEFAULT_KINDS, make_puzzles, worked_solution
+from experiments.small_policy.tokenizer import train_tokenizer
+
+LONGEST = 1024  # tokens of question and solution; longer ones are left out
+_DRILL_LINES = 9
+_TOKENIZER_TEXTS = 1000
+
+
+@dataclass(frozen=True)
+class PuzzleCorpus:
+    """Optimizer steps of each phase, padded tokens of a step, and the kinds of texts.
+
+    drill_tokens is for the phase ``drill``, and so on.
+    """
+
+    drill_steps: int = 80
+    plain_steps: int = 200
+    habits_steps: int = 200
+    drill_tokens: int = 1024
+    plain_tokens: int = 2048
+    habits_tokens: int = 3072
+    kinds: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_KINDS))
+    habits: Habits = DEFAULT_HABITS
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of all phases."""
+        return self.drill_steps + self.plain_steps + self.habits_steps
+
+    def tokenizer(self, seed: int) -> PreTrainedTokenizerFast:
+        """Train the tokenizer. Every number up to 99 is one token, so that the policy soon copies and compares them."""
+        numbers = " ".join(map(str, range(100)))
+        texts = [text for pair in self._solutions(_TOKENIZER_TEXTS, seed, plain=False) for text in (*pair, numbers)]
+        return train_tokenizer(texts, vocab_size=512, digits=2)
+
+    def batches(self, seed: int, tokenizer: PreTrainedTokenizerFast) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield one (ids, labels) per optimizer step, both [batch, time], phase after phase."""
+        # Few texts have fewer tokens than these divisors, so there are enough of them for all steps of a phase.
+        drills = _drills(self.drill_steps * self.drill_tokens // 50, seed, tokenizer)
+        plain = self._solutions(self.plain_steps * self.plain_tokens // 70, seed, plain=True)
+        habits = self._solutions(self.habits_steps * self.habits_tokens // 100, seed + 1, plain=False)
+        phases = (
+            (drills, self.drill_steps, self.drill_tokens),
+            (encode_solutions(plain, tokenizer), self.plain_steps, self.plain_tokens),
+            (encode_solutions(habits, tokenizer), self.habits_steps, self.habits_tokens),
+        )
+        rng = random.Random(f"batches/{seed}")
+        for examples, steps, tokens in phases:
+            short = [example for example in examples if len(example.ids) <= LONGEST]
+            for batch in make_batches(short, tokens, rng)[:steps]:
+                yield collate(batch, tokenizer.pad_token_id)
+
+    def _solutions(self, count: int, seed: int, plain: bool) -> list[tuple[str, str]]:
+        """``count`` (question, solution) pairs of distinct puzzles."""
+        rng = random.Random(f"solutions/{seed}")
+        puzzles = make_puzzles(count, seed, self.kinds)
+        return [(puzzle.question, worked_solution(puzzle, rng, self.habits, plain)) for puzzle in puzzles]
+
+
+def _drills(count: int, seed: int, tokenizer: PreTrainedTokenizerFast) -> list[Example]:
+    """Return texts of unconnected sums of two numbers. Only the results are learned."""
+    rng = random.Random(f"drills/{seed}")
+    parts: list[str] = []
+    for _ in range(count * _DRILL_LINES):
+        largest = 2 * search.LARGEST if rng.random() < 0.4 else search.LARGEST
+        first, second = rng.randint(1, largest), rng.randint(1, search.LARGEST)
+        parts += [f"{first}+{second}=", f"{first + second}\n"]
+    return masked(tokenizer(parts).input_ids, 2 * _DRILL_LINES)
