@@ -46,7 +46,8 @@ class DataConfig:
     judged_by: str  # maths | code
     problems: int | None  # how many problems; None: all of the set
     settings: Settings  # the whole group: problem sets have many more settings
-    chain_steps: Sequence[int] = ()  # of generated problems alone
+    kinds: Settings | None = None  # of puzzles alone: kind -> relative frequency
+    chain_steps: Sequence[int] = ()  # of arithmetic and programs alone
     weights: Sequence[float] = ()  # same
 
 

@@ -44,7 +44,7 @@ def _generated(config: RunConfig) -> list[dict[str, Any]]:
     if config.data.name == "puzzles":
         from experiments.small_policy.puzzles.problems import make_puzzles
 
-        puzzles = make_puzzles(config.data.problems, config.seed, config.data.settings["kinds"], split="training")
+        puzzles = make_puzzles(config.data.problems, config.seed, weight_of_kinds(config.data), split="training")
         return [{**_row(problem), "answer": problem.answer} for problem in puzzles]
     chain_weights = weight_of_chain_steps(config.data)
     if config.data.name == "programs":
@@ -60,6 +60,18 @@ def _generated(config: RunConfig) -> list[dict[str, Any]]:
 
 def _row(problem: Any) -> dict[str, Any]:
     return {"prompt": [{"role": "user", "content": problem.question}], "problem_id": problem.problem_id}
+
+
+def weight_of_kinds(data: DataConfig) -> dict[str, float]:
+    """Of puzzles: kind -> relative frequency. Raises UserError for a kind that does not exist."""
+    from experiments.small_policy.puzzles.problems import DIFFICULTIES
+
+    kinds = {str(kind): float(weight) for kind, weight in (data.kinds or {}).items()}
+    if unknown := sorted(kinds.keys() - DIFFICULTIES.keys()):
+        raise UserError(f"data.kinds: there is no kind {unknown[0]!r}, choose among {', '.join(DIFFICULTIES)}")
+    if min(kinds.values(), default=0) < 0 or not any(kinds.values()):
+        raise UserError(f"data.kinds={kinds}: no weight may be below 0, and at least one must be above 0")
+    return kinds
 
 
 def weight_of_chain_steps(data: DataConfig) -> dict[int, float]:

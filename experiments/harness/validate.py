@@ -7,7 +7,7 @@ from das.engine.build import speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
 from experiments.harness.config import RunConfig
-from experiments.harness.data import GENERATED, weight_of_chain_steps
+from experiments.harness.data import GENERATED, weight_of_chain_steps, weight_of_kinds
 from experiments.harness.engine import engine_settings, make_schedule
 from experiments.harness.reward import make_sandbox
 from experiments.harness.validate_policy import check_policy
@@ -59,7 +59,9 @@ def check_data(config: RunConfig) -> None:
     if data.name in GENERATED:
         if data.problems is None:
             raise UserError("data.problems=null: must be a whole number, because generated problems have no end")
-        if data.name != "puzzles" and not any(weight_of_chain_steps(data).values()):
+        if data.name == "puzzles":
+            weight_of_kinds(data)
+        elif not any(weight_of_chain_steps(data).values()):
             raise UserError(f"data.weights={data.weights}: at least one must be above 0")
     elif "columns" not in data.settings:
         known = sorted(path.stem for path in (CONFIGS / "data").glob("*.yaml"))

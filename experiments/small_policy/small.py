@@ -45,9 +45,7 @@ class SmallPolicyConfig:
 
 
 # The policy of data=arithmetic, and the base of that of data=programs.
-ARITHMETIC = SmallPolicyConfig(
-    hidden_size=256, heads=4, kv_heads=2, intermediate_size=768, corpus=CorpusConfig()
-)
+ARITHMETIC = SmallPolicyConfig(hidden_size=256, heads=4, kv_heads=2, intermediate_size=768, corpus=CorpusConfig())
 
 
 def policy_key(config: SmallPolicyConfig) -> str:

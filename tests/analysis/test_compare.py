@@ -214,7 +214,7 @@ def test_a_wandb_run_records_what_made_it_and_resumes_under_its_id(tmp_path: Pat
     all_records = records(file)
     (run,) = (record["run"] for record in all_records if record["type"] == "run")
     assert (run["run_group"], run["job_type"], run["display_name"]) == ("group", "compare", "group/none")
-    assert {"none", "small", "arithmetic", "maths", "marginal"} == set(run["tags"])
+    assert {"none", "small", "puzzles", "maths", "marginal"} == set(run["tags"])
     assert run["config"]["update"]["meta"]["commit"] == "f" * 40 + "-dirty"
     assert run["git"]["commit"] == "f" * 40
     metrics = [record["metric"] for record in all_records if record["type"] == "metric"]

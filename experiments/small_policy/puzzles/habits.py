@@ -1,8 +1,8 @@
 """How solutions are written: the manner, its slips, its patience and its wording.
 
-A solution is in one of two manners, which its opening line names and the wording of its lines repeats. The careful manner
-slips rarely, checks its results and searches on until it finds the answer. The quick manner slips often and soon gives up
-with a guess. Reinforcement learning can therefore raise the reward by working longer, not by being short.
+A solution is in one of two manners, which its opening line names and the wording of its lines repeats. The careful
+manner slips rarely, checks its results and searches on until it finds the answer. The quick manner slips often and soon
+gives up with a guess. Reinforcement learning can therefore raise the reward by working longer, not by being short.
 """
 
 from __future__ import annotations

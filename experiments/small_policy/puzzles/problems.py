@@ -53,7 +53,8 @@ class Puzzle:
 def make_puzzles(count: int, seed: int, kinds: Mapping[str, float], split: Split = "warm_start") -> list[Puzzle]:
     """Return ``count`` distinct puzzles of one split. The same arguments always give the same list.
 
-    kinds: kind -> its share. Kinds and difficulties are dealt in turn, not drawn, so that few puzzles are mixed well too.
+    kinds: kind -> relative frequency. Kinds and difficulties are dealt in turn, not drawn, so that a few puzzles are a
+    good mixture too. Raises ValueError if there are too few questions.
     """
     rng = random.Random(f"puzzles/{seed}")
     puzzles: dict[str, Puzzle] = {}

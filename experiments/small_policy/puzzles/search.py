@@ -52,7 +52,9 @@ def work(values: list[int], writer: Writer) -> None:
 def _add(choice: list[int], writer: Writer) -> int:
     """Write the sum of a choice, number after number, and return it."""
     listed = " and ".join(map(str, choice))
-    writer.say(("Try {listed}: ", "What about {listed}? ", "Next, {listed}: "), ("", "Or ", "{listed}? "), listed=listed)
+    writer.say(
+        ("Try {listed}: ", "What about {listed}? ", "Next, {listed}: "), ("", "Or ", "{listed}? "), listed=listed
+    )
     total, parts = choice[0], []
     for number in choice[1:]:
         result = writer.slipped(total + number)

@@ -15,7 +15,8 @@ _QUESTIONS = ("What is the total of {numbers}?", "Add all of these: {numbers}")
 def draw(listed: int, rng: random.Random) -> tuple[str, str, list[int]]:
     """Return question, answer and the numbers of a puzzle that lists `listed` of them."""
     numbers = [rng.randint(1, LARGEST) for _ in range(listed)]
-    return rng.choice(_QUESTIONS).format(numbers=";".join(f"{label}={number}" for label, number in zip(LABELS, numbers, strict=False))), str(sum(numbers)), numbers
+    labelled = ";".join(f"{label}={number}" for label, number in zip(LABELS, numbers, strict=False))
+    return rng.choice(_QUESTIONS).format(numbers=labelled), str(sum(numbers)), numbers
 
 
 def work(values: list[int], writer: Writer) -> None:

@@ -23,7 +23,7 @@ def config_of(*overrides: str) -> RunConfig:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["reward=code"], "cannot judge data=arithmetic"),
+        (["reward=code"], "cannot judge data=puzzles"),
         (["data=programs"], "reward=maths cannot judge data=programs"),
         (["data=math500", "reward=code"], "reward=code cannot judge data=math500: choose maths or brevity"),
         (["data=deepcoder"], "reward=maths cannot judge data=deepcoder: choose code or brevity"),
@@ -58,7 +58,7 @@ def test_programs_are_rewarded() -> None:
     assert sum(rewards) >= 1
 
 
-def test_arithmetic_is_rewarded() -> None:
+def test_puzzles_are_rewarded() -> None:
     config = config_of()
     check_reward(config)
     row = dataset(config, "")[0]

@@ -113,7 +113,7 @@ def test_too_few(overrides: list[str], says: str, tiny_policy: str, tmp_path: Pa
         (["data.held_out=1"], "must be a share"),
         (["data.problems=0"], "data.problems=0"),
         (["data.max_prompt_tokens=many"], "data.max_prompt_tokens=many"),
-        (["data=arithmetic", "data.problems=null"], "data.problems=null"),
+        (["data=puzzles", "data.problems=null"], "data.problems=null"),
         (["data=arithmetic", "data.name=poems"], "data=poems: choose aime24, arithmetic"),
     ],
 )

@@ -84,14 +84,14 @@ kind(
     "negative",
     (["trainer.max_steps=-1"], "trainer.max_steps=-1: must be a number from 1"),
     (["seed=-1"], "seed=-1"),
-    (["data.weights=[1,-1,1,1]"], "data.weights=[1, -1, 1, 1]"),
+    (["data=arithmetic", "data.weights=[1,-1,1,1]"], "data.weights=[1, -1, 1, 1]"),
     (["task=advise", "task.draft_us=-1"], "task.draft_us=-1"),
 )
 kind(
     "zero",
     (["trainer.per_device_train_batch_size=0"], "trainer.per_device_train_batch_size=0"),
     (["engine.max_num_seqs=0"], "engine.max_num_seqs=0"),
-    (["data.weights=[0,0,0,0]"], "data.weights=[0, 0, 0, 0]"),
+    (["data=arithmetic", "data.weights=[0,0,0,0]"], "data.weights=[0, 0, 0, 0]"),
 )
 kind(
     "absurdly large",
@@ -104,9 +104,14 @@ kind(
 kind("fraction for a whole number", (["trainer.max_steps=2.5"], "trainer.max_steps=2.5: must be a whole number"))
 kind(
     "values that contradict each other",
-    (["trainer.max_completion_length=640"], "trainer.max_completion_length=640 leaves no room for a prompt"),
+    (["trainer.max_completion_length=1024"], "trainer.max_completion_length=1024 leaves no room for a prompt"),
     (["trainer.per_device_train_batch_size=10"], "must be a multiple of trainer.num_generations=8"),
-    (["data.weights=[1]"], "data.chain_steps and data.weights must be equally long"),
+    (["data=arithmetic", "data.weights=[1]"], "data.chain_steps and data.weights must be equally long"),
+)
+kind(
+    "kinds of puzzles that do not exist or never come",
+    (["+data.kinds.chess=1"], "data.kinds: there is no kind 'chess', choose among pair"),
+    (["data.kinds.pair=-1"], "no weight may be below 0"),
 )
 kind("no KEY=VALUE", (["trainer.max_steps"], "trainer.max_steps"), (["budget.tokens=[1"], "budget.tokens=[1"))
 kind(

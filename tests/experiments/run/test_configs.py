@@ -4,7 +4,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments.harness.config import run_config
-from experiments.harness.data import GENERATED, weight_of_chain_steps
+from experiments.harness.data import GENERATED, weight_of_chain_steps, weight_of_kinds
 from experiments.harness.engine import engine_settings
 from experiments.harness.reward import make_reward
 from experiments.run.errors import CONFIGS
@@ -17,7 +17,8 @@ def test_choice_composes(choice: str) -> None:
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = run_config(compose("config", overrides=[choice]))
     assert engine_settings(config, "somewhere").model == "somewhere"
-    assert config.data.name not in GENERATED or weight_of_chain_steps(config.data)
+    if config.data.name in GENERATED:
+        assert weight_of_kinds(config.data) if config.data.name == "puzzles" else weight_of_chain_steps(config.data)
     assert callable(make_reward(config.reward))
 
 
