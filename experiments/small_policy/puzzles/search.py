@@ -1,4 +1,4 @@
-"""Make 24: which two or three of the listed numbers add up to 24? Attempts are random, so the working is long-tailed."""
+"""Make 24: which two or three of the listed numbers add up to 24? Attempts are random, so lengths are long-tailed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puzzles are deterministic, disjoint between splits and have one answer; their worked solutions are what habits say."""
+"""Puzzles are deterministic, disjoint between splits and have one answer; solutions are what the habits say."""
 
 from __future__ import annotations
 
