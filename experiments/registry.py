@@ -82,9 +82,9 @@ TASKS = {
         Task(
             "policy",
             "experiments.tasks.policy",
-            "make the small policy; measure its accuracy and response lengths",
+            "make the small policy; hold its rollouts against those of real models",
             "task=policy",
-            (TINY, "task.problems=4", "task.samples=2"),
+            (TINY, "task.problems=4", "task.samples=8"),
         ),
         # Reproduce the papers.
         Task(

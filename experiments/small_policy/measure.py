@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedTokenizerFast
 
-from experiments.small_policy.arithmetic import ArithmeticProblem
 from rewards.maths import accuracy_reward
 
 _ROWS_AT_ONCE = 256
@@ -76,33 +77,32 @@ def _sample(
 
 def measure_policy(
     path: Path,
-    problems: list[ArithmeticProblem],
+    rows: Sequence[Mapping[str, Any]],
     samples: int = 4,
     temperature: float = 1.0,
     max_tokens: int = 512,
     seed: int = 0,
-) -> dict[str, object]:
-    """Sample every problem ``samples`` times. Returns rates, lengths in tokens (with the end token) and the texts.
+) -> dict[str, Any]:
+    """Sample every problem ``samples`` times. Returns rates, lengths in tokens (with the end token), ids and texts.
 
-    ``rewards``, ``lengths`` and ``texts`` are ordered by problem, then by sample. ``entropy_nats`` is the mean over all
-    sampled tokens.
+    rows: problems as a run trains on them: ``prompt``, a conversation, and ``answer``.
+    ``rewards``, ``lengths``, ``ids`` and ``texts`` are ordered by problem, then by sample. ``entropy_nats`` is the mean
+    over all sampled tokens.
     """
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(seed)
-    problem_of_sample = [problem for problem in problems for _ in range(samples)]
+    row_of_sample = [row for row in rows for _ in range(samples)]
     prompts = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": problem.question}], add_generation_prompt=True, tokenize=False
-        )
-        for problem in problem_of_sample
+        tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
+        for row in row_of_sample
     ]
     responses: list[_Response] = []
     for first in range(0, len(prompts), _ROWS_AT_ONCE):
         batch = prompts[first : first + _ROWS_AT_ONCE]
         responses += _sample(model, tokenizer, batch, temperature, max_tokens, generator)
     texts = [tokenizer.decode(response.ids, skip_special_tokens=True) for response in responses]
-    rewards = accuracy_reward(texts, [problem.answer for problem in problem_of_sample])
+    rewards = accuracy_reward(texts, [row["answer"] for row in row_of_sample])
     lengths = [len(response.ids) for response in responses]
     return {
         "responses": len(responses),
@@ -112,6 +112,7 @@ def measure_policy(
         **length_summary(lengths),
         "rewards": rewards,
         "lengths": lengths,
+        "ids": [response.ids for response in responses],
         "texts": texts,
     }
 
@@ -127,22 +128,3 @@ def length_summary(lengths: list[int]) -> dict[str, float]:
         "length_max": float(max(lengths)),
         "length_tail_ratio": p99 / p50,
     }
-
-
-def plot_lengths(lengths: list[int], path: Path) -> None:
-    """Write a histogram of response lengths (tokens) as PNG, with median and 99th percentile marked."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.hist(lengths, bins=40, color="tab:blue")
-    summary = length_summary(lengths)
-    for name, style in (("length_p50", "-"), ("length_p99", "--")):
-        label = f"{name.removeprefix('length_')} = {summary[name]:.0f}"
-        axes.axvline(summary[name], color="black", linestyle=style, label=label)
-    axes.set_xlabel("response length (tokens)")
-    axes.set_ylabel("responses")
-    axes.legend()
-    figure.savefig(path, dpi=120)

@@ -1,42 +1,99 @@
-"""task=policy: make the small policy; measure its accuracy and how long its responses are."""
+"""task=policy: make the small policy, sample it, and hold it against recorded rollouts of real models and the papers'.
 
+result.json: figures.{median_length, p99_over_median, ..., correct} of the policy (docs/metrics.md), histogram and
+accepted_by_epoch; references.{recorded, papers, wanted}; rates and percentiles of lengths.
+"""
+
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig
+from yaml import safe_load
 
+from analysis.arms import aligned
+from analysis.likeness_figure import likeness_figure
 from experiments.harness.config import run_config
-from experiments.harness.data import weight_of_chain_steps
+from experiments.harness.data import dataset
 from experiments.harness.policies import policy_directory
 from experiments.harness.validate import check
+from experiments.recorded.likeness import EDGES, FIGURES, PAPERS, SIBLINGS, likeness
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
+COLUMNS = {  # header of the table -> figure, and its form
+    "median": ("median_length", ".0f"),
+    "p99/median": ("p99_over_median", ".2f"),
+    "longest/median": ("longest_over_median", ".2f"),
+    "longest": ("longest", ".0f"),
+    "longest/mean": ("longest_over_mean", ".2f"),
+    "entropy": ("entropy", ".3f"),
+    "accepted a round": ("accepted_per_round", ".2f"),
+    "siblings alike": ("similarity", ".2f"),
+    "correct": ("correct", ".2f"),
+}
+
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Sample the policy on the training distribution; print its accuracy and lengths, draw a histogram of lengths."""
+    """Sample the policy on the training distribution; print its figures beside the references', and draw them."""
     config = run_config(composed)
     check(config)
-    if config.data.name != "arithmetic":
-        raise UserError(f"data={config.data.name}: task=policy measures answers to data=arithmetic only")
+    problems, samples = config.task["problems"], config.task["samples"]
+    if config.data.judged_by != "maths":
+        raise UserError(f"data={config.data.name}: task=policy judges answers, not programs: choose a set for maths")
+    if problems < 1 or samples < SIBLINGS or samples % SIBLINGS:
+        raise UserError(f"task.samples={samples}: must be a multiple of {SIBLINGS}, one epoch's responses to a problem")
+    config = config.with_problems(problems)
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config.resolved)
     policy = policy_directory(config, progress.note)
-    from experiments.small_policy.arithmetic import make_training_problems
-    from experiments.small_policy.measure import measure_policy, plot_lengths
+    rows = dataset(config, policy).to_list()
+    from experiments.small_policy.measure import measure_policy
 
-    measured: dict[str, Any] = measure_policy(
+    progress.note(f"sampling {len(rows)} problems x {samples} responses")
+    measured = measure_policy(
         Path(policy),
-        make_training_problems(config.task["problems"], seed=config.seed, mix=weight_of_chain_steps(config.data)),
-        samples=config.task["samples"],
+        rows,
+        samples=samples,
         temperature=config.trainer.temperature,
         max_tokens=config.trainer.max_completion_length,
         seed=config.seed,
     )
-    plot_lengths(measured["lengths"], Path(folder) / "lengths.png")
+    ids = [np.asarray(response, np.int32) for response in measured.pop("ids")]
+    responses = [ids[first : first + samples] for first in range(0, len(ids), samples)]
+    own = likeness([(row["problem_id"], group) for row, group in zip(rows, responses, strict=True)])
+    own |= {"entropy": measured["entropy_nats"], "correct": measured["correct"]}
+    recorded = json.loads(FIGURES.read_text())
+    published = safe_load(PAPERS.read_text())
+    progress.note(likeness_table(own, recorded, published))
+    likeness_figure({"small policy": own, **recorded}, EDGES.tolist(), Path(folder) / "likeness.png")
+    progress.note(f"figure: {folder}/likeness.png")
     numbers = {key: value for key, value in measured.items() if isinstance(value, int | float)}
-    for key, value in numbers.items():
-        progress.note(f"{key:20s} {value:.3f}")
-    progress.note(f"histogram: {folder}/lengths.png")
-    progress.note(f"result: {run_folder.write_result({**numbers, 'policy': policy})}")
+    references = {"recorded": recorded, **published}
+    result = {**numbers, "figures": own, "references": references, "policy": policy}
+    progress.note(f"result: {run_folder.write_result(result)}")
+
+
+def likeness_table(
+    own: Mapping[str, Any], recorded: Mapping[str, Any], published: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """The policy's figures beside those of recorded traces, of the papers, and those that are wanted.
+
+    "-" where nobody recorded or published a figure.
+    """
+    lines = {"small policy": own, "wanted": published["wanted"], **recorded, **published["papers"]}
+    cells = [[name, *(shown(line.get(key), form) for key, form in COLUMNS.values())] for name, line in lines.items()]
+    return f"\n{aligned([['rollouts of', *COLUMNS], *cells])}\n"
+
+
+def shown(value: float | list[float] | None, form: str) -> str:
+    """A number, a range (from, to) or "-"."""
+    if value is None:
+        return "-"
+    if not isinstance(value, list):
+        return format(value, form)
+    low, high = (format(bound, "g") for bound in value)
+    return f"at least {low}" if high == "inf" else f"{low} to {high}"

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from experiments.small_policy.arithmetic import make_training_problems
 from experiments.small_policy.corpus import CorpusConfig
-from experiments.small_policy.measure import measure_policy, plot_lengths
+from experiments.small_policy.measure import measure_policy
 from experiments.small_policy.small import SmallPolicyConfig, build_small_policy, policy_key
 
 pytestmark = pytest.mark.slow
@@ -80,13 +80,11 @@ def test_saved_policy_is_complete(policy: Path) -> None:
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
 
 
-def test_measuring_is_reproducible(policy: Path, tmp_path: Path) -> None:
+def test_measuring_is_reproducible(policy: Path) -> None:
     problems = make_training_problems(3, seed=0)
-    first = measure_policy(policy, problems, samples=2, max_tokens=12, seed=5)
-    assert first == measure_policy(policy, problems, samples=2, max_tokens=12, seed=5)
+    rows = [{"prompt": [{"role": "user", "content": p.question}], "answer": p.answer} for p in problems]
+    first = measure_policy(policy, rows, samples=2, max_tokens=12, seed=5)
+    assert first == measure_policy(policy, rows, samples=2, max_tokens=12, seed=5)
     assert first["responses"] == 6
-    lengths = first["lengths"]
-    assert isinstance(lengths, list)
-    assert all(1 <= length <= 12 for length in lengths)
-    plot_lengths(lengths, tmp_path / "lengths.png")
-    assert (tmp_path / "lengths.png").read_bytes().startswith(b"\x89PNG")
+    assert first["lengths"] == [len(ids) for ids in first["ids"]]
+    assert all(1 <= length <= 12 for length in first["lengths"])

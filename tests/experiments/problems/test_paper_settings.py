@@ -1,0 +1,110 @@
+"""The papers' own settings run: their configs and problems, with a policy of two random layers, none against das.
+
+Random weights answer nothing right, so all rewards are 0 and the update is one of size 0.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis import read
+from experiments.run.errors import CONFIGS
+
+pytestmark = pytest.mark.slow
+
+PROBLEMS = CONFIGS.parent.parent / "shared" / "data" / "problems"
+# Every setting that differs from the paper's, and why.
+OVERRIDES = {
+    "engine=cpu": "there is no GPU",
+    "engine.processes=1": "there are two cores in place of 8 or 16 GPUs",
+    "engine.max_num_seqs=8": "the default on the CPU is a micro-batch, which is one response here",
+    "engine.max_model_len=1056": "long prompts take minutes; the set leaves them out",
+    "data.max_prompt_tokens=1024": "the same; already so in maths",
+    "data.problems=2": "two steps must be two epochs, so that there is a history to draft from",
+    "trainer.max_steps=2": "minutes",
+    "trainer.max_completion_length=32": "minutes",
+    "wandb=off": "no files of a test",
+}
+# The setting, its file, and the paper's policy with its widths divided by 8, except for the size of a head.
+MATHS = {
+    "setting": "maths_paper",
+    "file": "dsr_sub.parquet",
+    "set": "dsr_sub",
+    "architecture": "Qwen2",  # DeepSeek-R1-Distill-Qwen-7B; it has no head_dim of its own, and 28 heads make 3.5
+    "sizes": {"hidden_size": 512, "intermediate_size": 2368, "num_attention_heads": 4, "num_key_value_heads": 1},
+    "tied": False,
+    # 2 problems x 16 responses, as many of each problem as in the paper; 256 are for 8 processes of 16 problems each.
+    "overrides": ["trainer.gradient_accumulation_steps=32"],
+}
+CODE = {
+    "setting": "code_paper",
+    "file": "deepcoder_leetcode.json.gz",
+    "set": "deepcoder",
+    "architecture": "Qwen3",  # Qwen3-8B
+    "sizes": {
+        "hidden_size": 512,
+        "intermediate_size": 1536,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 128,
+    },
+    "tied": False,
+    "overrides": [],  # 16 responses of a process are 2 problems x 8
+}
+
+
+def random_policy(paper: dict[str, Any], folder: Path) -> Path:
+    """Two layers of random weights and a tokenizer that stands in for the paper's. It repeats itself a little."""
+    import torch
+    import transformers
+
+    from experiments.small_policy.tokenizer import train_tokenizer
+
+    texts = ["Let us think step by step: the answer is \\boxed{12}.", "def solve(numbers): return sum(numbers)"]
+    tokenizer = train_tokenizer(texts, vocab_size=512)
+    tokenizer.model_max_length = 32768
+    config = getattr(transformers, f"{paper['architecture']}Config")(
+        vocab_size=384,  # more than the tokenizer has, as in the real models
+        num_hidden_layers=2,
+        max_position_embeddings=32768,
+        tie_word_embeddings=paper["tied"],
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        **paper["sizes"],
+    )
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{paper['architecture']}ForCausalLM")(config)
+    model.get_output_embeddings().weight.data.normal_(0.0, 0.2)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("paper", [MATHS, CODE], ids=lambda paper: paper["setting"])
+def test_two_steps_of_a_papers_setting(paper: dict[str, Any], tmp_path: Path) -> None:
+    file = PROBLEMS / paper["file"]
+    if not file.exists():
+        pytest.skip(f"{file} is absent: put the published problems there")
+    policy = random_policy(paper, tmp_path / "policy")
+    overrides = [f"setting={paper['setting']}", f"data.path={file}", f"policy.path={policy}", "arms=[none,das]"]
+    done = subprocess.run(
+        [sys.executable, "run.py", f"out={tmp_path}", *overrides, *OVERRIDES, *paper["overrides"]],
+        cwd=CONFIGS.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"data {paper['set']}: 2 problems of " in done.stdout
+    (folder,) = (tmp_path / "compare").iterdir()
+    result = json.loads((folder / "result.json").read_text())
+    checks = {key: value for key, value in result["identical"]["das"].items() if key != "first_difference"}
+    assert all(checks.values()), checks
+    assert result["arms"]["das"]["drafted"]["max"] > 0
+    trainer = read.config(folder)["trainer"]
+    per_step = 2 * trainer["num_generations"]
+    assert [len(read.rollout(folder / "arms" / "das", step)) for step in (1, 2)] == [per_step, per_step]
+    assert trainer["temperature"] == 0.6
