@@ -112,4 +112,4 @@ def _clocked(engine: Any) -> Iterator[StepClock]:
     try:
         yield clock
     finally:
-        del engine.step
+        engine.step = step

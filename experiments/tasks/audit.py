@@ -42,7 +42,9 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     config, path = run_config(composed), Path(folder)
     check(config)
     if not config.arm.drafts:
-        raise UserError(f"arm={config.arm.name} drafts nothing, so there is nothing to audit: name another arm, such as arm=das")
+        raise UserError(
+            f"arm={config.arm.name} drafts nothing, so there is nothing to audit: name another arm, such as arm=das"
+        )
     progress = Progress(int(config.task["train_steps"]), 2)
     policy = policy_directory(config, progress.note)
     run_folder = RunFolder(path, config.resolved)

@@ -63,4 +63,6 @@ def check_stock(arms: Mapping[str, RunConfig]) -> None:
     if len(stock) > 1:
         raise UserError(f"arms={list(arms)}: {' and '.join(stock)} are both vLLM as it comes; keep one")
     if stock and list(arms)[0] == stock[0]:
-        raise UserError(f"arms={list(arms)}: {stock[0]} samples other tokens and cannot be the baseline; put none first")
+        raise UserError(
+            f"arms={list(arms)}: {stock[0]} samples other tokens and cannot be the baseline; put none first"
+        )
