@@ -19,7 +19,7 @@ def set_environment(
         threads = int(os.environ.get("OMP_NUM_THREADS", "1").split(",")[0])  # "4,2" nests: the first level counts
     torch.set_num_threads(threads)  # torch is loaded already, so it no longer reads OMP_NUM_THREADS
     defaults = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, beside the trainer (TRL, too, needs it there)
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs beside the trainer; TRL needs it there
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the default binding fights with other busy processes for a core
         "OMP_NUM_THREADS": str(threads),

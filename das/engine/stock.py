@@ -24,11 +24,11 @@ class StepClock:
     num_finished: list[int] = field(default_factory=list)  # requests that finished in each step
     finished_s: dict[str, float] = field(default_factory=dict)  # by request id
 
-    def timeline(self, num_requests: int, max_num_seqs: int) -> dict[str, list[Any]]:
+    def timeline(self, num_requests: int, seats: int) -> dict[str, list[Any]]:
         """The steps as a meter reports them. Live are as many of the unfinished requests as the engine has seats."""
         live, unfinished = [], num_requests
         for finished in self.num_finished:
-            live.append(min(unfinished, max_num_seqs))
+            live.append(min(unfinished, seats))
             unfinished -= finished
         return {"step_time_s": self.step_time_s, "step_live": live, "step_tokens": live, "step_emitted": live}
 
@@ -54,14 +54,15 @@ def build_stock(settings: EngineSettings, trained: bool = False, **overrides: An
 
 
 def roll_out_stock(
-    llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None
+    llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None, seats: int | None = None
 ) -> tuple[list[Any], Rollout]:
     """What `das.engine.rollout.roll_out` does, with a stock engine.
 
     Requests have neither seeds nor problem ids, because vLLM as it comes gets none: a seed for each request makes its
     sampler slower. They are handed over in the order given. As in the other arms, text is only made of tokens where a
-    stop string needs it.
+    stop string needs it. seats: how many requests run at once; None: the engine's max_num_seqs.
     """
+    seats = seats or llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
     parameters = request.parameters()
     for params in parameters:
         params.seed = None
@@ -81,7 +82,7 @@ def roll_out_stock(
         "drafted": 0,
         "draft_s": 0.0,
         "decode_steps": len(clock.step_time_s),
-        **clock.timeline(count, llm.llm_engine.vllm_config.scheduler_config.max_num_seqs),
+        **clock.timeline(count, seats),
     }
     return outputs, Rollout(
         step=request.step,

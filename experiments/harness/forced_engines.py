@@ -25,7 +25,7 @@ class ForcedRollout:
 
     work: Workload
     end: int
-    live: int  # requests at once; names the drafter's history, so that each has its own
+    live: int  # requests at once, the others wait; names the drafter's history, so that each has its own
     epoch: int  # 1, 2 ...
 
 
@@ -84,7 +84,7 @@ def _engine_process(container: Any, policy: str, sizes: dict[str, int], log: Pat
             tell(pipe, ("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))
 
 
-def _serve(composed: DictConfig, policy: str, sizes: dict[str, int], pipe: Connection) -> None:
+def _serve(composed: DictConfig, policy: str, sizes: dict[str, Any], pipe: Connection) -> None:
     config = run_config(composed)
     prepare_process(config)
     from das.engine.build import build_engine
@@ -101,6 +101,7 @@ def _serve(composed: DictConfig, policy: str, sizes: dict[str, int], pipe: Conne
         asked: ForcedRollout = pipe.recv()
         if settings.method == "das":
             llm.collective_rpc("das_use_proposer", args=(f"{asked.live} live", options))
+        set_seats(llm, asked.live)
         llm.reset_prefix_cache()
         if profile is not None:
             profile.watch_drafts()
@@ -110,6 +111,11 @@ def _serve(composed: DictConfig, policy: str, sizes: dict[str, int], pipe: Conne
             row["profile"] = profile.take()
         timeline = {name: rollout.report[name] for name in ("step_time_s", "step_live", "step_tokens")}
         pipe.send(("rolled", ForcedResult(row, timeline, as_recorded(rollout.responses, asked.work, stock))))
+
+
+def set_seats(llm: Any, live: int) -> None:
+    """Let this many requests run at once, at most as many as the engine was built for."""
+    llm.llm_engine.engine_core.engine_core.scheduler.max_num_active_reqs = live
 
 
 def as_recorded(responses: Sequence[Sequence[int]], work: Workload, only_lengths: bool = False) -> bool:
@@ -144,7 +150,7 @@ def imitate(llm: Any, asked: ForcedRollout, run_seed: int) -> Any:
     request = LongRequest(
         prompts_of(asked.work), shared, asked.work.problems, [0] * count, asked.epoch, next_history_tick=asked.epoch
     )
-    return roll_out_stock(llm, request)[1]
+    return roll_out_stock(llm, request, seats=asked.live)[1]
 
 
 def force(llm: Any, asked: ForcedRollout, run_seed: int) -> Any:

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-# Parts of a pass, in its order. "engine": what vLLM does between the others in its front end and its core.
+# "engine" is what vLLM does between the others, in its front end and its core.
+ENGINE = "engine"
 PARTS = (
     "schedule",
     "prepare",
@@ -21,8 +22,8 @@ PARTS = (
     "budget",
     "proposer",
     "update",
+    ENGINE,
 )
-ENGINE = "engine"
 
 
 class PassProfile:
@@ -53,7 +54,7 @@ class PassProfile:
 
     def take(self) -> dict[str, float]:
         """Seconds of each part since the last call."""
-        taken = {part: self.seconds[part] for part in (*PARTS, ENGINE) if self.seconds[part]}
+        taken = {part: self.seconds[part] for part in PARTS if self.seconds[part]}
         self.seconds.clear()
         return taken
 

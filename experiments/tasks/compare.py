@@ -62,7 +62,5 @@ def check_stock(arms: Mapping[str, RunConfig]) -> None:
     stock = [name for name, config in arms.items() if config.arm.method == STOCK]
     if len(stock) > 1:
         raise UserError(f"arms={list(arms)}: {' and '.join(stock)} are both vLLM as it comes; keep one")
-    if stock and list(arms)[0] == stock[0]:
-        raise UserError(
-            f"arms={list(arms)}: {stock[0]} samples other tokens and cannot be the baseline; put none first"
-        )
+    if stock and next(iter(arms)) == stock[0]:
+        raise UserError(f"arms={list(arms)}: {stock[0]} samples other tokens, so it cannot be the baseline")

@@ -1,8 +1,8 @@
 """task=force: recorded responses through the real engine. How long does each arm take for real text?
 
-Weights are random, of any shape; the verifier emits the recorded tokens (das/engine/forced.py). The arm stock has vLLM's
-own sampler, so it emits as many tokens as were recorded, but others. All arms roll out the same responses, one arm after
-the other in every epoch, and each number of live requests has a history of its own.
+Weights are random, of any shape; the verifier emits the recorded tokens (das/engine/forced.py). The arm stock has
+vLLM's own sampler, so it emits as many tokens as were recorded, but others. All arms roll out the same responses, one
+arm after the other in every epoch, and each number of live requests has a history of its own.
 
 result.json: forced.{tokens, equal}: emitted tokens, and whether all are the recorded ones, in all arms but stock;
 arms.NAME.{rollout_s, tokens_per_pass, drafted, accepted}; ratio_to_none.NAME.rollout_s.{overall, by_live}, and
@@ -104,8 +104,8 @@ def check_live(shape: Shape, task: DictConfig) -> None:
     if shape.cpu_live is not None and max(task.live) > shape.cpu_live and not torch.cuda.is_available():
         kept = [requests for requests in task.live if requests <= shape.cpu_live] or [shape.cpu_live]
         raise UserError(
-            f"task.live={list(task.live)}: a CPU serves at most {shape.cpu_live} requests of shape {task.shape} at once: "
-            f"set task.live=[{','.join(map(str, kept))}]"
+            f"task.live={list(task.live)}: a CPU serves at most {shape.cpu_live} requests of shape {task.shape} at "
+            f"once: set task.live=[{','.join(map(str, kept))}]"
         )
 
 
