@@ -12,6 +12,7 @@ def force_table(result: Mapping[str, Any]) -> str:
     of_stock = result.get("ratio_to_stock")
     header = ["arm", "rollout s", "of none", *(f"{n} live" for n in live)]
     header += ["of stock", *(f"{n} live" for n in live)] if of_stock else []
+    header.append("processor, of none")
     lines = [[*header, "tokens/pass", "drafted", "accepted", "replayed"]]
     for name, arm in result["arms"].items():
         cells = [name, f"{arm['rollout_s']:.2f}"]
@@ -19,6 +20,7 @@ def force_table(result: Mapping[str, Any]) -> str:
             if ratios:
                 ratio = ratios[name]["rollout_s"]
                 cells += [f"{ratio['overall']:.3f}", *(f"{ratio['by_live'][n]:.3f}" for n in live)]
+        cells.append(f"{result['ratio_to_none'][name]['processor_s']['overall']:.3f}")
         error = result["replay_error"].get(name)
         cells += [f"{arm['tokens_per_pass']:.2f}", str(arm["drafted"]), str(arm["accepted"])]
         lines.append([*cells, "" if error is None else f"{error:+.1%}"])

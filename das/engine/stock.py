@@ -5,12 +5,13 @@ other tokens than engines of das do, of the same distribution.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from das.engine.build import EngineSettings, build_engine
+from das.engine.meter import RequestCost, RolloutMeter
 from das.engine.patches import kept_weights
 from das.engine.rollout import Rollout, RolloutRequest
 
@@ -19,18 +20,30 @@ from das.engine.rollout import Rollout, RolloutRequest
 class StepClock:
     """When the steps of vLLM's front end ended. The rollout begins when the clock is made."""
 
-    began: float = field(default_factory=time.perf_counter)
-    step_time_s: list[float] = field(default_factory=list)  # since `began`
+    meter: RolloutMeter = field(default_factory=RolloutMeter)
     num_finished: list[int] = field(default_factory=list)  # requests that finished in each step
-    finished_s: dict[str, float] = field(default_factory=dict)  # by request id
+    finished_s: dict[str, float] = field(default_factory=dict)  # by request id, in seconds since the rollout began
 
-    def timeline(self, num_requests: int, seats: int) -> dict[str, list[Any]]:
-        """The steps as a meter reports them. Live are as many of the unfinished requests as the engine has seats."""
-        live, unfinished = [], num_requests
+    def record(self, finished: Sequence[str]) -> None:
+        """A step ended. finished: ids of the requests that finished in it."""
+        now = time.perf_counter() - self.meter.began
+        self.meter.step_time_s.append(now)
+        self.num_finished.append(len(finished))
+        self.finished_s.update(dict.fromkeys(finished, now))
+
+    def report(self, tokens: Mapping[str, int], seats: int) -> dict[str, Any]:
+        """The meter's report. Live are as many of the unfinished requests as there are seats; each emits one token.
+
+        tokens: response tokens of each request. When its first token came is not seen from outside: `first_s` is 0.
+        """
+        unfinished = len(tokens)
         for finished in self.num_finished:
-            live.append(min(unfinished, seats))
+            for counts in (self.meter.step_live, self.meter.step_tokens, self.meter.step_emitted):
+                counts.append(min(unfinished, seats))
             unfinished -= finished
-        return {"step_time_s": self.step_time_s, "step_live": live, "step_tokens": live, "step_emitted": live}
+        for name, count in tokens.items():
+            self.meter.requests[name] = RequestCost(passes=count, last_s=self.finished_s[name])
+        return self.meter.report()
 
 
 def build_stock(settings: EngineSettings, trained: bool = False, **overrides: Any) -> Any:
@@ -67,29 +80,19 @@ def roll_out_stock(
     for params in parameters:
         params.seed = None
         params.extra_args = None
-    count = len(request.prompts)
     with _clocked(llm.llm_engine) as clock:
         outputs = (generate or llm.generate)(list(request.prompts), parameters, use_tqdm=False)
-        rollout_s = time.perf_counter() - clock.began
+        rollout_s = time.perf_counter() - clock.meter.began
     responses = [list(output.outputs[0].token_ids) for output in outputs]
-    # vLLM's front end knows requests by the ids that its outputs have.
-    requests = [
-        {"passes": len(response), "drafted": 0, "last_s": clock.finished_s[output.request_id]}
-        for response, output in zip(responses, outputs, strict=True)
-    ]
-    report = {
-        "passes": sum(map(len, responses)),
-        "drafted": 0,
-        "draft_s": 0.0,
-        "decode_steps": len(clock.step_time_s),
-        **clock.timeline(count, seats),
-    }
+    names = [output.request_id for output in outputs]
+    report = clock.report({name: len(tokens) for name, tokens in zip(names, responses, strict=True)}, seats)
+    costs = report.pop("requests")
     return outputs, Rollout(
         step=request.step,
         problems=list(request.problems),
         responses=responses,
         finish_reasons=[str(output.outputs[0].finish_reason) for output in outputs],
-        requests=requests,
+        requests=[costs[name] for name in names],
         rollout_s=rollout_s,
         report=report,
     )
@@ -102,11 +105,7 @@ def _clocked(engine: Any) -> Iterator[StepClock]:
 
     def timed_step() -> Sequence[Any]:
         outputs: Sequence[Any] = step()
-        now = time.perf_counter() - clock.began
-        finished = [output.request_id for output in outputs if output.finished]
-        clock.step_time_s.append(now)
-        clock.num_finished.append(len(finished))
-        clock.finished_s.update(dict.fromkeys(finished, now))
+        clock.record([output.request_id for output in outputs if output.finished])
         return outputs
 
     engine.step = timed_step

@@ -1,6 +1,7 @@
 """task=force: an engine for each arm, in a process of its own, that rolls out recorded responses."""
 
 import multiprocessing
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -105,8 +106,11 @@ def _serve(composed: DictConfig, policy: str, sizes: dict[str, Any], pipe: Conne
         llm.reset_prefix_cache()
         if profile is not None:
             profile.watch_drafts()
+        processor_s = time.process_time()
         rollout = (imitate if stock else force)(llm, asked, config.seed)
-        row = {"arm": config.arm.name, "live": asked.live, "epoch": asked.epoch, **rollout_row(rollout)}
+        processor_s = time.process_time() - processor_s
+        row = {"arm": config.arm.name, "live": asked.live, "epoch": asked.epoch, "processor_s": processor_s}
+        row |= rollout_row(rollout)
         if profile is not None:
             row["profile"] = profile.take()
         timeline = {name: rollout.report[name] for name in ("step_time_s", "step_live", "step_tokens")}

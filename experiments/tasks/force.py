@@ -5,8 +5,9 @@ vLLM's own sampler, so it emits as many tokens as were recorded, but others. All
 arm after the other in every epoch, and each number of live requests has a history of its own.
 
 result.json: forced.{tokens, equal}: emitted tokens, and whether all are the recorded ones, in all arms but stock;
-arms.NAME.{rollout_s, tokens_per_pass, drafted, accepted}; ratio_to_none.NAME.rollout_s.{overall, by_live}, and
-ratio_to_stock if that arm was run;
+arms.NAME.{rollout_s, tokens_per_pass, drafted, accepted}; ratio_to_none.NAME.{rollout_s,processor_s}.{overall,
+by_live}, and ratio_to_stock if that arm was run; processor_s is the time that the engine's process computed, which says
+more than rollout_s where other programs take the cores;
 replay_error.NAME: how far the simulator's rollout times are off. It is fitted to every other epoch, and judged on the
 epochs between them;
 profile.NAME.LIVE.PART: milliseconds of each part of a pass, with task.profile=true.
@@ -157,10 +158,11 @@ def measured(results: Results, live: Sequence[int], stock: str | None) -> dict[s
     def ratios(other: str) -> dict[str, Any]:
         return {
             arm: {
-                "rollout_s": {
-                    "overall": total(arm, "rollout_s") / total(other, "rollout_s"),
-                    "by_live": {str(n): total(arm, "rollout_s", n) / total(other, "rollout_s", n) for n in live},
+                key: {
+                    "overall": total(arm, key) / total(other, key),
+                    "by_live": {str(n): total(arm, key, n) / total(other, key, n) for n in live},
                 }
+                for key in ("rollout_s", "processor_s")
             }
             for arm in results
         }

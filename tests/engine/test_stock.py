@@ -75,6 +75,12 @@ def test_it_is_measured_from_outside(stock: dict) -> None:  # type: ignore[type-
 
 
 def test_live_requests_follow_from_those_that_finished() -> None:
-    clock = StepClock(step_time_s=[1.0, 2.0, 3.0], num_finished=[0, 2, 1])
-    assert clock.timeline(3, seats=8)["step_live"] == [3, 3, 1]
-    assert clock.timeline(3, seats=2)["step_live"] == [2, 2, 1]
+    for seats, live in ((8, [3, 3, 1]), (2, [2, 2, 1])):
+        clock = StepClock()
+        for finished in ([], ["a", "c"], ["b"]):
+            clock.record(finished)
+        report = clock.report({"a": 2, "b": 3, "c": 2}, seats)
+        assert report["step_live"] == report["step_tokens"] == live
+        assert (report["passes"], report["drafted"], report["decode_steps"]) == (7, 0, 3)
+        assert report["requests"]["b"]["last_s"] == report["step_time_s"][2]
+        assert report["requests"]["a"]["last_s"] == report["step_time_s"][1]

@@ -59,7 +59,7 @@ def test_all_arms_emit_the_recording(tmp_path: Path) -> None:
     assert result["arms"]["das"]["tokens_per_pass"] > 1.2
     assert result["arms"]["none"]["tokens_per_pass"] == result["arms"]["stock"]["tokens_per_pass"] == 1.0
     for ratios, one in (("ratio_to_none", "none"), ("ratio_to_stock", "stock")):
-        assert result[ratios]["das"]["rollout_s"].keys() == {"overall", "by_live"}
+        assert result[ratios]["das"]["processor_s"].keys() == {"overall", "by_live"}
         assert result[ratios][one]["rollout_s"] == {"overall": 1.0, "by_live": {"4": 1.0, "1": 1.0}}
     assert set(result["replay_error"]) == {"none", "das"}
     for row in rows:
@@ -146,7 +146,8 @@ def result_of(arm_s: dict[str, float]) -> dict[str, Any]:
     """What is measured where each arm takes so many seconds a rollout, twice that with 2 live requests."""
 
     def rolled(seconds: float, live: int, drafts: bool) -> ForcedResult:
-        row = {"rollout_s": seconds * (2 if live == 2 else 1), "tokens": 100, "passes": 50 if drafts else 100}
+        row = {"rollout_s": seconds * (2 if live == 2 else 1), "processor_s": seconds, "tokens": 100}
+        row["passes"] = 50 if drafts else 100
         profile = {"forward": 0.5, "drafter": 0.1} if drafts else {"forward": 0.4}
         return ForcedResult({**row, "drafted": 9, "accepted": 3, "decode_steps": 10, "profile": profile}, {}, True)
 
@@ -169,7 +170,7 @@ def test_ratios_are_those_of_totals() -> None:
     assert result["ratio_to_stock"]["das"]["rollout_s"]["overall"] == pytest.approx(0.4)
     table = force_table(result).splitlines()
     assert table[1].split("  ")[0] == "arm"
-    assert " ".join(table[-1].split()) == "das 12.00 0.500 0.500 0.500 0.400 0.400 0.400 2.00 36 12 -4.0%"
+    assert " ".join(table[-1].split()) == "das 12.00 0.500 0.500 0.500 0.400 0.400 0.400 0.500 2.00 36 12 -4.0%"
     del result["ratio_to_stock"]
     assert "of stock" not in force_table(result)
 
