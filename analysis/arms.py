@@ -1,6 +1,6 @@
 """Compare arms that did identical work: their costs, ratios to the baseline, and whether any result differs.
 
-The first arm is the baseline.
+The first arm is the baseline. An arm that is vLLM as it comes samples other tokens; it is compared in distribution.
 """
 
 import io
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis import read
+from analysis.distribution import compare_distributions, distribution_verdict, is_stock
 
 SUMMARISED = (
     "rollout_s",
@@ -71,13 +72,21 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """The content of result.json for the comparison in `folder`. names[0] is the baseline."""
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
     baseline = names[0]
+    stock = next((name for name in names if is_stock(folder / "arms" / name)), None)
     result: dict[str, Any] = {"baseline": baseline, "arms": {}, "ratio_to_none": {}, "identical": {}}
+    if stock is not None:
+        result |= {"ratio_to_stock": {}, "distribution": {}}
     for name in names:
         result["arms"][name] = summarised(rows[name])
-        if name != baseline:
-            result["ratio_to_none"][name] = {
-                key: time_ratios(rows[name], rows[baseline], key) for key in ("rollout_s", "step_s")
-            }
+        for against, ratios in ((baseline, "ratio_to_none"), (stock, "ratio_to_stock")):
+            if against not in (None, name):
+                result[ratios][name] = {
+                    key: time_ratios(rows[name], rows[against], key) for key in ("rollout_s", "step_s")
+                }
+        if name == stock:
+            base_folder, own_folder = folder / "arms" / baseline, folder / "arms" / name
+            result["distribution"][name] = compare_distributions(base_folder, own_folder, rows[baseline], rows[name])
+        elif name != baseline:
             result["identical"][name] = identity_checks(folder, baseline, name, rows[baseline], rows[name])
     return result
 
@@ -135,6 +144,7 @@ def arm_table(result: dict[str, Any]) -> str:
     ((machine, derived),) = result.get("derived", {}).items() or [("", {})]
     header = ["arm", "rollout s/step", "ratio", "from 2nd epoch", "tokens", "tokens/pass", "drafted", "accepted"]
     header += ["draft share", "step ratio", "tail passes", "reward first→last quarter"]
+    header += ["of stock", "step of stock"] if "ratio_to_stock" in result else []
     if derived:
         header.append(f"{machine.replace('_', ' ')} ratio, derived")
     lines = [header]
@@ -154,6 +164,7 @@ def arm_table(result: dict[str, Any]) -> str:
                 f"{ratio['step_s']['overall']:.3f}" if ratio else "1",
                 f"{arm['tail_share']['overall']:.0%}" if "tail_share" in arm else "-",
                 f"{arm['reward']['first_quarter']:.3f} → {arm['reward']['last_quarter']:.3f}",
+                *_of_stock(result, name),
             ]
         )
         if derived:
@@ -176,12 +187,23 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
+def _of_stock(result: dict[str, Any], name: str) -> list[str]:
+    """An arm's cells of the columns that exist only where the arm stock was run."""
+    if "ratio_to_stock" not in result:
+        return []
+    ratio = result["ratio_to_stock"].get(name)
+    return [f"{ratio[key]['overall']:.3f}" if ratio else "1" for key in ("rollout_s", "step_s")]
+
+
 def _optional(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
 def identity_verdict(result: dict[str, Any]) -> str:
-    """One line an arm: it is identical to the baseline, or which results differ and from which step on."""
+    """One line an arm: it is identical to the baseline, or which results differ and from which step on.
+
+    The arm stock has a line of its own.
+    """
     lines = []
     for name, checks in result["identical"].items():
         first_step = checks["first_difference"]
@@ -193,4 +215,6 @@ def identity_verdict(result: dict[str, Any]) -> str:
             f"identical: {answer}  ({name} against {result['baseline']}: completions, rewards, losses, "
             "gradient norms, final weights, optimizer state)"
         )
+    for name, found in result.get("distribution", {}).items():
+        lines.append(distribution_verdict(name, result["baseline"], found))
     return "\n".join(lines)

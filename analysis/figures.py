@@ -13,6 +13,7 @@ from analysis import read
 
 COLOURS = {
     "none": "#000000",
+    "stock": "#8C8C8C",
     "das": "#0072B2",
     "das_unlimited": "#56B4E9",
     "ngram": "#E69F00",

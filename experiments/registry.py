@@ -68,7 +68,7 @@ TASKS = {
                 "task.siblings=2",
                 "task.epochs=2",
                 "task.tokens=400",
-                "task.arms=[none,das]",
+                "task.arms=[none,stock,das]",
             ),
         ),
         Task(

@@ -47,7 +47,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     return Section(
         title,
         policy_note(first) if len(runs) == 1 else "",
-        table=Table(HEADER, [table_row(*setting) for setting in settings]),
+        table=settings_rows(settings),
         figures=["settings.png"],
         orderings=[
             Ordering(
@@ -57,6 +57,18 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
             )
         ],
     )
+
+
+def settings_rows(settings: Sequence[tuple[str, Path, str]]) -> Table:
+    """The table of all settings, with a column against the arm stock where that was run.
+
+    settings: (name, run, arm) of each.
+    """
+    of_stock = {name: read.result(run).get("ratio_to_stock", {}).get(arm) for name, run, arm in settings}
+    if not any(of_stock.values()):
+        return Table(HEADER, [table_row(*setting) for setting in settings])
+    cells = {name: f"{ratio['rollout_s']['overall']:.3f}" if ratio else "" for name, ratio in of_stock.items()}
+    return Table([*HEADER, "of stock"], [[*table_row(*setting), cells[setting[0]]] for setting in settings])
 
 
 def _draw(settings: Sequence[tuple[str, Path, str]], path: Path) -> None:
@@ -77,7 +89,7 @@ def _draw(settings: Sequence[tuple[str, Path, str]], path: Path) -> None:
 
 
 def drafting_arms(run: Path) -> list[str]:
-    """The arms of a comparison, without the baseline."""
+    """The arms of a comparison without the baseline, whether they draft or are vLLM as it comes."""
     return list(read.result(run)["ratio_to_none"])
 
 
@@ -102,7 +114,6 @@ def table_row(name: str, run: Path, arm: str) -> list[str]:
     steps, ratio, result = rows(run, arm), rollout_ratio(run, arm), read.result(run)
     from_second_epoch = ratio["from_second_epoch"]
     num_drafted = total(steps, "drafted")
-    checks = {key: equal for key, equal in result["identical"][arm].items() if key != "first_difference"}
     return [
         name,
         f"{ratio['overall']:.3f}",
@@ -112,5 +123,13 @@ def table_row(name: str, run: Path, arm: str) -> list[str]:
         percent(total(steps, "accepted") / num_drafted) if num_drafted else "-",
         f"{1e6 * total(steps, 'draft_s') / total(steps, 'tokens'):.1f}",
         f"{result['arms'][arm]['reward']['last_quarter']:.3f}",
-        "yes" if all(checks.values()) else "NO",
+        identity_cell(result, arm),
     ]
+
+
+def identity_cell(result: Mapping[str, Any], arm: str) -> str:
+    """Whether an arm's results equal the baseline's in every bit."""
+    if arm not in result["identical"]:
+        return "compared in distribution"
+    equal = (equal for what, equal in result["identical"][arm].items() if what != "first_difference")
+    return "yes" if all(equal) else "NO"

@@ -9,6 +9,7 @@ from analysis.orderings import Ordering
 from analysis.report import Line, Section
 from analysis.sections.shared import (
     Rows,
+    arm_names,
     colours_of,
     figure,
     identity_text,
@@ -63,6 +64,9 @@ def reduction_lines(
     if max(row["epoch"] for row in arm_rows):
         later = reduction([r for r in arm_rows if r["epoch"]], [r for r in other_rows if r["epoch"]])
         lines.append(Line("the same from the second epoch on", engine=percent(later)))
+    if other != "stock" and "stock" in arm_names(run):
+        against_stock = reduction(arm_rows, rows(run, "stock"))
+        lines.append(Line(f"{arm} against stock: reduction of rollout time", engine=percent(against_stock)))
     return lines
 
 

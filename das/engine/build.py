@@ -1,4 +1,4 @@
-"""Build a vLLM engine: every engine verifies by keyed noise, and drafts by the method it is given."""
+"""Build a vLLM engine. It verifies by keyed noise and drafts by the method it is given, or it is vLLM as it comes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 
+STOCK = "stock"  # the method of an engine without das (das/engine/stock.py)
+
+
 class EngineError(RuntimeError):
     """An engine cannot be built with these settings. The message says what to change."""
 
@@ -23,7 +26,7 @@ class EngineSettings:
     """What an engine needs to know. Sizes are in tokens unless the comment gives another unit."""
 
     model: str  # directory or hub id
-    method: str = "none"  # what drafts: none | das | ngram | suffix
+    method: str = "none"  # what drafts: none | das | ngram | suffix; or stock: vLLM as it comes, without das
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32  # requests that decode at once
@@ -83,6 +86,8 @@ def engine_arguments(
 
 
 def _arguments(settings: EngineSettings) -> dict[str, Any]:
+    if settings.method == STOCK:
+        return {"logprobs_mode": "processed_logprobs"}  # as TRL sets it
     return {
         "async_scheduling": False,  # vLLM turns it off for drafts; engines must differ in their drafts only
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects

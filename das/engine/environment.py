@@ -5,18 +5,21 @@ import os
 import torch
 
 
-def set_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False) -> None:
+def set_environment(
+    kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False, stock: bool = False
+) -> None:
     """Set the environment variables that vLLM reads, and torch's threads. Variables that are already set keep their
     values. Call it before an engine is built.
 
     kv_cache_gib: size of the KV cache on the CPU. threads: of torch and of the engine's kernels on the CPU; None means
-    OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU).
+    OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU). stock: the
+    engine is vLLM as it comes. It gets the same threads and cache, and chooses its model runner and kernels itself.
     """
     if threads is None:
         threads = int(os.environ.get("OMP_NUM_THREADS", "1").split(",")[0])  # "4,2" nests: the first level counts
     torch.set_num_threads(threads)  # torch is loaded already, so it no longer reads OMP_NUM_THREADS
     defaults = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, beside the trainer
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs beside the trainer; TRL needs it there
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the default binding fights with other busy processes for a core
         "OMP_NUM_THREADS": str(threads),
@@ -25,10 +28,12 @@ def set_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_inv
         "NUMBA_NUM_THREADS": str(threads),
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",  # our hooks do not reach the sampler of the second runner (default on GPUs)
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if batch_invariant:
+    if not stock:
+        # Our hooks do not reach the sampler of the second runner, the default on GPUs.
+        defaults["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+    if batch_invariant and not stock:
         defaults["VLLM_BATCH_INVARIANT"] = "1"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

@@ -242,20 +242,31 @@ def weights_under_load() -> AbstractContextManager[None]:
     """Inside, linear layers that vLLM packs keep their weights, so that new ones can be loaded and packed (CPU)."""
     from vllm.platforms import current_platform
 
-    if not current_platform.is_cpu():
-        return nullcontext()
+    return kept_weights(invariant=True) if current_platform.is_cpu() else nullcontext()
+
+
+def kept_weights(invariant: bool = False) -> AbstractContextManager[None]:
+    """Inside, linear layers of the CPU keep their weights beside the packed ones, and can be packed again.
+
+    invariant: they give a single row the bits it has beside others; otherwise they compute as vLLM's do.
+    """
     from vllm.model_executor.layers import utils as linear_utils
 
-    return _replaced(linear_utils, "dispatch_cpu_unquantized_gemm", _packed_linear)
+    pack = _pack_invariant if invariant else _pack
+    return _replaced(linear_utils, "dispatch_cpu_unquantized_gemm", functools.partial(_packed_linear, pack))
 
 
-def _packed_linear(original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
-    layer.das_repack = functools.partial(_pack, original, layer)
+def _packed_linear(pack: Callable[..., None], original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
+    layer.das_repack = functools.partial(pack, original, layer)
     layer.das_repack()
 
 
 def _pack(original: Callable[..., Any], layer: Any) -> None:
     original(layer, remove_weight=False)
+
+
+def _pack_invariant(original: Callable[..., Any], layer: Any) -> None:
+    _pack(original, layer)
     if layer.weight.ndim == 2 and layer.weight.shape[1] > INPUTS:
         layer.cpu_linear = double_single_rows(layer.cpu_linear)
 

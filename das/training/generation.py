@@ -56,6 +56,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self._counted_in = (0, False)  # step and evaluation flag that `_requests` belongs to
         self._requests = 0  # requests of that step so far, over all processes
         self.weight_sample = WeightSample(engine.weight_check_every)
+        self.syncs = 0  # that were checked by log-probs alone (StockGeneration)
         self.sync_s = 0.0
         self.check_s = 0.0  # part of sync_s: the weight check
         self.sync_error = 0.0  # largest |log p(engine) - log p(trainer)| of the last check
@@ -86,13 +87,16 @@ class SpeculativeGeneration(VLLMGeneration):
             overrides["distributed_executor_backend"] = "external_launcher"
         # The engine in this process reseeds torch's global generator. The trainer must not notice.
         with torch.random.fork_rng():
-            self.llm = build_engine(self.engine, **overrides)
+            self.llm = self._build_engine(**overrides)
         if not hasattr(self.llm.llm_engine.engine_core, "engine_core"):
             raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")
         self._engine_generate = self.llm.generate
         self.llm.generate = self._generate_keyed
         self._llm_weights_sleeping = False
         self.accelerator.wait_for_everyone()
+
+    def _build_engine(self, **overrides: Any) -> Any:
+        return build_engine(self.engine, **overrides)
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors that TRL loads in a sync. The weight check takes its sample of them."""
@@ -134,12 +138,19 @@ class SpeculativeGeneration(VLLMGeneration):
             schedule=None if self.evaluation else self.schedule,
             evaluation=self.evaluation,
         )
-        outputs, self.last = roll_out(self.llm, request, self._engine_generate)
+        outputs, self.last = self._roll_out(request)
         if not self.evaluation:
             self.num_drafted += self.last.report["drafted"]
             self.num_accepted += self.last.tokens - self.last.report["passes"]
         self.after_rollout()
         return outputs
+
+    def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
+        return roll_out(self.llm, request, self._engine_generate)
+
+    def save_history(self, path: Path) -> None:
+        """Write the drafter's history, for `drafter.warm`."""
+        self.llm.collective_rpc("das_save_history", args=(str(path),))
 
     def save_state(self, folder: Path) -> None:
         """Write what a resumed run needs to draft as this run would have."""

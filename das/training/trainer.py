@@ -11,7 +11,7 @@ from trl import GRPOConfig
 
 from das.budget.schedule import LongestFirst
 from das.engine import patches
-from das.engine.build import EngineSettings
+from das.engine.build import STOCK, EngineSettings
 from das.engine.rollout import Rollout, rollout_row
 from das.training import ranks
 from das.training.digests import digest
@@ -20,6 +20,7 @@ from das.training.generation import SpeculativeGeneration
 from das.training.merge import merged
 from das.training.placement import PlacedSampler
 from das.training.resumable_trainer import Checkpoints, ResumableGRPOTrainer
+from das.training.stock_generation import StockGeneration
 from das.training.turns import Turns
 
 RewardFunction = Callable[..., list[float]]
@@ -59,7 +60,7 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         self._losses: list[float] = []
         self._began = self._waited = 0.0
         backend = functools.partial(
-            SpeculativeGeneration,
+            StockGeneration if engine.method == STOCK else SpeculativeGeneration,
             engine=engine,
             history_unit=history_unit,
             schedule=schedule,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 
+from das.engine.build import STOCK
 from experiments.harness import sizes
 from experiments.run.checks import check_values
 from experiments.run.errors import UserError
@@ -25,9 +26,14 @@ class ArmConfig:
     """configs/arm"""
 
     name: str
-    method: str  # none | das | ngram | suffix
+    method: str  # none | das | ngram | suffix; or stock: vLLM as it comes
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the arm is meant to draft."""
+        return self.method not in ("none", STOCK)
 
 
 @dataclass(frozen=True)

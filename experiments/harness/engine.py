@@ -5,7 +5,8 @@ from pathlib import Path
 from das.budget import make_budget
 from das.budget.schedule import LongestFirst
 from das.drafter import HistoryDrafter
-from das.engine.build import EngineSettings
+from das.engine.build import STOCK, EngineSettings
+from das.engine.environment import set_environment
 from das.engine.install import install
 from das.training import ranks
 from experiments.harness.config import RunConfig
@@ -14,8 +15,15 @@ from experiments.run.errors import UserError, reading
 
 
 def prepare_process(config: RunConfig) -> None:
-    """Set threads and environment for the engine, and patch vLLM. Call it before vLLM or TRL is imported."""
-    install(config.engine.kv_cache_gib, config.engine.threads, config.engine.batch_invariant)
+    """Set threads and environment for the engine, and patch vLLM unless the arm takes it as it comes.
+
+    Call it before vLLM or TRL is imported.
+    """
+    engine = config.engine
+    if config.arm.method == STOCK:
+        set_environment(engine.kv_cache_gib, engine.threads, stock=True)
+    else:
+        install(engine.kv_cache_gib, engine.threads, engine.batch_invariant)
 
 
 def engine_settings(config: RunConfig, policy: str) -> EngineSettings:

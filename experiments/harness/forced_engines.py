@@ -1,6 +1,7 @@
 """task=force: an engine for each arm, in a process of its own, that rolls out recorded responses."""
 
 import multiprocessing
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from das.engine.build import STOCK
 from das.replay.workload import Workload
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.lock_step import expect, tell
+from experiments.harness.pass_profile import PassProfile
 from experiments.run.output import quiet_into
 
 
@@ -23,7 +26,7 @@ class ForcedRollout:
 
     work: Workload
     end: int
-    live: int  # requests at once; names the drafter's history, so that each has its own
+    live: int  # requests at once, the others wait; names the drafter's history, so that each has its own
     epoch: int  # 1, 2 ...
 
 
@@ -33,7 +36,7 @@ class ForcedResult:
 
     row: dict[str, Any]  # of metrics.jsonl
     timeline: dict[str, Any]  # step_time_s, step_live, step_tokens
-    equal: bool  # whether the emitted tokens are the recorded ones
+    equal: bool  # whether the emitted tokens (of the arm stock: their numbers) are the recorded ones
 
 
 class ForcedEngines:
@@ -82,26 +85,76 @@ def _engine_process(container: Any, policy: str, sizes: dict[str, int], log: Pat
             tell(pipe, ("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))
 
 
-def _serve(composed: DictConfig, policy: str, sizes: dict[str, int], pipe: Connection) -> None:
+def _serve(composed: DictConfig, policy: str, sizes: dict[str, Any], pipe: Connection) -> None:
     config = run_config(composed)
     prepare_process(config)
     from das.engine.build import build_engine
     from das.engine.rollout import rollout_row
+    from das.engine.stock import build_stock
 
     settings = engine_settings(config, policy)
-    llm = build_engine(settings, skip_tokenizer_init=True, **sizes)
+    stock = settings.method == STOCK
+    llm = (build_stock if stock else build_engine)(settings, skip_tokenizer_init=True, **sizes)
     options = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
+    profile = PassProfile(llm) if config.task["profile"] and not stock else None
     pipe.send(("ready", None))
     while True:
         asked: ForcedRollout = pipe.recv()
         if settings.method == "das":
             llm.collective_rpc("das_use_proposer", args=(f"{asked.live} live", options))
+        set_seats(llm, asked.live)
         llm.reset_prefix_cache()
-        rollout = force(llm, asked, config.seed)
-        row = {"arm": config.arm.name, "live": asked.live, "epoch": asked.epoch, **rollout_row(rollout)}
+        if profile is not None:
+            profile.watch_drafts()
+        processor_s = time.process_time()
+        rollout = (imitate if stock else force)(llm, asked, config.seed)
+        processor_s = time.process_time() - processor_s
+        row = {"arm": config.arm.name, "live": asked.live, "epoch": asked.epoch, "processor_s": processor_s}
+        row |= rollout_row(rollout)
+        if profile is not None:
+            row["profile"] = profile.take()
         timeline = {name: rollout.report[name] for name in ("step_time_s", "step_live", "step_tokens")}
-        expected = [asked.work.response(i).tolist() for i in range(len(asked.work))]
-        pipe.send(("rolled", ForcedResult(row, timeline, rollout.responses == expected)))
+        pipe.send(("rolled", ForcedResult(row, timeline, as_recorded(rollout.responses, asked.work, stock))))
+
+
+def set_seats(llm: Any, live: int) -> None:
+    """Let this many requests run at once, at most as many as the engine was built for."""
+    llm.llm_engine.engine_core.engine_core.scheduler.max_num_active_reqs = live
+
+
+def as_recorded(responses: Sequence[Sequence[int]], work: Workload, only_lengths: bool = False) -> bool:
+    """Whether the emitted tokens, or only their numbers, are the recorded ones."""
+    if only_lengths:
+        return [len(response) for response in responses] == work.lengths.tolist()
+    return list(responses) == [work.response(i).tolist() for i in range(len(work))]
+
+
+def imitate(llm: Any, asked: ForcedRollout, run_seed: int) -> Any:
+    """Roll out as many tokens as were recorded, with vLLM as it comes. Returns the Rollout.
+
+    Without drafts a pass costs the same whatever its tokens are, so only the lengths matter. To force tokens, vLLM
+    would need a logits processor, whose time would be no part of vLLM as it comes.
+    """
+    from vllm import SamplingParams
+
+    from das.engine.rollout import RolloutRequest
+    from das.engine.stock import roll_out_stock
+
+    lengths = asked.work.lengths.tolist()
+
+    class LongRequest(RolloutRequest):
+        def parameters(self) -> list[Any]:
+            parameters = super().parameters()
+            for length, params in zip(lengths, parameters, strict=True):
+                params.max_tokens = length
+            return parameters
+
+    shared = SamplingParams(temperature=1.0, ignore_eos=True)
+    count = len(lengths)
+    request = LongRequest(
+        prompts_of(asked.work), shared, asked.work.problems, [0] * count, asked.epoch, next_history_tick=asked.epoch
+    )
+    return roll_out_stock(llm, request, seats=asked.live)[1]
 
 
 def force(llm: Any, asked: ForcedRollout, run_seed: int) -> Any:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from das.engine.build import build_engine
+from das.engine.build import STOCK, build_engine
 from das.engine.rollout import Rollout, RolloutRequest, request_seed, roll_out, rollout_row
+from das.engine.stock import build_stock, roll_out_stock
 from experiments.harness import sizes
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset
@@ -88,13 +89,14 @@ def roll_out_steps(
             next_history_tick=batch.next_history_tick,
             schedule=schedule,
         )
-        yield roll_out(llm, request)
+        yield roll_out_stock(llm, request) if config.arm.method == STOCK else roll_out(llm, request)
 
 
 def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
     """Build the engine, roll out and record every step. Returns the rows of metrics.jsonl."""
     prepare_process(run.config)
-    llm = build_engine(engine_settings(run.config, run.policy))
+    settings = engine_settings(run.config, run.policy)
+    llm = build_stock(settings) if settings.method == STOCK else build_engine(settings)
     problems = tokenized(run.config, run.policy)
     steps_per_epoch = sizes.steps_per_epoch(len(problems), run.config.problems_per_step)
     rows = []
@@ -109,5 +111,6 @@ def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) 
         rows.append(row)
         record_step(run_folder, row, rollout, [None] * len(rollout.responses))
         progress.step(row)
-    llm.collective_rpc("das_save_history", args=(str(run_folder.path / "history.npz"),))
+    if run.config.arm.method != STOCK:
+        llm.collective_rpc("das_save_history", args=(str(run_folder.path / "history.npz"),))
     return rows

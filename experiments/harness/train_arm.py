@@ -173,7 +173,7 @@ def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
     else:
         trainer.train()
     history = ranks.own_file(run.folder / HISTORY)
-    trainer.vllm_generation.llm.collective_rpc("das_save_history", args=(str(history),))
+    trainer.vllm_generation.save_history(history)
     return {
         "final_weights": digest_of_all_ranks(weights_digest(trainer.model)),
         "optimizer": digest_of_all_ranks(optimizer_digest(trainer.optimizer)),
@@ -223,7 +223,7 @@ def restore_last_files(run: ArmRun) -> None:
 
 def check_drafted(config: RunConfig, folder: Path) -> None:
     """Raise RunFailed if a drafting arm's run in `folder` drafted nothing."""
-    if config.arm.method != "none" and not any(row["drafted"] for row in read.metrics(folder)):
+    if config.arm.drafts and not any(row["drafted"] for row in read.metrics(folder)):
         raise RunFailed(
             f"arm {config.arm.name} drafted nothing in {config.trainer.max_steps} steps: speculation was silently off; "
             "check drafter.min_prob, drafter.scope and the budget"

@@ -3,7 +3,7 @@
 import os
 from math import lcm
 
-from das.engine.build import speculative_config
+from das.engine.build import STOCK, speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
 from experiments.harness.config import RunConfig
@@ -31,7 +31,9 @@ def check(config: RunConfig) -> None:
     check_checkpoints(config)
     check_reward(config)
     require_supported()
-    speculative_config(engine_settings(config, str(config.policy.path)))
+    settings = engine_settings(config, str(config.policy.path))
+    if settings.method != STOCK:
+        speculative_config(settings)
     check_data(config)
 
 

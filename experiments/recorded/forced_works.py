@@ -15,15 +15,16 @@ def forced_works(
 ) -> dict[int, list[Workload]]:
     """For each number of live requests, the responses of each epoch.
 
-    A rollout has the next responses of the first problems that have enough: `siblings` of each, fewer if fewer requests
-    are live. Every response is cut to the same fraction of its length, so that all epochs together have about `tokens`
+    A rollout has the next `siblings` responses of each of the first problems that have enough: of as many problems as
+    fill the engine, at least one. If fewer requests are live than there are siblings, some wait. Every response is cut
+    to the same fraction of its length, so that all epochs together have about `tokens`
     tokens. Raises UserError where the recording has too few responses.
     """
     responses: dict[str, list[np.ndarray]] = {}
     for step in read_rollouts(path):
         for i, problem in enumerate(step.problems):
             responses.setdefault(problem, []).append(step.response(i))
-    return {requests: _cut(_chosen(responses, requests, min(siblings, requests), epochs, path), tokens, prompt)
+    return {requests: _cut(_chosen(responses, requests, siblings, epochs, path), tokens, prompt)
             for requests in live}  # fmt: skip
 
 
@@ -31,10 +32,10 @@ def _chosen(
     responses: dict[str, list[np.ndarray]], live: int, group: int, epochs: int, path: Path
 ) -> list[list[tuple[str, np.ndarray]]]:
     """The (problem, response) pairs of each epoch."""
-    if live % group:
+    if live > group and live % group:
         raise UserError(f"task.live: {live} requests are no multiple of task.siblings={group}")
     enough = {problem: rows for problem, rows in responses.items() if len(rows) >= group * epochs}
-    wanted = live // group
+    wanted = max(1, live // group)
     if len(enough) < wanted:
         raise UserError(
             f"{path}: {len(enough)} problems have {group * epochs} responses, but task.live={live} needs {wanted}: "

@@ -19,13 +19,19 @@ class Shape:
     head_dim: int
     intermediate: int
     vocabulary: int | None = None
+    cpu_live: int | None = None  # requests at once that a CPU serves in reasonable time; None: any number
+
+    @property
+    def dtype(self) -> str:
+        """The type that its weights have by default; large ones are too slow in float32."""
+        return "float32" if self.hidden < 1024 else "bfloat16"
 
 
 SHAPES = {
     "tiny": Shape(64, 2, 2, 1, 32, 96),  # for tests
     "30m": Shape(384, 10, 6, 3, 64, 1152),
     "100m": Shape(640, 16, 10, 5, 64, 1920),
-    "600m": Shape(1024, 28, 16, 8, 128, 3072, 151936),  # Qwen3-0.6B
+    "0.6b": Shape(1024, 28, 16, 8, 128, 3072, 151936, cpu_live=8),  # Qwen3-0.6B
     "7b": Shape(3584, 28, 28, 4, 128, 18944, 152064),  # DeepSeek-R1-Distill-Qwen-7B's sizes, in Qwen3's architecture
     "8b": Shape(4096, 36, 32, 8, 128, 12288, 151936),  # Qwen3-8B
 }

@@ -41,8 +41,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     """Audit the arm; print a line a level and write result.json."""
     config, path = run_config(composed), Path(folder)
     check(config)
-    if config.arm.method == "none":
-        raise UserError("arm=none drafts nothing, so there is nothing to audit: name another arm, such as arm=das")
+    if not config.arm.drafts:
+        raise UserError(
+            f"arm={config.arm.name} drafts nothing, so there is nothing to audit: name another arm, such as arm=das"
+        )
     progress = Progress(int(config.task["train_steps"]), 2)
     policy = policy_directory(config, progress.note)
     run_folder = RunFolder(path, config.resolved)

@@ -1,5 +1,6 @@
 """task=compare: arms on identical work; the table, the identity verdict, result.json."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -7,9 +8,10 @@ from omegaconf import DictConfig
 from analysis import arms as arm_analysis
 from analysis import figures
 from analysis.regime import regime, regime_table
+from das.engine.build import STOCK
 from experiments.harness import lock_step, one_by_one, resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
-from experiments.harness.config import run_config
+from experiments.harness.config import RunConfig, run_config
 from experiments.harness.data import dataset
 from experiments.harness.policies import policy_directory
 from experiments.harness.replayed_arms import derived_ratios
@@ -26,6 +28,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     arms = arm_configs(overrides_of_arms)
     for arm in arms.values():
         check(arm)
+    check_stock(arms)
     in_lock_step = config.task["lock_step"]
     if in_lock_step and config.engine.processes > 1:
         raise UserError(
@@ -58,3 +61,12 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(arm_analysis.identity_verdict(result))
     progress.note(f"result: {result_path}")
     lock.close()
+
+
+def check_stock(arms: Mapping[str, RunConfig]) -> None:
+    """Refuse arms that cannot be compared with vLLM as it comes. Raises UserError."""
+    stock = [name for name, config in arms.items() if config.arm.method == STOCK]
+    if len(stock) > 1:
+        raise UserError(f"arms={list(arms)}: {' and '.join(stock)} are both vLLM as it comes; keep one")
+    if stock and next(iter(arms)) == stock[0]:
+        raise UserError(f"arms={list(arms)}: {stock[0]} samples other tokens, so it cannot be the baseline")

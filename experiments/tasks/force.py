@@ -1,12 +1,16 @@
 """task=force: recorded responses through the real engine. How long does each arm take for real text?
 
-Weights are random, of any shape; the verifier emits the recorded tokens (das/engine/forced.py). All arms roll out the
-same responses, one arm after the other in every epoch, and each number of live requests has a history of its own.
+Weights are random, of any shape; the verifier emits the recorded tokens (das/engine/forced.py). The arm stock has
+vLLM's own sampler, so it emits as many tokens as were recorded, but others. All arms roll out the same responses, one
+arm after the other in every epoch, and each number of live requests has a history of its own.
 
-result.json: forced.{tokens, equal}: emitted tokens, and whether all are the recorded ones, in all arms;
-arms.NAME.{rollout_s, tokens_per_pass, drafted, accepted}; ratio_to_none.NAME.rollout_s.{overall, by_live};
+result.json: forced.{tokens, equal}: emitted tokens, and whether all are the recorded ones, in all arms but stock;
+arms.NAME.{rollout_s, tokens_per_pass, drafted, accepted}; ratio_to_none.NAME.{rollout_s,processor_s}.{overall,
+by_live}, and ratio_to_stock if that arm was run; processor_s is the time that the engine's process computed, which says
+more than rollout_s where other programs take the cores;
 replay_error.NAME: how far the simulator's rollout times are off. It is fitted to every other epoch, and judged on the
-epochs between them.
+epochs between them;
+profile.NAME.LIVE.PART: milliseconds of each part of a pass, with task.profile=true.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +20,16 @@ from typing import Any
 from omegaconf import DictConfig
 
 from analysis.force_figure import force_figure
+from analysis.force_table import force_table, profile_table
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
+from das.engine.build import STOCK, EngineSettings, speculative_config
 from das.replay.cluster import simulate_rollout
 from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
+from experiments.harness.arm_configs import own_overrides
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings
 from experiments.harness.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
@@ -32,7 +39,7 @@ from experiments.run.errors import RunFailed, UserError, compose_config
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from experiments.small_policy.shapes import random_policy, shape_of
+from experiments.small_policy.shapes import Shape, random_policy, shape_of
 
 BASELINE = "none"
 Results = dict[str, dict[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
@@ -43,14 +50,15 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     task = config.task
     path = check(task)
     shape = shape_of(task.shape)
-    arms = {name: compose_config([*_without_arm(overrides), f"arm={name}"]) for name in task.arms}
+    check_live(shape, task)
+    arms = arm_configs(task, shape, overrides)
     settings = {name: engine_settings(run_config(arm), "unnamed") for name, arm in arms.items()}
     live = [int(requests) for requests in task.live]
     cut = forced_works(path, live, int(task.siblings), int(task.epochs), int(task.tokens), int(task.prompt))
     works, end, vocabulary = with_end(cut, shape.vocabulary, path)
     progress = Progress(len(live) * int(task.epochs), len(arms))
     run_folder = RunFolder(Path(folder), config)
-    dtype = settings[BASELINE].dtype if settings[BASELINE].dtype != "auto" else "float32"
+    dtype = settings[BASELINE].dtype if settings[BASELINE].dtype != "auto" else shape.dtype
     with quiet_into(Path(folder) / "log.txt"):
         policy = random_policy(task.shape, vocabulary, dtype, Path(config.cache) / "policies")
     longest = max(int(work.lengths.max()) for epochs in works.values() for work in epochs)
@@ -65,17 +73,13 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         results = roll_all(engines, list(arms), works, end, run_folder, progress)
     finally:
         engines.close()
-    result = measured(results, live) | {"replay_error": replay_errors(results, works, settings)}
-    for name in arms:
-        ratios = result["ratio_to_none"][name]["rollout_s"]
-        by_live = "  ".join(f"{n} live: {ratio:.3f}" for n, ratio in ratios["by_live"].items())
-        error = result["replay_error"].get(name)
-        progress.note(
-            f"{name:8s} {result['arms'][name]['rollout_s']:8.2f} s   of none {ratios['overall']:.3f}   {by_live}   "
-            f"tokens/pass {result['arms'][name]['tokens_per_pass']:.2f}"
-            + ("" if error is None else f"   replayed {error:+.1%}")
-        )
+    stock = next((name for name in arms if settings[name].method == STOCK), None)
+    result = measured(results, live, stock) | {"replay_error": replay_errors(results, works, settings)}
+    if task.profile:
+        result["profile"] = {arm: by_live for arm in results if (by_live := profiles(results[arm], live))}
+        progress.note(profile_table(result["profile"]))
     force_figure(result, Path(folder) / "force.png")
+    progress.note(force_table(result))
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
@@ -85,13 +89,38 @@ def check(task: DictConfig) -> Path:
         raise UserError("task.rollouts=PATH is missing: their form: experiments/recorded/rollouts.py")
     if BASELINE not in task.arms:
         raise UserError(f"task.arms={list(task.arms)}: {BASELINE} must be among them, all times are relative to it")
+    if len(set(task.arms)) != len(task.arms):
+        raise UserError(f"task.arms={list(task.arms)}: name each arm once")
     if not task.live or min(*task.live, task.siblings, task.tokens) < 1 or task.epochs < 2 or task.prompt < 1:
         raise UserError("task.live, task.siblings, task.tokens, task.prompt must be 1 or more, task.epochs 2 or more")
+    if not Path(task.rollouts).exists():
+        raise UserError(f"task.rollouts={task.rollouts}: no such file or folder")
     return Path(task.rollouts)
 
 
-def _without_arm(overrides: Sequence[str]) -> list[str]:
-    return [override for override in overrides if not override.startswith("arm=")]
+def check_live(shape: Shape, task: DictConfig) -> None:
+    """Refuse more live requests than a CPU serves with weights of this shape. Raises UserError."""
+    import torch  # here, because it takes a second to import
+
+    if shape.cpu_live is not None and max(task.live) > shape.cpu_live and not torch.cuda.is_available():
+        kept = [requests for requests in task.live if requests <= shape.cpu_live] or [shape.cpu_live]
+        raise UserError(
+            f"task.live={list(task.live)}: a CPU serves at most {shape.cpu_live} requests of shape {task.shape} at "
+            f"once: set task.live=[{','.join(map(str, kept))}]"
+        )
+
+
+def arm_configs(task: DictConfig, shape: Shape, overrides: Sequence[str]) -> dict[str, DictConfig]:
+    """The config of every arm, with weights of the shape's own type unless the user names another.
+
+    Raises UserError for an unknown arm, and EngineError for one whose package is missing.
+    """
+    common = [f"engine.dtype={shape.dtype}", *(override for override in overrides if not override.startswith("arm="))]
+    arms = {name: compose_config(own_overrides(name, common)) for name in task.arms}
+    for arm in arms.values():
+        if arm.arm.method != STOCK:
+            speculative_config(EngineSettings("", arm.arm.method, speculative=arm.arm.speculative))
+    return arms
 
 
 def roll_all(
@@ -120,14 +149,27 @@ def roll_all(
     return results
 
 
-def measured(results: Results, live: Sequence[int]) -> dict[str, Any]:
-    """Times and counts of each arm, and their ratios to the baseline's times."""
+def measured(results: Results, live: Sequence[int], stock: str | None) -> dict[str, Any]:
+    """Times and counts of each arm, and their ratios to the baseline's times. stock: the arm with vLLM as it comes."""
 
     def total(arm: str, key: str, requests: int | None = None) -> float:
         return float(sum(each.row[key] for (n, _), each in results[arm].items() if requests in (None, n)))
 
-    return {
-        "forced": {"tokens": sum(int(total(arm, "tokens")) for arm in results), "equal": True},
+    def ratios(other: str) -> dict[str, Any]:
+        return {
+            arm: {
+                key: {
+                    "overall": total(arm, key) / total(other, key),
+                    "by_live": {str(n): total(arm, key, n) / total(other, key, n) for n in live},
+                }
+                for key in ("rollout_s", "processor_s")
+            }
+            for arm in results
+        }
+
+    emitted = {arm: int(total(arm, "tokens")) for arm in results if arm != stock}
+    result = {
+        "forced": {"tokens": sum(emitted.values()), "equal": True},
         "arms": {
             arm: {
                 "rollout_s": total(arm, "rollout_s"),
@@ -138,16 +180,22 @@ def measured(results: Results, live: Sequence[int]) -> dict[str, Any]:
             }
             for arm in results
         },
-        "ratio_to_none": {
-            arm: {
-                "rollout_s": {
-                    "overall": total(arm, "rollout_s") / total(BASELINE, "rollout_s"),
-                    "by_live": {str(n): total(arm, "rollout_s", n) / total(BASELINE, "rollout_s", n) for n in live},
-                }
-            }
-            for arm in results
-        },
+        "ratio_to_none": ratios(BASELINE),
     }
+    return result | ({} if stock is None else {"ratio_to_stock": ratios(stock)})
+
+
+def profiles(results: Mapping[tuple[int, int], ForcedResult], live: Sequence[int]) -> dict[str, dict[str, float]]:
+    """Milliseconds of each part of a pass of an arm, by live requests; {} for an arm that was not profiled."""
+    by_live = {}
+    for requests in live:
+        rows = [each.row for (n, _), each in results.items() if n == requests and "profile" in each.row]
+        passes = sum(row["decode_steps"] for row in rows)
+        parts = dict.fromkeys(part for row in rows for part in row["profile"])
+        by_live[str(requests)] = {
+            part: 1e3 * sum(row["profile"].get(part, 0.0) for row in rows) / passes for part in parts
+        }
+    return by_live if any(by_live.values()) else {}
 
 
 def replay_errors(

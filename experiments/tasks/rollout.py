@@ -31,7 +31,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     with quiet_into(Path(folder) / "log.txt") as progress.terminal:
         metrics = record_rollouts(RolloutRun(config, policy, steps), run_folder, progress)
     progress.terminal = sys.stdout
-    if config.arm.method != "none" and not any(row["drafted"] for row in metrics):
+    if config.arm.drafts and not any(row["drafted"] for row in metrics):
         raise RunFailed(
             f"arm {config.arm.name} drafted nothing in {len(metrics)} rollouts: speculation was silently off"
         )

@@ -45,6 +45,8 @@ kind(
     (["experiment=fig99"], "experiment/fig99"),
     (["task=experiment", "experiment=das_fig12", "profile=huge"], "profile=huge: choose small, smoke, paper"),
     (["arms=[none,psychic]"], "unknown arm 'psychic'"),
+    (["arms=[stock,das]"], "stock samples other tokens, so it cannot be the baseline"),
+    (["task=audit", "arm=stock"], "arm=stock drafts nothing, so there is nothing to audit"),
     (["schedule=random"], "schedule=random: choose longest_first or given"),
     (["drafter.unit=hour"], "drafter.unit=hour: choose epoch or step"),
     (["wandb=maybe"], "wandb=maybe: choose one of online, offline, off"),

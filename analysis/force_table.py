@@ -1,0 +1,38 @@
+"""The tables that task=force prints."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from analysis.arms import aligned
+
+
+def force_table(result: Mapping[str, Any]) -> str:
+    """A line an arm: its rollout time, overall and by live requests, tokens per pass, the replay's error."""
+    live = list(result["ratio_to_none"]["none"]["rollout_s"]["by_live"])
+    of_stock = result.get("ratio_to_stock")
+    header = ["arm", "rollout s", "of none", *(f"{n} live" for n in live)]
+    header += ["of stock", *(f"{n} live" for n in live)] if of_stock else []
+    header.append("processor, of none")
+    lines = [[*header, "tokens/pass", "drafted", "accepted", "replayed"]]
+    for name, arm in result["arms"].items():
+        cells = [name, f"{arm['rollout_s']:.2f}"]
+        for ratios in (result["ratio_to_none"], of_stock):
+            if ratios:
+                ratio = ratios[name]["rollout_s"]
+                cells += [f"{ratio['overall']:.3f}", *(f"{ratio['by_live'][n]:.3f}" for n in live)]
+        cells.append(f"{result['ratio_to_none'][name]['processor_s']['overall']:.3f}")
+        error = result["replay_error"].get(name)
+        cells += [f"{arm['tokens_per_pass']:.2f}", str(arm["drafted"]), str(arm["accepted"])]
+        lines.append([*cells, "" if error is None else f"{error:+.1%}"])
+    return f"\n{aligned(lines)}\n"
+
+
+def profile_table(profile: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Milliseconds of a pass by part: a line an arm and number of live requests. profile: arm -> live -> part -> ms."""
+    parts = list(dict.fromkeys(part for by_live in profile.values() for each in by_live.values() for part in each))
+    lines = [["ms a pass", "live", "all", *parts]]
+    for arm, by_live in profile.items():
+        for live, each in by_live.items():
+            cells = [f"{each[part]:.3f}" if part in each else "" for part in parts]
+            lines.append([arm, live, f"{sum(each.values()):.3f}", *cells])
+    return f"\n{aligned(lines)}\n"

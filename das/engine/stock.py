@@ -1,0 +1,115 @@
+"""vLLM as it comes: an engine without das's worker, hooks or sampler, whose rollouts are measured from outside.
+
+A stock engine has vLLM's own sampler and model runner, and asynchronous scheduling where the device has it. It samples
+other tokens than engines of das do, of the same distribution.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from das.engine.build import EngineSettings, build_engine
+from das.engine.meter import RequestCost, RolloutMeter
+from das.engine.patches import kept_weights
+from das.engine.rollout import Rollout, RolloutRequest
+
+
+@dataclass
+class StepClock:
+    """When the steps of vLLM's front end ended. The rollout begins when the clock is made."""
+
+    meter: RolloutMeter = field(default_factory=RolloutMeter)
+    num_finished: list[int] = field(default_factory=list)  # requests that finished in each step
+    finished_s: dict[str, float] = field(default_factory=dict)  # by request id, in seconds since the rollout began
+
+    def record(self, finished: Sequence[str]) -> None:
+        """A step ended. finished: ids of the requests that finished in it."""
+        now = time.perf_counter() - self.meter.began
+        self.meter.step_time_s.append(now)
+        self.num_finished.append(len(finished))
+        self.finished_s.update(dict.fromkeys(finished, now))
+
+    def report(self, tokens: Mapping[str, int], seats: int) -> dict[str, Any]:
+        """The meter's report. Live are as many of the unfinished requests as there are seats; each emits one token.
+
+        tokens: response tokens of each request. When its first token came is not seen from outside: `first_s` is 0.
+        """
+        unfinished = len(tokens)
+        for finished in self.num_finished:
+            for counts in (self.meter.step_live, self.meter.step_tokens, self.meter.step_emitted):
+                counts.append(min(unfinished, seats))
+            unfinished -= finished
+        for name, count in tokens.items():
+            self.meter.requests[name] = RequestCost(passes=count, last_s=self.finished_s[name])
+        return self.meter.report()
+
+
+def build_stock(settings: EngineSettings, trained: bool = False, **overrides: Any) -> Any:
+    """Build the engine and warm it up: the first tokens compile a part of vLLM's sampler, for up to 10 s.
+
+    trained: whether it will be given new weights. vLLM's CPU build packs the weights and drops them, so that there is
+    nothing left to load into. Then it keeps them too. It computes with the packed ones as ever, so this costs memory
+    and no time. overrides: further arguments of vllm.LLM. Raises what build_engine raises.
+    """
+    from vllm import SamplingParams
+    from vllm.platforms import current_platform
+
+    with kept_weights() if trained and current_platform.is_cpu() else nullcontext():
+        llm = build_engine(settings, **overrides)
+    params = SamplingParams(temperature=1.0, max_tokens=2, logprobs=0, ignore_eos=True, detokenize=False)
+    prompt: Any = {"prompt_token_ids": [0]}
+    for requests in (2, 1):
+        llm.generate([prompt] * requests, params, use_tqdm=False)
+    llm.reset_prefix_cache()
+    return llm
+
+
+def roll_out_stock(
+    llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None, seats: int | None = None
+) -> tuple[list[Any], Rollout]:
+    """What `das.engine.rollout.roll_out` does, with a stock engine.
+
+    Requests have neither seeds nor problem ids, because vLLM as it comes gets none: a seed for each request makes its
+    sampler slower. They are handed over in the order given. As in the other arms, text is only made of tokens where a
+    stop string needs it. seats: how many requests run at once; None: the engine's max_num_seqs.
+    """
+    seats = seats or llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
+    parameters = request.parameters()
+    for params in parameters:
+        params.seed = None
+        params.extra_args = None
+    with _clocked(llm.llm_engine) as clock:
+        outputs = (generate or llm.generate)(list(request.prompts), parameters, use_tqdm=False)
+        rollout_s = time.perf_counter() - clock.meter.began
+    responses = [list(output.outputs[0].token_ids) for output in outputs]
+    names = [output.request_id for output in outputs]
+    report = clock.report({name: len(tokens) for name, tokens in zip(names, responses, strict=True)}, seats)
+    costs = report.pop("requests")
+    return outputs, Rollout(
+        step=request.step,
+        problems=list(request.problems),
+        responses=responses,
+        finish_reasons=[str(output.outputs[0].finish_reason) for output in outputs],
+        requests=[costs[name] for name in names],
+        rollout_s=rollout_s,
+        report=report,
+    )
+
+
+@contextmanager
+def _clocked(engine: Any) -> Iterator[StepClock]:
+    """Inside, the front end's steps are timed. Afterwards the engine is as it was."""
+    clock, step = StepClock(), engine.step
+
+    def timed_step() -> Sequence[Any]:
+        outputs: Sequence[Any] = step()
+        clock.record([output.request_id for output in outputs if output.finished])
+        return outputs
+
+    engine.step = timed_step
+    try:
+        yield clock
+    finally:
+        engine.step = step

@@ -1,0 +1,57 @@
+"""TRL's generation backend on vLLM as it comes: the arm `stock`."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from trl.generation.vllm_generation import VLLMGeneration
+
+from das.engine import patches
+from das.engine.rollout import Rollout, RolloutRequest
+from das.engine.stock import build_stock, roll_out_stock
+from das.training.generation import SpeculativeGeneration
+from das.training.weight_check import logprob_difference, logprob_problem, require_synced
+
+CHECKED_SYNCS = 2  # the first has the weights that the engine was built with; if the second arrives, all do
+
+
+class StockGeneration(SpeculativeGeneration):
+    """SpeculativeGeneration without keyed verification and drafts: TRL's own weight sync and vLLM's own sampler.
+
+    It has no history, so there is none to save.
+    """
+
+    def _build_engine(self, **overrides: Any) -> Any:
+        return build_stock(self.engine, trained=True, **overrides)
+
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return VLLMGeneration._iter_named_params(self)
+
+    def sync_weights(self) -> None:
+        """Load the trainer's weights as TRL does; on the CPU, pack them too.
+
+        The first syncs are checked by log-probs. Raises WeightSyncError on all ranks.
+        """
+        start = time.perf_counter()
+        VLLMGeneration.sync_weights(self)
+        patches.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
+        loaded = time.perf_counter()
+        if self.syncs < CHECKED_SYNCS:
+            self.syncs += 1
+            self.sync_error = logprob_difference(self.model, self._engine_generate, self.step)
+            require_synced(logprob_problem(self.sync_error, self.llm.llm_engine.model_config.dtype), self.step)
+        self.sync_s, self.check_s = time.perf_counter() - start, time.perf_counter() - loaded
+
+    def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
+        return roll_out_stock(self.llm, request, self._engine_generate)
+
+    def save_history(self, path: Path) -> None:
+        pass
+
+    def save_state(self, folder: Path) -> None:
+        pass
+
+    def load_state(self, folder: Path) -> None:
+        pass

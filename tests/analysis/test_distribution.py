@@ -1,0 +1,77 @@
+"""The arm stock in a comparison's result: compared in distribution, with times against it beside those against none."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_sections import write_arm
+
+from analysis.arms import arm_table, compare_arms, identity_verdict
+from analysis.distribution import kolmogorov_smirnov, standard_error
+from analysis.sections import settings_table
+
+
+def write_comparison(folder: Path, *names: str) -> Path:
+    for i, name in enumerate(names):
+        arm = folder / "arms" / name
+        write_arm(arm, 4, 8.0 / (i + 1), [0] * 4, 0)
+        (arm / "config.yaml").write_text(f"arm: {{name: {name}, method: {name}}}\n")
+        rows = [json.loads(line) for line in (arm / "metrics.jsonl").read_text().splitlines()]
+        for row in rows:
+            row["length_mean"] = 8.0 + i
+            if name == "stock":
+                row |= {"completions_digest": "other", "loss": 0.3, "reward": 0.4}
+        (arm / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_stock_is_compared_in_distribution(tmp_path: Path) -> None:
+    result = compare_arms(write_comparison(tmp_path, "none", "stock", "das"), ["none", "stock", "das"])
+    assert list(result["identical"]) == ["das"]
+    assert result["ratio_to_none"]["stock"]["rollout_s"]["overall"] == pytest.approx(0.5)
+    assert list(result["ratio_to_stock"]) == ["none", "das"]
+    assert result["ratio_to_stock"]["das"]["rollout_s"]["overall"] == pytest.approx(2 / 3)
+    assert result["ratio_to_stock"]["das"]["step_s"]["by_epoch"]["1"] == pytest.approx(2 / 3)
+    found = result["distribution"]["stock"]
+    assert found["kolmogorov_smirnov"] == {"statistic": 0.0, "p_value": 1.0, "n": [2, 2]}
+    assert (found["reward"]["mean"], found["reward"]["baseline_mean"]) == (pytest.approx(0.4), 0.5)
+    identity, stock = identity_verdict(result).splitlines()
+    assert identity.startswith("identical: yes  (das against none")
+    assert stock.startswith("stock: compared in distribution: no difference found")
+    header, _, none, stock_line, das = arm_table(result).strip().splitlines()
+    assert header.split("  ")[-1].strip() == "step of stock"
+    assert (stock_line.split()[-1], das.split()[-1], none.split()[-1]) == ("1", "0.667", "2.000")
+
+
+def test_without_stock_nothing_is_added(tmp_path: Path) -> None:
+    result = compare_arms(write_comparison(tmp_path, "none", "das"), ["none", "das"])
+    assert {"ratio_to_stock", "distribution"}.isdisjoint(result)
+    assert "stock" not in arm_table(result) + identity_verdict(result)
+
+
+def test_ablations_have_a_column_of_stock_only_where_it_was_run(tmp_path: Path) -> None:
+    with_stock, without = tmp_path / "a", tmp_path / "b"
+    for folder, names in ((with_stock, ("none", "stock", "das")), (without, ("none", "das"))):
+        write_comparison(folder, *names)
+        (folder / "result.json").write_text(json.dumps(compare_arms(folder, names)))
+    both = settings_table.settings_rows([("a", with_stock, "das"), ("s", with_stock, "stock"), ("b", without, "das")])
+    assert both.header[-1] == "of stock"
+    assert [row[-2:] for row in both.rows] == [["yes", "0.667"], ["compared in distribution", ""], ["yes", ""]]
+    assert settings_table.settings_rows([("b", without, "das")]).header == settings_table.HEADER
+
+
+def test_kolmogorov_smirnov_is_scipys() -> None:
+    from scipy.stats import ks_2samp
+
+    rng = np.random.default_rng(0)
+    for shift in (0.0, 0.2, 1.0):
+        a, b = rng.normal(size=300), rng.normal(shift, size=200)
+        for x, y in ((a, b), (a.round(1), b.round(1))):
+            theirs = ks_2samp(x, y, method="asymp")
+            statistic, p_value = kolmogorov_smirnov(list(x), list(y))
+            assert statistic == pytest.approx(theirs.statistic)
+            # scipy's p-value has a correction for small samples.
+            assert p_value == pytest.approx(theirs.pvalue, abs=0.05)
+    assert kolmogorov_smirnov([1, 2], [1, 2]) == (0.0, 1.0)
+    assert standard_error([1.0, 3.0]) == pytest.approx(1.0)

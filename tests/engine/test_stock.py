@@ -1,0 +1,86 @@
+"""vLLM as it comes, in a process that das.install() did not prepare: nothing of das in it, and it can be measured."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from das.engine.stock import StepClock
+
+ENGINE = """
+import json, os, sys
+from das.engine.environment import set_environment
+for name in ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"):
+    os.environ.pop(name, None)
+set_environment(batch_invariant=True, stock=True)
+from das.engine.build import EngineSettings
+from das.engine.rollout import RolloutRequest, rollout_row
+from das.engine.stock import build_stock, roll_out_stock
+settings = EngineSettings(sys.argv[1], method="stock", dtype="float32", max_model_len=128, max_num_seqs=2)
+llm = build_stock(settings)
+from vllm import SamplingParams
+class Lengths(RolloutRequest):
+    def parameters(self):
+        parameters = super().parameters()
+        for length, params in zip((5, 9, 7), parameters):
+            params.max_tokens = length
+        return parameters
+shared = SamplingParams(temperature=1.0, ignore_eos=True)
+request = Lengths([{"prompt_token_ids": [5, 6]}] * 3, shared, ["p"] * 3, [1] * 3, step=1, next_history_tick=1)
+rollout = roll_out_stock(llm, request)[1]
+again = roll_out_stock(llm, request)[1]
+worker = llm.llm_engine.model_executor.driver_worker.worker
+core = llm.llm_engine.engine_core.engine_core
+print(json.dumps({
+    "environment": {k: v for k, v in os.environ.items() if k.startswith("VLLM_")},
+    "worker": type(worker).__module__,
+    "hooks": [name for name in vars(worker.model_runner) if name.startswith("das") or name == "_sample"],
+    "layers": [n for n, m in worker.model_runner.model.named_modules() if hasattr(m, "das_repack")],
+    "row": rollout_row(rollout),
+    "lengths": list(map(len, rollout.responses)),
+    "other": rollout.responses != again.responses,
+    "live": rollout.report["step_live"],
+    "ended": [cost["last_s"] for cost in rollout.requests],
+    "rollout_s": rollout.rollout_s,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def stock(tiny_policy: str) -> dict:  # type: ignore[type-arg]
+    command = [sys.executable, "-c", ENGINE, tiny_policy]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict = json.loads(done.stdout.splitlines()[-1])  # type: ignore[type-arg]
+    return found
+
+
+def test_nothing_of_das_is_in_the_engine(stock: dict) -> None:  # type: ignore[type-arg]
+    assert {"VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"}.isdisjoint(stock["environment"])
+    assert stock["worker"].startswith("vllm.")
+    assert stock["hooks"] == stock["layers"] == []
+
+
+def test_it_is_measured_from_outside(stock: dict) -> None:  # type: ignore[type-arg]
+    assert stock["lengths"] == [5, 9, 7]
+    assert stock["other"], "requests have no seeds"
+    row = stock["row"]
+    assert (row["tokens"], row["passes"], row["drafted"], row["tokens_per_pass"]) == (21, 21, 0, 1.0)
+    assert row["decode_steps"] == len(stock["live"]) == 12  # two seats: 5 passes, then the third request joins
+    assert stock["live"] == [2] * 9 + [1] * 3
+    first, second, third = stock["ended"]
+    assert 0 < first < second < third <= stock["rollout_s"]
+
+
+def test_live_requests_follow_from_those_that_finished() -> None:
+    for seats, live in ((8, [3, 3, 1]), (2, [2, 2, 1])):
+        clock = StepClock()
+        for finished in ([], ["a", "c"], ["b"]):
+            clock.record(finished)
+        report = clock.report({"a": 2, "b": 3, "c": 2}, seats)
+        assert report["step_live"] == report["step_tokens"] == live
+        assert (report["passes"], report["drafted"], report["decode_steps"]) == (7, 0, 3)
+        assert report["requests"]["b"]["last_s"] == report["step_time_s"][2]
+        assert report["requests"]["a"]["last_s"] == report["step_time_s"][1]

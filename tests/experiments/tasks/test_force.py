@@ -1,0 +1,191 @@
+"""task=force: a whole run with every kind of arm, what it refuses, and what its numbers are made of."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydra import initialize_config_dir
+from omegaconf import OmegaConf
+
+from analysis.force_table import force_table, profile_table
+from das.replay.workload import workload
+from experiments.harness.forced_engines import ForcedResult, as_recorded
+from experiments.run.errors import CONFIGS, UserError
+from experiments.small_policy.shapes import SHAPES, shape_of
+from experiments.tasks.force import arm_configs, check, check_live, measured, profiles
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def write_recording(path: Path, vocabulary: int = 1000) -> Path:
+    """Two problems with 8 responses each; the second half of each repeats the first of another."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for problem in ("a", "b"):
+        texts = [rng.integers(0, vocabulary, 20).tolist() for _ in range(3)]
+        rows += [{"problem_id": problem, "response_ids": texts[i % 3] + texts[(i + 1) % 3][: 4 + i]} for i in range(8)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def task(**settings: Any) -> Any:
+    return OmegaConf.merge(OmegaConf.load(CONFIGS / "task" / "force.yaml"), settings)
+
+
+def force(*settings: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "run.py", "task=force", "task.shape=tiny", "task.siblings=2", "task.epochs=2", *settings]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_all_arms_emit_the_recording(tmp_path: Path) -> None:
+    path = write_recording(tmp_path / "r.jsonl")
+    arms = ["none", "stock", "ngram", "das"]
+    done = force(
+        f"task.rollouts={path}", f"task.arms=[{','.join(arms)}]", "task.live=[4,1]", "task.profile=true",
+        f"out={tmp_path}", f"cache={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "force").iterdir()
+    result = json.loads((folder / "result.json").read_text())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    each = sum(row["tokens"] for row in rows if row["arm"] == "none")
+    assert result["forced"] == {"tokens": 3 * each, "equal": True}, "stock emits other tokens"
+    assert list(result["arms"]) == list(result["ratio_to_none"]) == list(result["ratio_to_stock"]) == arms
+    assert result["arms"]["das"]["tokens_per_pass"] > 1.2
+    assert result["arms"]["none"]["tokens_per_pass"] == result["arms"]["stock"]["tokens_per_pass"] == 1.0
+    for ratios, one in (("ratio_to_none", "none"), ("ratio_to_stock", "stock")):
+        assert result[ratios]["das"]["processor_s"].keys() == {"overall", "by_live"}
+        assert result[ratios][one]["rollout_s"] == {"overall": 1.0, "by_live": {"4": 1.0, "1": 1.0}}
+    assert set(result["replay_error"]) == {"none", "das"}
+    for row in rows:
+        assert row["decode_steps"] >= row["length_max"] or row["arm"] in ("das", "ngram")
+        if row["arm"] == "none" and row["live"] == 1:
+            assert row["decode_steps"] == row["tokens"], "one request at a time: the others wait"
+    assert list(result["profile"]) == ["none", "ngram", "das"]
+    for name, by_live in result["profile"].items():
+        total_s = 1e-3 * sum(
+            sum(by_live[str(row["live"])].values()) * row["decode_steps"] for row in rows if row["arm"] == name
+        )
+        assert total_s == pytest.approx(result["arms"][name]["rollout_s"], rel=0.2), "the parts are the whole"
+    assert result["profile"]["das"]["4"]["drafter"] > 0
+    assert (folder / "force.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "task.rollouts=PATH is missing"),
+        ({"rollouts": "nowhere.jsonl"}, "task.rollouts=nowhere.jsonl: no such file or folder"),
+        ({"rollouts": "run.py", "arms": ["das"]}, "none must be among them"),
+        ({"rollouts": "run.py", "arms": ["none", "das", "das"]}, "name each arm once"),
+        ({"rollouts": "run.py", "epochs": 1}, "task.epochs 2 or more"),
+        ({"rollouts": "run.py", "live": []}, "must be 1 or more"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        check(task(**settings))
+
+
+def test_what_the_machine_or_the_policy_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    with pytest.raises(UserError, match=r"task\.shape=9b: choose one of tiny, 30m, 100m, 0\.6b"):
+        shape_of("9b")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(
+        UserError, match=r"a CPU serves at most 8 requests of shape 0\.6b at once: set task\.live=\[8,2\]"
+    ):
+        check_live(shape_of("0.6b"), task(shape="0.6b"))
+    check_live(shape_of("0.6b"), task(shape="0.6b", live=[8, 2]))
+    check_live(shape_of("30m"), task())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    check_live(shape_of("0.6b"), task(shape="0.6b"))
+
+
+def test_large_shapes_are_bfloat16_unless_the_user_wants_another_type() -> None:
+    assert {name: shape.dtype for name, shape in SHAPES.items()} == {
+        "tiny": "float32", "30m": "float32", "100m": "float32", "0.6b": "bfloat16", "7b": "bfloat16", "8b": "bfloat16"
+    }  # fmt: skip
+    assert SHAPES["0.6b"].vocabulary == 151_936
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        for overrides, dtype in (([], "bfloat16"), (["engine.dtype=float32", "arm=das"], "float32")):
+            arms = arm_configs(task(arms=["none", "stock"]), SHAPES["0.6b"], ["task=force", *overrides])
+            assert {name: (arm.arm.name, arm.engine.dtype) for name, arm in arms.items()} == {
+                "none": ("none", dtype), "stock": ("stock", dtype)
+            }  # fmt: skip
+        with pytest.raises(UserError, match="unknown arm 'psychic'"):
+            arm_configs(task(arms=["none", "psychic"]), SHAPES["30m"], ["task=force"])
+
+
+@pytest.mark.parametrize(
+    ("ids", "settings", "words"),
+    [
+        ([10**6], ["task.shape=0.6b", "task.live=[2]"], "token id 1000000, but the policy has 151936 tokens"),
+        ([], [], "are empty"),
+    ],
+)
+def test_a_recording_that_does_not_fit_is_refused(
+    tmp_path: Path, ids: list[int], settings: list[str], words: str
+) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(json.dumps({"problem_id": "a", "response_ids": ids}) + "\n" for _ in range(8)))
+    done = force(f"task.rollouts={path}", "task.live=[2]", f"out={tmp_path}", f"cache={tmp_path}", *settings)
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+
+
+def result_of(arm_s: dict[str, float]) -> dict[str, Any]:
+    """What is measured where each arm takes so many seconds a rollout, twice that with 2 live requests."""
+
+    def rolled(seconds: float, live: int, drafts: bool) -> ForcedResult:
+        row = {"rollout_s": seconds * (2 if live == 2 else 1), "processor_s": seconds, "tokens": 100}
+        row["passes"] = 50 if drafts else 100
+        profile = {"forward": 0.5, "drafter": 0.1} if drafts else {"forward": 0.4}
+        return ForcedResult({**row, "drafted": 9, "accepted": 3, "decode_steps": 10, "profile": profile}, {}, True)
+
+    results = {
+        arm: {(live, epoch): rolled(seconds, live, arm == "das") for live in (8, 2) for epoch in (1, 2)}
+        for arm, seconds in arm_s.items()
+    }
+    del results["stock"][8, 1].row["profile"]
+    assert profiles(results["das"], [8, 2])["2"] == pytest.approx({"forward": 50.0, "drafter": 10.0})
+    return measured(results, [8, 2], "stock") | {"replay_error": {"das": -0.04}}
+
+
+def test_ratios_are_those_of_totals() -> None:
+    result = result_of({"none": 4.0, "stock": 5.0, "das": 2.0})
+    assert result["forced"]["tokens"] == 800
+    assert result["arms"]["das"] == {
+        "rollout_s": 12.0, "tokens_per_pass": 2.0, "drafted": 36, "accepted": 12, "by_live": {"8": 2.0, "2": 2.0}
+    }  # fmt: skip
+    assert result["ratio_to_none"]["das"]["rollout_s"] == {"overall": 0.5, "by_live": {"8": 0.5, "2": 0.5}}
+    assert result["ratio_to_stock"]["das"]["rollout_s"]["overall"] == pytest.approx(0.4)
+    table = force_table(result).splitlines()
+    assert table[1].split("  ")[0] == "arm"
+    assert " ".join(table[-1].split()) == "das 12.00 0.500 0.500 0.500 0.400 0.400 0.400 0.500 2.00 36 12 -4.0%"
+    del result["ratio_to_stock"]
+    assert "of stock" not in force_table(result)
+
+
+def test_the_profile_is_a_table() -> None:
+    lines = profile_table(
+        {"none": {"8": {"forward": 2.0}}, "das": {"8": {"forward": 3.0, "drafter": 0.5}}}
+    ).splitlines()
+    assert lines[1].split() == ["ms", "a", "pass", "live", "all", "forward", "drafter"]
+    assert lines[-1].split() == ["das", "8", "3.500", "3.000", "0.500"]
+
+
+def test_recorded_tokens_or_lengths_are_compared() -> None:
+    work = workload(["p", "p"], [np.array([1, 2, 3]), np.array([4])], 5)
+    assert as_recorded([[1, 2, 3], [4]], work)
+    assert not as_recorded([[1, 2, 9], [4]], work)
+    assert as_recorded([[1, 2, 9], [4]], work, only_lengths=True)
+    assert not as_recorded([[1, 2], [4]], work, only_lengths=True)
