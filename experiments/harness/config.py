@@ -105,6 +105,18 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class EvalConfig:
+    """How accuracy on held-out problems is measured during training (experiments/harness/held_out.py)."""
+
+    every: int  # training steps between evaluations; 0: none
+    data: str | None  # name in configs/data; None: problems that the training's own data holds out
+    path: str | None  # file to read that set from
+    problems: int | None  # None: all of a published set
+    samples: int  # responses to each problem
+    k: Sequence[int] | None  # of pass@k; None: powers of two
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Every setting of a run that trains or rolls out one arm. A comparison has one for each arm."""
 
@@ -116,6 +128,7 @@ class RunConfig:
     engine: EngineConfig
     drafter: DrafterConfig
     checkpoint: CheckpointConfig
+    eval: EvalConfig
     budget: Settings
     task: Settings
     arms: Sequence[str]
@@ -164,14 +177,25 @@ def run_config(composed: DictConfig) -> RunConfig:
         resolved,
         arm=_make(ArmConfig, "arm", resolved["arm"]),
         policy=_make(PolicyConfig, "policy", resolved["policy"]),
-        data=_make(DataConfig, "data", data, settings=data),
-        reward=_make(RewardConfig, "reward", resolved["reward"]),
+        data=data_config(data),
+        reward=reward_config(resolved["reward"]),
         trainer=_make(TrainerConfig, "trainer", trainer, arguments=trainer),
         engine=_make(EngineConfig, "engine", engine, settings=engine_only),
         drafter=_make(DrafterConfig, "drafter", drafter, options=options),
         checkpoint=_make(CheckpointConfig, "checkpoint", resolved["checkpoint"]),
+        eval=_make(EvalConfig, "eval", resolved["eval"]),
         resolved=resolved,
     )
+
+
+def data_config(settings: Settings) -> DataConfig:
+    """settings: those of one file of configs/data."""
+    return _make(DataConfig, "data", settings, settings=settings)
+
+
+def reward_config(settings: Settings) -> RewardConfig:
+    """settings: those of one file of configs/reward."""
+    return _make(RewardConfig, "reward", settings)
 
 
 def _make(kind: type[Group], group: str, given: Settings, **made: Any) -> Group:

@@ -8,7 +8,7 @@ from rewards.code import CodeReward
 from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations
 from rewards.isolation import Limits
 from rewards.maths import MathsReward
-from rewards.sandbox import Sandbox
+from rewards.sandbox import Sandbox, SandboxError
 
 
 def make_reward(config: RewardConfig) -> ConversationReward:
@@ -31,6 +31,15 @@ def make_reward(config: RewardConfig) -> ConversationReward:
     if config.name not in rewards:
         raise UserError(f"reward={config.name}: choose {', '.join(rewards)}")
     return rewards[config.name]
+
+
+def check_judge(config: RewardConfig) -> None:
+    """Raise UserError where this machine does not allow the sandbox of reward=code."""
+    if config.name == "code":
+        try:
+            make_sandbox(config, parallel=1).close()
+        except SandboxError as error:
+            raise UserError(str(error)) from error
 
 
 def make_sandbox(config: RewardConfig, parallel: int) -> Sandbox:

@@ -6,14 +6,14 @@ from math import lcm
 from das.engine.build import speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
+from experiments.harness import held_out
 from experiments.harness.config import RunConfig
 from experiments.harness.data import GENERATED, weight_of_chain_steps
 from experiments.harness.engine import engine_settings, make_schedule
-from experiments.harness.reward import make_sandbox
+from experiments.harness.reward import check_judge
 from experiments.harness.validate_policy import check_policy
 from experiments.problems import load
 from experiments.run.errors import CONFIGS, UserError
-from rewards.sandbox import SandboxError
 
 WANDB_MODES = ("online", "offline", "off")
 
@@ -33,6 +33,7 @@ def check(config: RunConfig) -> None:
     require_supported()
     speculative_config(engine_settings(config, str(config.policy.path)))
     check_data(config)
+    held_out.check(config)
 
 
 def check_sizes(config: RunConfig) -> None:
@@ -110,8 +111,4 @@ def check_reward(config: RunConfig) -> None:
         raise UserError(f"data.judged_by={judge}: choose maths or code")
     if reward.name not in (judge, "brevity"):
         raise UserError(f"reward={reward.name} cannot judge data={config.data.name}: choose {judge} or brevity")
-    if reward.name == "code":
-        try:
-            make_sandbox(reward, parallel=1).close()
-        except SandboxError as error:
-            raise UserError(str(error)) from error
+    check_judge(reward)

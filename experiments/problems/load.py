@@ -35,7 +35,7 @@ def check(data: Mapping[str, Any]) -> None:
         hub.check(data["hub"]["id"], data["hub"]["revision"])
 
 
-@lru_cache(maxsize=1)  # a run loads its set twice: to announce it, and to train on it
+@lru_cache(maxsize=2)  # a run loads its set twice: to announce it, and to train on it; so with what it evaluates on
 def load(data_json: str, seed: int, room: int, policy: str, template_json: str) -> tuple[Dataset, str]:
     """Rows with `prompt`, `problem_id` and `answer` or `tests`, and one line about them.
 
