@@ -160,7 +160,8 @@ class SpeculativeGeneration(VLLMGeneration):
                 _, rollout = roll_out(self.llm, request, self._engine_generate)
         finally:
             self.llm.collective_rpc("das_end_evaluation")
-            vars(self).update(kept)
+            for name, value in kept.items():
+                setattr(self, name, value)
         return rollout
 
     def save_state(self, folder: Path) -> None:

@@ -15,7 +15,7 @@ from das.engine.rollout import Rollout, RolloutRequest, evaluation_seed
 from das.training.digests import digest
 from experiments.harness.config import RunConfig
 from experiments.harness.held_out import held_out, held_out_data, judge_config, ks_of
-from experiments.harness.pass_at_k import mean_pass_at_k
+from experiments.harness.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.reward import make_reward
 from experiments.harness.rollout_steps import Prompt, tokenized_rows
 from rewards.conversations import ConversationReward
@@ -111,6 +111,7 @@ class TrainingEvaluation:
             "step": step,
             "pass_at_1": pass_at_k["1"],
             "pass_at_k": pass_at_k,
+            "interval": {str(k): interval(self._evaluation.samples, judged.correct, k) for k in self._ks},
             "correct": judged.correct,
             "samples": self._evaluation.samples,
             "length_mean": float(np.mean(judged.lengths)),

@@ -59,8 +59,8 @@ def held_out_data(config: RunConfig) -> DataConfig:
         if config.data.name not in GENERATED:
             if not settings["held_out"] or settings["part"] == "eval":
                 raise UserError(
-                    f"eval.every={wanted.every}: there is nothing to evaluate on; set data.held_out=0.1 data.part=train "
-                    "or eval.data=NAME"
+                    f"eval.every={wanted.every}: nothing to evaluate on; hold problems out (data.held_out=0.1 "
+                    "data.part=train), or choose another set (eval.data=NAME)"
                 )
             settings["part"] = "eval"
     data = data_config({**settings, "problems": wanted.problems})
@@ -80,11 +80,10 @@ def group_settings(group: str, name: str) -> dict[str, Any]:
     if not (folder / f"{name}.yaml").exists() or Path(name).name != name:
         known = sorted(path.stem for path in folder.glob("*.yaml"))
         raise UserError(f"eval.{group}={name}: choose {', '.join(known)}")
-    own = plain(OmegaConf.load(folder / f"{name}.yaml"))
-    settings: dict[str, Any] = {}
-    for base in own.pop("defaults", ["_self_"]):
-        settings = plain(OmegaConf.merge(settings, own if base == "_self_" else group_settings(group, base)))
-    return settings
+    own: Any = OmegaConf.load(folder / f"{name}.yaml")
+    bases = own.pop("defaults", ["_self_"])  # not by Hydra, which the processes of arms have not started
+    merged: Any = OmegaConf.merge(*[own if base == "_self_" else group_settings(group, base) for base in bases])
+    return plain(merged)
 
 
 def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[str], None] | None = None) -> Dataset:

@@ -28,12 +28,16 @@ def mean_pass_at_k(samples: int, correct: Sequence[int], k: int) -> float:
 def interval(samples: int, correct: Sequence[int], k: int) -> tuple[float, float]:
     """The bounds of a 95 % interval of the mean: percentiles of its value over problems drawn anew with replacement.
 
-    The draws have a fixed seed, so that the same counts give the same interval. One problem gives no interval: both
-    bounds are its value. Where all problems have the same value, the interval has no width either.
+    The draws have a fixed seed, so that the same counts give the same interval. Where all problems are solved, or none
+    is, the draws say nothing; then the open bound is the one that so many problems in a row allow (0.025 ** (1 / n)).
     """
     values = np.array([pass_at_k(samples, right, k) for right in correct])
+    outside = (1 - LEVEL) / 2
+    if values.min() == values.max() and values[0] in (0.0, 1.0):
+        chance = outside ** (1 / len(values))
+        return (0.0, 1 - chance) if values[0] == 0 else (chance, 1.0)
     chosen = np.random.default_rng(0).multinomial(len(values), np.full(len(values), 1 / len(values)), RESAMPLES)
-    low, high = np.quantile(chosen @ values / len(values), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(chosen @ values / len(values), [outside, 1 - outside])
     return float(low), float(high)
 
 

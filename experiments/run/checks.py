@@ -9,8 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.run.errors import CONFIGS, UserError
 
 GROUPS = ("policy", "data", "reward", "trainer", "engine", "drafter", "budget", "arm")
-TOP = ("arms", "vary", "seed", "schedule", "checkpoint", "eval")
-TOP += ("resume", "wandb", "wandb_project", "out", "cache", "profile")
+TOP = (
+    *("arms", "vary", "seed", "schedule", "checkpoint", "eval", "resume"),
+    *("wandb", "wandb_project", "out", "cache", "profile"),
+)
 LARGEST = 2**31 - 1  # largest value of any number that is not in LIMITS
 
 # Keys that are null everywhere in configs/, with an example that shows their kind.
@@ -23,6 +25,7 @@ EXAMPLES: dict[str, Any] = {
     "eval.path": "problems.jsonl",
     "eval.problems": None,
     "eval.k": [1, 4],
+    "task.k": [1, 4],
     "budget.latency": "latency.json",
     "task.rollouts": "outputs/compare/DATE",
     "task.run": "outputs/compare/DATE",

@@ -52,5 +52,13 @@ def test_the_interval_is_the_same_every_time_and_holds_the_mean() -> None:
     assert interval(4, [3], 1) == (0.75, 0.75)
 
 
+def test_problems_that_are_all_alike_still_leave_doubt() -> None:
+    """With a chance above the upper bound, 20 problems in a row would fail less often than once in 40 times."""
+    low, high = interval(4, [0] * 20, 1)
+    assert low == 0
+    assert (1 - high) ** 20 == pytest.approx(0.025)
+    assert interval(4, [4] * 20, 2) == (1 - high, 1.0)
+
+
 def test_default_ks() -> None:
     assert [powers_of_two(samples) for samples in (1, 2, 5, 8)] == [[1], [1, 2], [1, 2, 4], [1, 2, 4, 8]]
