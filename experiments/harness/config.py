@@ -43,7 +43,7 @@ class DataConfig:
     """configs/data"""
 
     name: str
-    judged_by: str  # maths | code
+    judged_by: str  # maths | code | reasoning_gym
     problems: int | None  # how many problems; None: all of the set
     settings: Settings  # the whole group: problem sets have many more settings
     chain_steps: Sequence[int] = ()  # of generated problems alone
@@ -54,9 +54,9 @@ class DataConfig:
 class RewardConfig:
     """configs/reward"""
 
-    name: str  # maths | code | brevity
-    parallel: int = 1  # worker processes of maths, judges of code
-    timeout_s: float = 0.0  # of maths alone: seconds for one response
+    name: str  # maths | code | reasoning_gym | brevity
+    parallel: int = 1  # worker processes, judges of code
+    timeout_s: float = 0.0  # not of code: seconds for one response
     isolation: str = ""  # of code alone: full | weak
     limits: Settings | None = None  # of code alone: of one solution
 

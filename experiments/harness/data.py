@@ -7,11 +7,13 @@ from typing import Any, Literal
 from datasets import Dataset
 
 from experiments.harness.config import DataConfig, RunConfig
-from experiments.problems import load
+from experiments.problems import load, reasoning_gym
 from experiments.run.errors import UserError
 
 Split = Literal["training", "evaluation"]
-GENERATED = ("arithmetic", "programs")  # problems that are made on the spot; all other sets are read
+GENERATED = ("arithmetic", "programs")  # problems that are made here
+LIBRARY = "reasoning_gym"  # problems that a package makes
+MADE = (*GENERATED, LIBRARY)  # all other sets are read
 
 
 def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None = None) -> Dataset:
@@ -39,13 +41,11 @@ def rows_of(data: DataConfig, split: Split, config: RunConfig, policy: str) -> t
         except ValueError as error:  # more problems than there are
             key = "data" if split == "training" else "eval"
             raise UserError(f"{key}.problems={data.problems}: {error}") from error
-    return load.load(
-        json.dumps(data.settings),
-        config.seed,
-        config.engine.max_model_len - config.trainer.max_completion_length,
-        policy,
-        json.dumps(config.trainer.chat_template_kwargs),
-    )
+    room = config.engine.max_model_len - config.trainer.max_completion_length
+    settings, template = json.dumps(data.settings), json.dumps(config.trainer.chat_template_kwargs)
+    if data.name == LIBRARY:
+        return reasoning_gym.load(settings, config.seed, split == "evaluation", room, policy, template), ""
+    return load.load(settings, config.seed, room, policy, template)
 
 
 def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]]:

@@ -9,10 +9,10 @@ from datasets import Dataset
 from omegaconf import OmegaConf
 
 from experiments.harness.config import DataConfig, RewardConfig, RunConfig, data_config, reward_config
-from experiments.harness.data import GENERATED, rows_of
+from experiments.harness.data import LIBRARY, MADE, rows_of
 from experiments.harness.pass_at_k import powers_of_two
 from experiments.harness.reward import check_judge
-from experiments.problems import load
+from experiments.problems import load, reasoning_gym
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
 
@@ -28,8 +28,10 @@ def check(config: RunConfig) -> None:
         )
     ks_of(config.eval.k, config.eval.samples, "eval")
     data = held_out_data(config)
-    if data.name not in GENERATED:
-        with _eval_keys():
+    with _eval_keys():
+        if data.name == LIBRARY:
+            reasoning_gym.check(data.settings)
+        elif data.name not in MADE:
             load.check(data.settings)
     check_judge(judge_config(config.reward, data))
 
@@ -49,14 +51,14 @@ def held_out_data(config: RunConfig) -> DataConfig:
     wanted = config.eval
     if wanted.data is not None:
         settings = group_settings("data", wanted.data)
-        if wanted.path is not None and wanted.data in GENERATED:
+        if wanted.path is not None and wanted.data in MADE:
             raise UserError(f"eval.path={wanted.path}: problems of eval.data={wanted.data} are made, not read")
         settings |= {"path": wanted.path} if wanted.path is not None else {}
     else:
         settings = {**config.data.settings}
         if wanted.path is not None:
             raise UserError(f"eval.path={wanted.path}: also say which set it holds, eval.data=NAME")
-        if config.data.name not in GENERATED:
+        if config.data.name not in MADE:
             if not settings["held_out"] or settings["part"] == "eval":
                 raise UserError(
                     f"eval.every={wanted.every}: nothing to evaluate on; hold problems out (data.held_out=0.1 "
@@ -64,7 +66,7 @@ def held_out_data(config: RunConfig) -> DataConfig:
                 )
             settings["part"] = "eval"
     data = data_config({**settings, "problems": wanted.problems})
-    if data.problems is None and data.name in GENERATED:
+    if data.problems is None and data.name in MADE:
         raise UserError("eval.problems=null: must be a whole number, because generated problems have no end")
     return data
 

@@ -7,6 +7,7 @@ from experiments.run.errors import UserError
 from rewards.code import CodeReward
 from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations
 from rewards.isolation import Limits
+from rewards.library import LibraryReward
 from rewards.maths import MathsReward
 from rewards.sandbox import Sandbox, SandboxError
 
@@ -23,9 +24,13 @@ def make_reward(config: RewardConfig) -> ConversationReward:
     def judges() -> CodeReward:
         return CodeReward(make_sandbox(config, config.parallel))
 
+    def library_workers() -> LibraryReward:
+        return LibraryReward(config.parallel, config.timeout_s)
+
     rewards: dict[str, ConversationReward] = {
         "maths": JudgedConversations(maths_workers, "answer"),
         "code": JudgedConversations(judges, "tests"),
+        "reasoning_gym": JudgedConversations(library_workers, "entry"),
         "brevity": BrevityConversations(),
     }
     if config.name not in rewards:

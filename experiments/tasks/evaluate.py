@@ -16,7 +16,7 @@ from analysis.evaluate_figure import evaluate_figure
 from das.engine.build import build_engine
 from das.engine.rollout import Rollout, roll_out, rollout_row
 from experiments.harness.config import RunConfig, data_config, run_config
-from experiments.harness.data import GENERATED, rows_of
+from experiments.harness.data import MADE, rows_of
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.evaluation import Evaluation, Judged
 from experiments.harness.held_out import judge_config, ks_of
@@ -95,7 +95,7 @@ def _judged_by_its_own(config: RunConfig) -> RunConfig:
     """The config with the number of problems that the task asks for, and the reward that judges the set."""
     problems = config.task["problems"]
     if problems is None:
-        problems = GENERATED_PROBLEMS if config.data.name in GENERATED else config.data.problems
+        problems = GENERATED_PROBLEMS if config.data.name in MADE else config.data.problems
     data = data_config({**config.data.settings, "problems": problems})
     return replace(config, data=data, reward=judge_config(config.reward, data))
 

@@ -61,7 +61,7 @@ def test_a_set_that_overlaps_the_training_is_refused(question: str, tiny_policy:
     other = set_file(tmp_path, "other", [question, "Which one?"])
     overrides = ("data=problem_set", f"data.path={trained_on}", "eval.data=problem_set", "eval.problems=null")
     config = composed(*overrides, f"eval.path={other}")
-    with pytest.raises(UserError, match="eval.data=problem_set: 1 of its 2 problems are trained on too") as refused:
+    with pytest.raises(UserError, match=r"eval.data=problem_set: 1 of its 2 problems are trained on too") as refused:
         held_out(config, tiny_policy, dataset(config, tiny_policy))
     assert "\n" not in str(refused.value)
 
@@ -96,7 +96,7 @@ def test_impossible_numbers_are_refused(override: str) -> None:
 def test_too_few_problems_are_one_line(tiny_policy: str, tmp_path: Path) -> None:
     path = set_file(tmp_path, "set", ["What is one?"])
     config = composed("eval.data=problem_set", f"eval.path={path}", "eval.problems=2")
-    with pytest.raises(UserError, match="too few for eval.problems=2"):
+    with pytest.raises(UserError, match=r"too few for eval.problems=2"):
         held_out(config, tiny_policy, dataset(config, tiny_policy))
 
 
