@@ -1,14 +1,16 @@
 """The library's own scorer judges the last answer of a response, in workers that make each problem again."""
 
 import json
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewards.library import LibraryReward, _problem, digest, final_answer
+from rewards.library import LibraryReward, _problem, confined, digest, final_answer
 from rewards.workers import DEATHS, FAILURES, TIMEOUTS
 
 needs_library = pytest.mark.skipif(
@@ -74,10 +76,34 @@ def test_another_problem_than_the_one_asked_is_an_error(reward: LibraryReward) -
 
 
 @needs_library
-def test_a_scorer_that_hangs_loses_its_worker_and_nothing_else(reward: LibraryReward) -> None:
+def test_a_scorer_that_hangs_is_ended(reward: LibraryReward) -> None:
     """sympy computes this power for ever; the limit is CPU time, so that a busy machine changes no verdict."""
-    judge = LibraryReward(1, 6.0)
+    judge = LibraryReward(1, 4.0)
     named, answer = entry("simple_integration", 0)
     assert judge(["<answer>9**9**9**9</answer>", f"<answer>{answer}</answer>"], [named, named]) == [0.0, 1.0]
-    assert judge.take_counts()[FAILURES] == 1
+    assert judge.take_counts() == {DEATHS: 0, FAILURES: 1, TIMEOUTS: 0}
     judge.close()
+
+
+@needs_library
+def test_answers_that_are_code_have_no_rights(reward: LibraryReward, tmp_path: Path) -> None:
+    """This task's scorer calls eval on the answer. The same answer does write a file where nothing confines it."""
+    named, _ = entry("spiral_matrix", 0)
+    written = tmp_path / "written"
+    attack = f"[open({str(written)!r}, 'w').close(), __import__('os').system('touch {written}')]"
+    eval(attack)
+    assert written.exists()
+    written.unlink()
+    assert reward([f"<answer>{attack}</answer>"], [named])[0] < 1
+    assert not written.exists()
+    kill = "[__import__('os').kill(__import__('os').getppid(), 9)]"
+    assert reward([f"<answer>{kill}</answer>"], [named])[0] < 1
+    assert reward.take_counts()[DEATHS] == 0
+
+
+def test_what_a_child_writes_is_a_score_or_nothing() -> None:
+    assert confined(lambda: 0.25, 5.0) == 0.25
+    assert confined(lambda: 7, 5.0) == 1.0
+    assert confined(lambda: float("x"), 5.0) == 0.0
+    assert confined(lambda: os._exit(0), 5.0) is None
+    assert confined(lambda: float(os.write(3, b"9,5") * 0), 5.0) is None
