@@ -97,7 +97,7 @@ def _read(readline: Callable[[], bytes], data: Mapping[str, Any], count: int) ->
             raise UserError(f"data.task={task}: reasoning-gym ended while it made problems; try it alone in Python")
         made = json.loads(line)
         if "unknown" in made:
-            near = get_close_matches(str(task), made["unknown"], n=5, cutoff=0.4) or made["unknown"][:5]
+            near = get_close_matches(str(task), made["unknown"], n=3, cutoff=0.4) or made["unknown"][:3]
             raise UserError(
                 f"data.task={task}: reasoning-gym {made['version']} has no such task; the nearest are {', '.join(near)}"
             )
