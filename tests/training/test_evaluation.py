@@ -25,7 +25,7 @@ SMALL = [
     "engine.max_model_len=160",
     "data.problems=4",
     "reward=brevity",
-    "trainer.learning_rate=0.01",
+    "trainer.learning_rate=0.001",
     "budget=fixed",  # it drafts the same whatever the clock says
     "checkpoint.every=2",
 ]
