@@ -10,7 +10,7 @@ DEV := PYTHONPATH="$(CURDIR)/.dev:$(CURDIR)" $(BIN)/python
 PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile  # two processes; a file's tests stay in one and share its fixtures
 
-.PHONY: run reproduce smoke smoke-tasks check test test-slow pytest lint env env-test peers gpu-requirements \
+.PHONY: run reproduce smoke smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym gpu-requirements \
 	check-gpu-requirements clean
 run: env
 	$(BIN)/python run.py
@@ -66,9 +66,9 @@ env-test: .dev/.test-env
 	$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.dev/.test-env: .venv/.run-env requirements/dev.txt
+.dev/.test-env: .venv/.run-env requirements/dev.txt requirements/reasoning-gym.txt
 	rm -rf .dev
-	$(INSTALL) --no-deps --target .dev -r requirements/dev.txt
+	$(INSTALL) --no-deps --no-build-isolation --target .dev -r requirements/dev.txt
 	@touch $@
 
 # arctic-inference, for the arm `suffix` (vLLM's suffix decoding). It compiles C++ (g++). What only its build needs stays
@@ -77,6 +77,10 @@ peers: env
 	@command -v g++ >/dev/null || { echo "error: arctic-inference needs g++ to build (Debian, Ubuntu: apt-get install g++)" >&2; exit 2; }
 	$(INSTALL) --upgrade --target .peers -r requirements/peers-build.txt
 	PYTHONPATH="$(CURDIR)/.peers" PATH="$(CURDIR)/.peers/bin:$$PATH" $(INSTALL) --no-build-isolation --no-deps arctic-inference==0.3.0
+
+# reasoning-gym, for data=reasoning_gym.
+reasoning-gym: env
+	$(INSTALL) --no-deps --no-build-isolation -r requirements/reasoning-gym.txt
 
 # Resolve requirements/gpu.in into gpu.txt for CUDA machines, or check that every pin and dependency is to be had. Both
 # need the package index, and download metadata only.

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis import read
+from analysis import evaluations, read
 from analysis.distribution import compare_distributions, distribution_verdict, is_stock
 
 SUMMARISED = (
@@ -88,7 +88,8 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
             result["distribution"][name] = compare_distributions(base_folder, own_folder, rows[baseline], rows[name])
         elif name != baseline:
             result["identical"][name] = identity_checks(folder, baseline, name, rows[baseline], rows[name])
-    return result
+    curves = {name: evaluations.curves(rows[name]) for name in names if evaluations.evaluations(rows[name])}
+    return {**result, "eval": curves} if curves else result
 
 
 def time_ratios(arm_rows: list[dict[str, Any]], baseline_rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def identity_checks(
     baseline_rows: list[dict[str, Any]],
     arm_rows: list[dict[str, Any]],
 ) -> dict[str, bool | int | None]:
-    """For each result, whether it has equal bits in both arms at every step.
+    """For each result, whether it has equal bits in both arms at every step. `eval` only if policies were evaluated.
 
     `first_difference` is the first step at which any result differs, or None.
     """
@@ -129,6 +130,10 @@ def identity_checks(
         steps = [base["step"] for base, arm in zip(baseline_rows, arm_rows, strict=True) if base[key] != arm[key]]
         checks[what] = not steps
         all_differing_steps += steps
+    if evaluations.evaluations(baseline_rows) or evaluations.evaluations(arm_rows):
+        step = evaluations.first_difference(arm_rows, baseline_rows)
+        checks["eval"] = step is None
+        all_differing_steps += [] if step is None else [step]
     arm_final, baseline_final = (read.final(folder / "arms" / arm) for arm in (name, baseline))
     for what in ("final_weights", "optimizer"):
         checks[what] = arm_final[what] == baseline_final[what]
@@ -210,10 +215,11 @@ def identity_verdict(result: dict[str, Any]) -> str:
         differing = [what for what, equal in checks.items() if what != "first_difference" and not equal]
         answer = "yes"
         if differing:
-            answer = f"NO: {', '.join(differing)} differ" + (f", first at step {first_step}" if first_step else "")
+            first = "" if first_step is None else f", first at step {first_step}"
+            answer = f"NO: {', '.join(differing)} differ{first}"
         lines.append(
             f"identical: {answer}  ({name} against {result['baseline']}: completions, rewards, losses, "
-            "gradient norms, final weights, optimizer state)"
+            f"gradient norms, final weights, optimizer state{', evaluations' if 'eval' in checks else ''})"
         )
     for name, found in result.get("distribution", {}).items():
         lines.append(distribution_verdict(name, result["baseline"], found))

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from analysis import compare_page, panels
+from analysis import compare_page, evaluations, panels
 from analysis.arms import aligned
 from analysis.distribution import METHOD as STOCK
 from analysis.runs import FINAL, NotARun, Run, find
@@ -96,6 +96,11 @@ def difference(base: Run, run: Run) -> Difference:
         verdict, text = compare_exactly(values, base, run)
         verdicts.append(verdict)
         lines.append(f"  {label:<24s} {text}")
+    if all(evaluations.evaluations(each.rows) for each in (base, run)):
+        values = [(s, evaluations.exact(base_rows[s]), evaluations.exact(run_rows[s])) for s in common]
+        verdict, text = compare_exactly(values, base, run)
+        verdicts.append(verdict)
+        lines.append(f"  {'evaluations':<24s} {text}")
     for key in FINAL:
         verdict, text = compare_final(key, base, run)
         verdicts.append(verdict)

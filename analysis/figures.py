@@ -10,6 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from analysis import read
+from analysis.evaluations import draw_accuracy, evaluations
 
 COLOURS = {
     "none": "#000000",
@@ -39,10 +40,13 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
     """Draw a comparison: rollout_and_reward.png, live_requests.png, and budget_ARM.png for each arm that drafted.
 
     folder: the comparison's folder, which also receives the figures. names: the arms; the first is the baseline.
+    Where policies were evaluated, the first figure shows their accuracy too.
     """
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
     with plt.rc_context(STYLE):
-        figure, (time_axes, reward_axes) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+        evaluated = [name for name in names if evaluations(rows[name])]
+        width = 3 if evaluated else 2
+        figure, (time_axes, reward_axes, *more) = plt.subplots(1, width, figsize=(5 * width, 3.6), layout="constrained")
         for order, name in enumerate(names):
             steps = [row["step"] for row in rows[name]]
             time_axes.plot(steps, [row["rollout_s"] for row in rows[name]], color=colour(name), label=name)
@@ -55,6 +59,8 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
                 linewidth=max(1.0, 3.0 - 1.2 * order),
                 linestyle="-" if order == 0 else (0, (4, 2 + order)),
             )
+        for order, name in enumerate(evaluated):
+            draw_accuracy(more[0], rows[name], colour(name), name, order)
         time_axes.set(xlabel="training step", ylabel="rollout time (s)", ylim=(0, None), title="Rollout time per step")
         reward_axes.set(xlabel="training step", ylabel="mean reward", ylim=(0, 1), title="Reward per step")
         time_axes.legend()

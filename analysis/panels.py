@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 import matplotlib.pyplot as plt
 
+from analysis import evaluations
 from analysis.figures import COLOURS, OTHER_COLOURS, STYLE
 
 
@@ -49,24 +50,29 @@ PANELS = (
         ("sync_error", "sampling_logp_difference"),
     ),
 )
+ACCURACY = Panel(  # drawn only where policies were evaluated
+    "Held-out pass@1 (dotted: pass@k, largest k)", "share of problems", ("eval/pass_at_1", "eval/pass_at_k")
+)
 OKABE_ITO = (*COLOURS.values(), *OTHER_COLOURS)
 
 
 def draw(
     runs: Mapping[str, Sequence[Mapping[str, Any]]], panels: Sequence[Panel], to: Path | TextIO, form: str = "png"
 ) -> None:
-    """Draw the panels, three in a row, with all runs overlaid in each.
+    """Draw the panels, three in a row, with all runs overlaid in each. Accuracy joins them if a run evaluated.
 
     runs: name -> rows of metrics.jsonl. to: the file to write. form: png or svg.
     Missing values are left out. Later runs are dashed and thinner, because equal curves would hide each other.
     """
+    if any(evaluations.evaluations(rows) for rows in runs.values()):
+        panels = [*panels, ACCURACY]
     num_rows = -(-len(panels) // 3)
     with plt.rc_context({**STYLE, "axes.titlesize": 10, "axes.labelsize": 9}):
         figure, axes = plt.subplots(num_rows, 3, figsize=(12, 2.9 * num_rows), layout="constrained", squeeze=False)
         for panel, chart in zip(panels, axes.flat, strict=False):
             for order, (name, rows) in enumerate(runs.items()):
                 for rank, metric in enumerate(panel.metrics):
-                    points = [(row["step"], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]
+                    points = _points(rows, metric)
                     if not points:
                         continue
                     chart.plot(
@@ -89,3 +95,9 @@ def draw(
         figure.legend(handles, labels, loc="outside upper center", ncols=min(6, max(1, len(labels))))
         figure.savefig(to, format=form)
         plt.close(figure)
+
+
+def _points(rows: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
+    if metric.startswith(evaluations.PREFIX):
+        return evaluations.points(rows, metric)
+    return [(row["step"], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
-from analysis import read
+from analysis import evaluations, read
 
 FINAL = ("final_weights", "optimizer")  # digests that a run writes at its end
 WANDB_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # W&B writes these as text
@@ -103,7 +103,7 @@ def from_wandb(folder: Path) -> Run:
                 )
             elif record["type"] == "summary":
                 final |= {key: record["summary"]["update"][key] for key in FINAL if key in record["summary"]["update"]}
-    return Run(f"{label} (W&B)", folder, rows_by_step(rows, folder), flatten(config), final)
+    return Run(f"{label} (W&B)", folder, rows_by_step(evaluations.from_wandb(rows), folder), flatten(config), final)
 
 
 def records(file: Path) -> list[dict[str, Any]]:

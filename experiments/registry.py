@@ -57,6 +57,13 @@ TASKS = {
             (TINY, "task.steps=2"),
         ),
         Task(
+            "evaluate",
+            "experiments.tasks.evaluate",
+            "sample a policy on a problem set; print pass@k with confidence intervals",
+            "task=evaluate policy.path=DIR data=math500",
+            (TINY, "task.problems=4", "task.samples=2"),
+        ),
+        Task(
             "force",
             "experiments.tasks.force",
             "roll out recorded responses with the real engine: what does each arm cost for real text?",

@@ -1,5 +1,6 @@
 """One rollout of an engine: each request gets a seed and a problem id, and all costs are measured."""
 
+import hashlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from das.engine.noise import splitmix64
 
 # Groups of responses by length, as quantiles of the rollout's lengths.
 CLASSES = {"short": (0.0, 0.5), "medium": (0.5, 0.8), "long": (0.8, 1.0)}
+EVALUATION = 2  # last part of the seeds of evaluations; those of `request_seed` end in 0 or 1
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,18 @@ class Rollout:
 
 def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False) -> int:
     """The seed of the `index`-th request of a step. It differs for every request of a run, and is equal in all arms."""
+    return _mixed(run_seed, step, index, int(evaluation))
+
+
+def evaluation_seed(run_seed: int, step: int, problem: str, sample: int) -> int:
+    """The seed of a problem's response number `sample` in an evaluation after `step`, whatever else is evaluated."""
+    digest = hashlib.sha256(problem.encode()).digest()
+    return _mixed(run_seed, step, int.from_bytes(digest[:8], "little"), sample, EVALUATION)
+
+
+def _mixed(run_seed: int, *parts: int) -> int:
     mixed = np.uint64(run_seed)
-    for part in (step, index, int(evaluation)):
+    for part in parts:
         mixed = splitmix64(np.array([mixed ^ np.uint64(part)], np.uint64))[0]
     return int(mixed >> np.uint64(2))
 

@@ -160,6 +160,25 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             runner.das_proposers[name] = DasProposer(runner.vllm_config, settings)
         runner.drafter = runner.das_proposers[name]
 
+    def das_begin_evaluation(self) -> None:
+        """Draft with a new drafter until `das_end_evaluation`. The training's own neither sees nor learns anything."""
+        runner: Any = self.model_runner
+        self._das_training = getattr(runner, "drafter", None), self._das_announced
+        drafter = self._das_training[0]
+        if isinstance(drafter, DasProposer):
+            settings = patches.das_settings(runner.vllm_config)
+            scratch = {**settings, "drafter": {**settings.get("drafter", {}), "warm": None}}
+            runner.drafter = DasProposer(runner.vllm_config, scratch)
+        elif drafter is not None:
+            runner.drafter = type(drafter)(runner.vllm_config)
+
+    def das_end_evaluation(self) -> None:
+        """Drop the evaluation's drafter. The training's own drafts again, as if nothing had happened."""
+        runner: Any = self.model_runner
+        drafter, self._das_announced = self._das_training
+        if drafter is not None:
+            runner.drafter = drafter
+
     def das_end_rollout(self, history_tick: int, judged: bool = True) -> dict[str, Any]:
         """Close the rollout, and move the drafter's window to `history_tick` if the engine has our drafter.
 

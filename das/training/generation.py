@@ -3,8 +3,10 @@ rollouts. The harness's trainer and `das.speculate()` both use it."""
 
 import hashlib
 import json
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self._requests = 0  # requests of that step so far, over all processes
         self.weight_sample = WeightSample(engine.weight_check_every)
         self.syncs = 0  # that were checked by log-probs alone (StockGeneration)
+        self.evaluation_sample = WeightSample(engine.weight_check_every)  # of the syncs before evaluations
         self.sync_s = 0.0
         self.check_s = 0.0  # part of sync_s: the weight check
         self.sync_error = 0.0  # largest |log p(engine) - log p(trainer)| of the last check
@@ -152,6 +155,26 @@ class SpeculativeGeneration(VLLMGeneration):
         """Write the drafter's history, for `drafter.warm`."""
         self.llm.collective_rpc("das_save_history", args=(str(path),))
 
+    def evaluate(self, request: RolloutRequest) -> Rollout:
+        """Roll out `request` with the trainer's weights as they are now. The training will not notice.
+
+        The engine drafts with a drafter of this evaluation alone, from siblings. The training pushes its weights again
+        before its next rollout, which empties the prefix cache. Its seeds depend on no state, and random states are put
+        back. Raises WeightSyncError like `sync_weights`.
+        """
+        kept = {name: getattr(self, name) for name in ("weight_sample", "sync_s", "check_s", "sync_error")}
+        self.weight_sample = self.evaluation_sample
+        self.llm.collective_rpc("das_begin_evaluation")
+        try:
+            with random_states_kept():
+                self.sync_weights()
+                _, rollout = self._roll_out(request)
+        finally:
+            self.llm.collective_rpc("das_end_evaluation")
+            for name, value in kept.items():
+                setattr(self, name, value)
+        return rollout
+
     def save_state(self, folder: Path) -> None:
         """Write what a resumed run needs to draft as this run would have."""
         self.llm.collective_rpc("das_save_state", args=(str(folder),))
@@ -166,6 +189,18 @@ class SpeculativeGeneration(VLLMGeneration):
         self.rollouts = int(arrays["rollouts"])
         if self.schedule is not None:
             self.schedule.lengths.restore(arrays)
+
+
+@contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Put the random states of Python, NumPy and torch back at the end."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
 
 
 def history_tick(unit: str, rollouts: int, dataset: Any, problems: int) -> int:

@@ -24,6 +24,7 @@ from das.training.stock_generation import StockGeneration
 from das.training.turns import Turns
 
 RewardFunction = Callable[..., list[float]]
+Evaluate = Callable[[SpeculativeGeneration, int], dict[str, Any] | None]
 
 
 class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
@@ -44,17 +45,21 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         on_step: Callable[[dict[str, Any], Rollout, list[float]], None],
         schedule: LongestFirst | None = None,
         trim_padding: bool = True,
+        evaluate: Evaluate | None = None,
         **kwargs: Any,
     ):
         """history_unit: what the drafter's window counts, "epoch" or "step". schedule: the order in which requests are
         handed to the engine; None keeps TRL's. on_step(row, rollout, rewards) is called on the main rank after every
-        step, with what all ranks did. trim_padding: leave padding out of forward passes; False computes TRL's bits.
-        kwargs: further arguments of GRPOTrainer.
+        step, with what all ranks did. evaluate(generation, step) is called before the first rollout (step 0) and after
+        every step; what it returns, unless None, joins the row's `eval`. trim_padding: leave padding out of forward
+        passes; False computes TRL's bits. kwargs: further arguments of GRPOTrainer.
         """
         self.checkpoints = checkpoints
         self.turns = turns
         self.on_step = on_step
         self.trim_padding = trim_padding
+        self.evaluate_policy = evaluate
+        self._evaluations: list[dict[str, Any]] = []  # since the last row
         self._reward = reward
         self._rewards: list[float] = []
         self._losses: list[float] = []
@@ -77,6 +82,8 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         return self._rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if not self.vllm_generation.rollouts:
+            self._measure_policy()
         self.turns.before_rollout()
         self._began, self._waited = time.perf_counter(), self.turns.waited_s
         self.vllm_generation.announce(self, inputs)
@@ -125,7 +132,16 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
             "rewards_digest": digest(np.asarray(rewards, np.float64)),
         }
+        self._measure_policy()
+        if self._evaluations:
+            row["eval"], self._evaluations = self._evaluations, []
         self.on_step(row, rollout, rewards)
+
+    def _measure_policy(self) -> None:
+        evaluate = self.evaluate_policy
+        evaluation = None if evaluate is None else evaluate(self.vllm_generation, self.state.global_step)
+        if evaluation is not None:
+            self._evaluations.append(evaluation)
 
 
 def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:

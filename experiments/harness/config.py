@@ -49,7 +49,7 @@ class DataConfig:
     """configs/data"""
 
     name: str
-    judged_by: str  # maths | code
+    judged_by: str  # maths | code | reasoning_gym
     problems: int | None  # how many problems; None: all of the set
     settings: Settings  # the whole group: problem sets have many more settings
     kinds: Settings | None = None  # of puzzles alone: kind -> relative frequency
@@ -61,9 +61,9 @@ class DataConfig:
 class RewardConfig:
     """configs/reward"""
 
-    name: str  # maths | code | brevity
-    parallel: int = 1  # worker processes of maths, judges of code
-    timeout_s: float = 0.0  # of maths alone: seconds for one response
+    name: str  # maths | code | reasoning_gym | brevity
+    parallel: int = 1  # worker processes, judges of code
+    timeout_s: float = 0.0  # not of code: seconds for one response
     isolation: str = ""  # of code alone: full | weak
     limits: Settings | None = None  # of code alone: of one solution
 
@@ -113,6 +113,18 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class EvalConfig:
+    """How accuracy on held-out problems is measured during training (experiments/harness/held_out.py)."""
+
+    every: int  # training steps between evaluations; 0: none
+    data: str | None  # name in configs/data; None: problems that the training's own data holds out
+    path: str | None  # file to read that set from
+    problems: int | None  # None: all of a published set
+    samples: int  # responses to each problem
+    k: Sequence[int] | None  # of pass@k; None: powers of two
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Every setting of a run that trains or rolls out one arm. A comparison has one for each arm."""
 
@@ -124,6 +136,7 @@ class RunConfig:
     engine: EngineConfig
     drafter: DrafterConfig
     checkpoint: CheckpointConfig
+    eval: EvalConfig
     budget: Settings
     task: Settings
     arms: Sequence[str]
@@ -173,14 +186,25 @@ def run_config(composed: DictConfig) -> RunConfig:
         resolved,
         arm=_make(ArmConfig, "arm", resolved["arm"]),
         policy=_make(PolicyConfig, "policy", resolved["policy"]),
-        data=_make(DataConfig, "data", data, settings=data),
-        reward=_make(RewardConfig, "reward", resolved["reward"]),
+        data=data_config(data),
+        reward=reward_config(resolved["reward"]),
         trainer=_make(TrainerConfig, "trainer", trainer, arguments=grpo),
         engine=_make(EngineConfig, "engine", engine, settings=engine_only),
         drafter=_make(DrafterConfig, "drafter", drafter, options=options),
         checkpoint=_make(CheckpointConfig, "checkpoint", resolved["checkpoint"]),
+        eval=_make(EvalConfig, "eval", resolved["eval"]),
         resolved=resolved,
     )
+
+
+def data_config(settings: Settings) -> DataConfig:
+    """settings: those of one file of configs/data."""
+    return _make(DataConfig, "data", settings, settings=settings)
+
+
+def reward_config(settings: Settings) -> RewardConfig:
+    """settings: those of one file of configs/reward."""
+    return _make(RewardConfig, "reward", settings)
 
 
 def _make(kind: type[Group], group: str, given: Settings, **made: Any) -> Group:

@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from datasets import Dataset
 
 from experiments.harness.config import DataConfig, RunConfig
-from experiments.problems import load
+from experiments.problems import load, reasoning_gym
 from experiments.run.errors import UserError
 
-GENERATED = ("arithmetic", "programs", "puzzles")  # problems that are made on the spot; all other sets are read
+Split = Literal["training", "evaluation"]
+GENERATED = ("puzzles", "arithmetic", "programs")  # problems that are made here
+LIBRARY = "reasoning_gym"  # problems that a package makes
+MADE = (*GENERATED, LIBRARY)  # all other sets are read
 
 
 def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None = None) -> Dataset:
@@ -19,42 +22,49 @@ def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None =
     policy: its tokenizer measures prompts. note: called with one line about what was left out of a published set.
     Raises UserError where there are fewer problems than asked for, or than a step takes.
     """
-    if config.data.name in GENERATED:
-        try:
-            return Dataset.from_list(_generated(config))
-        except ValueError as error:  # more problems than there are
-            raise UserError(f"data.problems={config.data.problems}: {error}") from error
-    rows, summary = load.load(
-        json.dumps(config.data.settings),
-        config.seed,
-        config.engine.max_model_len - config.trainer.max_completion_length,
-        policy,
-        json.dumps(config.trainer.chat_template_kwargs),
-    )
-    if note is not None:
+    rows, summary = rows_of(config.data, "training", config, policy)
+    if note is not None and summary:
         note(summary)
     if len(rows) < config.problems_per_step:
         raise UserError(f"{summary}; a step takes {config.problems_per_step}")
     return rows
 
 
-def _generated(config: RunConfig) -> list[dict[str, Any]]:
+def rows_of(data: DataConfig, split: Split, config: RunConfig, policy: str) -> tuple[Dataset, str]:
+    """The rows of a set, and one line about what was left out of a published one; empty for generated problems.
+
+    split: of generated problems. A published set has its own setting for that, `part`.
+    """
+    if data.name in GENERATED:
+        try:
+            return Dataset.from_list(_generated(data, config.seed, split)), ""
+        except ValueError as error:  # more problems than there are
+            key = "data" if split == "training" else "eval"
+            raise UserError(f"{key}.problems={data.problems}: {error}") from error
+    room = config.engine.max_model_len - config.trainer.max_completion_length
+    settings, template = json.dumps(data.settings), json.dumps(config.trainer.chat_template_kwargs)
+    if data.name == LIBRARY:
+        return reasoning_gym.load(settings, config.seed, split == "evaluation", room, policy, template), ""
+    return load.load(settings, config.seed, room, policy, template)
+
+
+def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]]:
     """Raises ValueError for more problems than there are."""
-    assert config.data.problems is not None
-    if config.data.name == "puzzles":
+    assert data.problems is not None
+    if data.name == "puzzles":
         from experiments.small_policy.puzzles.problems import make_puzzles
 
-        puzzles = make_puzzles(config.data.problems, config.seed, weight_of_kinds(config.data), split="training")
+        puzzles = make_puzzles(data.problems, seed, weight_of_kinds(data), split=split)
         return [{**_row(problem), "answer": problem.answer} for problem in puzzles]
-    chain_weights = weight_of_chain_steps(config.data)
-    if config.data.name == "programs":
+    chain_weights = weight_of_chain_steps(data)
+    if data.name == "programs":
         from experiments.small_policy.programs.task import make_program_problems
 
-        programs = make_program_problems(config.data.problems, config.seed, chain_weights, split="training")
+        programs = make_program_problems(data.problems, seed, chain_weights, split=split)
         return [{**_row(problem), "tests": problem.tests} for problem in programs]
-    from experiments.small_policy.arithmetic import make_training_problems
+    from experiments.small_policy.arithmetic import make_problems
 
-    problems = make_training_problems(config.data.problems, seed=config.seed, mix=chain_weights)
+    problems = make_problems(data.problems, seed=seed, mix=chain_weights, split=split)
     return [{**_row(problem), "answer": problem.answer} for problem in problems]
 
 

@@ -19,7 +19,8 @@ from experiments.run.renamed import RENAMED, renamed
 from experiments.run.run_folder import versions, write_text
 
 TASKS = ("train", "compare")
-FREE = ("resume", "checkpoint", "task", "wandb", "wandb_project", "out", "cache")  # settings that change no token
+# Settings that change no token of the training.
+FREE = ("resume", "checkpoint", "eval", "task", "wandb", "wandb_project", "out", "cache")
 FREE_KEYS = ("engine.weight_check_every",)  # more of them
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written

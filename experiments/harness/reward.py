@@ -7,8 +7,9 @@ from experiments.run.errors import UserError
 from rewards.code import CodeReward
 from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations
 from rewards.isolation import Limits
+from rewards.library import LibraryReward
 from rewards.maths import MathsReward
-from rewards.sandbox import Sandbox
+from rewards.sandbox import Sandbox, SandboxError
 
 
 def make_reward(config: RewardConfig) -> ConversationReward:
@@ -23,14 +24,27 @@ def make_reward(config: RewardConfig) -> ConversationReward:
     def judges() -> CodeReward:
         return CodeReward(make_sandbox(config, config.parallel))
 
+    def library_workers() -> LibraryReward:
+        return LibraryReward(config.parallel, config.timeout_s)
+
     rewards: dict[str, ConversationReward] = {
         "maths": JudgedConversations(maths_workers, "answer"),
         "code": JudgedConversations(judges, "tests"),
+        "reasoning_gym": JudgedConversations(library_workers, "entry"),
         "brevity": BrevityConversations(),
     }
     if config.name not in rewards:
         raise UserError(f"reward={config.name}: choose {', '.join(rewards)}")
     return rewards[config.name]
+
+
+def check_judge(config: RewardConfig) -> None:
+    """Raise UserError where this machine does not allow the sandbox of reward=code."""
+    if config.name == "code":
+        try:
+            make_sandbox(config, parallel=1).close()
+        except SandboxError as error:
+            raise UserError(str(error)) from error
 
 
 def make_sandbox(config: RewardConfig, parallel: int) -> Sandbox:

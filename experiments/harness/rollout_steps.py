@@ -1,6 +1,6 @@
 """Rollouts without training: the prompts of each step, rolled out by one engine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,11 @@ class Batch:
 
 def tokenized(config: RunConfig, policy: str) -> list[tuple[str, Prompt]]:
     """(problem id, prompt) of every problem of the data."""
+    return tokenized_rows(config, policy, dataset(config, policy))
+
+
+def tokenized_rows(config: RunConfig, policy: str, rows: Iterable[dict[str, Any]]) -> list[tuple[str, Prompt]]:
+    """(problem id, prompt) of every row."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
@@ -49,7 +54,7 @@ def tokenized(config: RunConfig, policy: str) -> list[tuple[str, Prompt]]:
         )
         return ids
 
-    return [(row["problem_id"], {"prompt_token_ids": token_ids(row["prompt"])}) for row in dataset(config, policy)]
+    return [(row["problem_id"], {"prompt_token_ids": token_ids(row["prompt"])}) for row in rows]
 
 
 def batches(config: RunConfig, problems: list[tuple[str, Prompt]], steps: int) -> Iterator[Batch]:

@@ -4,7 +4,7 @@ An outage of W&B neither stops nor delays training. metrics.jsonl has every row,
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,8 @@ class Tracker:
         if self.run is not None:
             values = {key: value for key, value in row.items() if isinstance(value, int | float | str)}
             try:
+                for evaluation in row.get("eval", []):
+                    self.run.log(evaluation_values(evaluation), step=int(evaluation["step"]))
                 self.run.log({**values, "alarms": len(row["alarms"])}, step=int(row["step"]))
             except ConnectionError as error:
                 self._trouble.append(
@@ -110,6 +112,13 @@ class Tracker:
         """Close the run. It is marked as failed unless `end` was called."""
         if self.run is not None:
             self.run.finish(exit_code=int(self._failed))
+
+
+def evaluation_values(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation's numbers and digest under W&B's names: eval/pass_at_1, eval/pass_at_4 ..., eval/length_mean ..."""
+    values = {key: value for key, value in evaluation.items() if isinstance(value, int | float | str)}
+    values |= {f"pass_at_{k}": value for k, value in evaluation["pass_at_k"].items()}
+    return {f"eval/{key}": value for key, value in values.items()}
 
 
 def earlier_run(folder: Path) -> str | None:

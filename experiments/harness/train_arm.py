@@ -23,6 +23,7 @@ from experiments.harness import resume
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process
+from experiments.harness.evaluation import TrainingEvaluation
 from experiments.harness.reward import make_reward
 from experiments.harness.step_record import record_step
 from experiments.harness.tracking import Tracker
@@ -60,6 +61,7 @@ class TrainerParts:
     model: Any
     reward: ConversationReward
     checkpoints: "Checkpoints"
+    evaluation: TrainingEvaluation | None
 
 
 def train_arm(run: ArmRun) -> None:
@@ -108,6 +110,7 @@ def trainer_parts(run: ArmRun) -> TrainerParts:
         rows=rows,
         model=model,
         reward=make_reward(config.reward),
+        evaluation=TrainingEvaluation(config, run.policy, rows) if config.eval.every else None,
         checkpoints=Checkpoints(
             run.folder / resume.CHECKPOINTS, config.checkpoint.keep, {**resume.identity(config), **started_from}
         ),
@@ -160,6 +163,7 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
         history_unit=config.drafter.unit,
         on_step=log.on_step,
         trim_padding=config.trainer.trim_padding,
+        evaluate=parts.evaluation,
         callbacks=list(run.callbacks),
     )
     trainer.remove_callback(PrinterCallback)  # rows go to metrics.jsonl and the progress line

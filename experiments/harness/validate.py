@@ -6,14 +6,15 @@ from math import lcm
 from das.engine.build import STOCK, speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
+from experiments.harness import held_out
 from experiments.harness.config import RunConfig
-from experiments.harness.data import GENERATED, weight_of_chain_steps, weight_of_kinds
+from experiments.harness.data import GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
 from experiments.harness.engine import engine_settings, make_schedule
-from experiments.harness.reward import make_sandbox
+from experiments.harness.reward import check_judge
 from experiments.harness.validate_policy import check_policy
-from experiments.problems import load
+from experiments.problems import load, reasoning_gym
+from experiments.problems.problem_set import COLUMNS
 from experiments.run.errors import CONFIGS, UserError
-from rewards.sandbox import SandboxError
 
 WANDB_MODES = ("online", "offline", "off")
 
@@ -35,6 +36,7 @@ def check(config: RunConfig) -> None:
     if settings.method != STOCK:
         speculative_config(settings)
     check_data(config)
+    held_out.check(config)
 
 
 def check_sizes(config: RunConfig) -> None:
@@ -58,12 +60,14 @@ def check_sizes(config: RunConfig) -> None:
 def check_data(config: RunConfig) -> None:
     """Refuse a data set that does not exist, or that its settings cannot select. Raises UserError."""
     data = config.data
-    if data.name in GENERATED:
-        if data.problems is None:
-            raise UserError("data.problems=null: must be a whole number, because generated problems have no end")
-        if data.name == "puzzles":
-            weight_of_kinds(data)
-        elif not any(weight_of_chain_steps(data).values()):
+    if data.name in MADE and data.problems is None:
+        raise UserError("data.problems=null: must be a whole number, because generated problems have no end")
+    if data.name == LIBRARY:
+        reasoning_gym.check(data.settings)
+    elif data.name == "puzzles":
+        weight_of_kinds(data)
+    elif data.name in GENERATED:
+        if not any(weight_of_chain_steps(data).values()):
             raise UserError(f"data.weights={data.weights}: at least one must be above 0")
     elif "columns" not in data.settings:
         known = sorted(path.stem for path in (CONFIGS / "data").glob("*.yaml"))
@@ -110,12 +114,8 @@ def check_checkpoints(config: RunConfig) -> None:
 def check_reward(config: RunConfig) -> None:
     """Refuse a reward that cannot judge the data, or a sandbox that this machine does not allow. Raises UserError."""
     reward, judge = config.reward, config.data.judged_by
-    if judge not in ("maths", "code"):
-        raise UserError(f"data.judged_by={judge}: choose maths or code")
+    if judge not in COLUMNS:
+        raise UserError(f"data.judged_by={judge}: choose {', '.join(COLUMNS)}")
     if reward.name not in (judge, "brevity"):
         raise UserError(f"reward={reward.name} cannot judge data={config.data.name}: choose {judge} or brevity")
-    if reward.name == "code":
-        try:
-            make_sandbox(reward, parallel=1).close()
-        except SandboxError as error:
-            raise UserError(str(error)) from error
+    check_judge(reward)

@@ -35,7 +35,7 @@ def check(data: Mapping[str, Any]) -> None:
         hub.check(data["hub"]["id"], data["hub"]["revision"])
 
 
-@lru_cache(maxsize=1)  # a run loads its set twice: to announce it, and to train on it
+@lru_cache(maxsize=2)  # a run loads its set twice: to announce it, and to train on it; so with what it evaluates on
 def load(data_json: str, seed: int, room: int, policy: str, template_json: str) -> tuple[Dataset, str]:
     """Rows with `prompt`, `problem_id` and `answer` or `tests`, and one line about them.
 
@@ -52,7 +52,7 @@ def load(data_json: str, seed: int, room: int, policy: str, template_json: str) 
     part = choose.part_of(problems, data["part"], data["held_out"])
     if len(part) < len(problems):
         left_out["of the other part"] = len(problems) - len(part)
-    unfit = _unfit(data["judged_by"], limit, _counter(policy, json.loads(template_json)))
+    unfit = _unfit(data["judged_by"], limit, prompt_counter(policy, json.loads(template_json)))
     drawn, passed_over = choose.draw(part, data["problems"], seed, unfit)
     summary = f"data {data['name']}: {len(drawn)} problems of {num_rows} rows{_listed('left out', left_out)}"
     summary += _listed("passed over", passed_over)
@@ -70,7 +70,7 @@ def _rows(data: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     return hub.rows(source["id"], source["subsets"], source["split"], source["revision"])
 
 
-def _counter(policy: str, template: Mapping[str, Any]) -> Callable[[Problem], int]:
+def prompt_counter(policy: str, template: Mapping[str, Any]) -> Callable[[Problem], int]:
     """A function that counts the tokens of a problem's prompt, including those of the chat template."""
     from transformers import AutoTokenizer
 

@@ -17,6 +17,7 @@ from rewards.forms import FORMS, tests_of
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 Message = dict[str, str]
+COLUMNS = {"maths": "answer", "code": "tests", "reasoning_gym": "entry"}  # where each reward finds what it needs
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,7 @@ class Problem:
     def row(self, judged_by: str) -> dict[str, Any]:
         """The row that TRL and the rewards take."""
         prompt: list[Message] = [{"role": role, "content": content} for role, content in self.messages]
-        column = "answer" if judged_by == "maths" else "tests"
-        return {"prompt": prompt, "problem_id": self.problem_id, column: self.gold}
+        return {"prompt": prompt, "problem_id": self.problem_id, COLUMNS[judged_by]: self.gold}
 
 
 def problems_of(rows: Iterable[Mapping[str, Any]], data: Mapping[str, Any]) -> tuple[list[Problem], Counter[str]]:

@@ -9,7 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.run.errors import CONFIGS, UserError
 
 GROUPS = ("policy", "data", "reward", "trainer", "engine", "drafter", "budget", "arm")
-TOP = ("arms", "vary", "seed", "schedule", "checkpoint", "resume", "wandb", "wandb_project", "out", "cache", "profile")
+TOP = (
+    *("arms", "vary", "seed", "schedule", "checkpoint", "eval", "resume"),
+    *("wandb", "wandb_project", "out", "cache", "profile"),
+)
 LARGEST = 2**31 - 1  # largest value of any number that is not in LIMITS
 
 # Keys that are null everywhere in configs/, with an example that shows their kind.
@@ -18,6 +21,11 @@ EXAMPLES: dict[str, Any] = {
     "data.path": "problems.jsonl",
     "data.system": "text",
     "drafter.warm": "history.npz",
+    "eval.data": "math500",
+    "eval.path": "problems.jsonl",
+    "eval.problems": None,
+    "eval.k": [1, 4],
+    "task.k": [1, 4],
     "budget.latency": "latency.json",
     "task.rollouts": "outputs/compare/DATE",
     "task.run": "outputs/compare/DATE",
@@ -60,6 +68,10 @@ LIMITS: dict[str, tuple[float, float]] = {
     "reward.limits.file_mb": (1, 2**20),
     "reward.limits.output_kb": (1, 2**20),
     "reward.limits.open_files": (1, 2**20),
+    "eval.every": (0, 10**7),  # training steps
+    "eval.problems": (1, 10**6),
+    "eval.samples": (1, 2**16),
+    "eval.k": (1, 2**16),
     "checkpoint.keep": (2, LARGEST),  # the last one may be torn
     "task.steps": (1, 10**7),
     "task.max_num_seqs": (1, 2**16),

@@ -69,6 +69,11 @@ class Progress:
             + f"rollout {row['rollout_s']:6.2f} s  tokens/pass {row['tokens_per_pass']:5.2f}  "
             f"longest {row['length_max']:5d}  ETA {seconds_left // 60}:{seconds_left % 60:02d}"
         )
+        for evaluation in row.get("eval", []):
+            accuracy = "  ".join(f"pass@{k} {value:.3f}" for k, value in evaluation["pass_at_k"].items())
+            self.note(
+                f"eval {evaluation['step']:3d}/{self.steps}  {row['arm']:<13s} {accuracy}  {evaluation['eval_s']:.1f} s"
+            )
         for alarm in row.get("alarms", []):
             self.note(f"ALARM  step {row['step']}, {row['arm']}: {alarm}", style="bold red")
         if self._bar is not None:

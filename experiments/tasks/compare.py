@@ -13,6 +13,7 @@ from experiments.harness import lock_step, one_by_one, resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.data import dataset
+from experiments.harness.held_out import held_out
 from experiments.harness.policies import policy_directory
 from experiments.harness.replayed_arms import derived_ratios
 from experiments.harness.validate import check
@@ -44,7 +45,9 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     resume.remember(path, overrides)
     run_folder = RunFolder(path, config.resolved)
     policy = policy_directory(config, progress.note)
-    dataset(config, policy, progress.note)  # reports what is wrong with the data before the arms start
+    rows = dataset(config, policy, progress.note)  # reports what is wrong with the data before the arms start
+    if config.eval.every:
+        held_out(config, policy, rows, progress.note)
     progress.note(f"starting {len(arms)} arms ({', '.join(arms)}), {steps} steps each; logs and results in {folder}")
     if in_lock_step:
         lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder, start), progress)

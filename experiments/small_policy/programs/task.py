@@ -17,7 +17,9 @@ from typing import Literal
 
 from experiments.small_policy.arithmetic import DEFAULT_HABITS, LABELS, LARGEST_FACTOR, LARGEST_TERM, Habits
 
-Split = Literal["warm_start", "training"]
+Split = Literal["warm_start", "training", "evaluation"]
+# The slots, of 8 slots for hashes of questions, that belong to each split.
+_SLOTS: Mapping[Split, tuple[int, ...]] = {"warm_start": (2, 3, 5, 6, 7), "training": (0, 4), "evaluation": (1,)}
 _SIGNS = {"add": "+", "subtract": "-", "times": "*"}
 _ORDER = re.compile(r"[a-h]\) (add|subtract|times) (\d+)")
 _TESTED = (0, 1, 2, 5, 11)  # the values of x in the tests
@@ -64,7 +66,7 @@ def make_program_problems(
         orders = "\n".join(f"{label}) {verb} {operand}" for label, (verb, operand) in zip(LABELS, steps, strict=False))
         question = f"Start with x\n{orders}\nWhat is the program?"
         digest = hashlib.sha256(question.encode()).hexdigest()
-        if question not in problems and (int(digest[:8], 16) % 4 == 0) == (split == "training"):
+        if question not in problems and int(digest[:8], 16) % 8 in _SLOTS[split]:
             problems[question] = ProgramProblem(f"programs-{digest[8:20]}", question, leetcode_tests(_check(steps)))
     if len(problems) < count:
         raise ValueError(f"the mix {dict(mix)} offers too few distinct questions for {count} problems")

@@ -8,7 +8,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from published import ROWS, SOLUTIONS
 
-from experiments.harness.data import GENERATED
+from experiments.harness.data import MADE
 from experiments.problems.problem_set import problems_of
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
@@ -35,7 +35,7 @@ def reward() -> Iterator[CodeReward]:
 
 
 def test_every_set_is_tested() -> None:
-    assert {path.stem for path in (CONFIGS / "data").glob("*.yaml")} - set(GENERATED) == set(ROWS)
+    assert {path.stem for path in (CONFIGS / "data").glob("*.yaml")} - set(MADE) == set(ROWS)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -1,8 +1,9 @@
-"""Two complete training steps in the paper's settings for maths and code, with a tiny policy and small batches."""
+"""Two complete training steps with a tiny policy and small batches: the paper's settings, and problems of a library."""
 
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,18 @@ def test_two_steps(setting: str, name: str, tiny_policy: str, tmp_path: Path) ->
     rollouts = [row for step in (1, 2) for row in read.rollout(folder, step)]
     assert {row["problem_id"].split("-")[0] for row in rollouts} == {name}
     assert f"problems: {len(rows)}" in (folder / "config.yaml").read_text()
+
+
+@pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed: make reasoning-gym")
+def test_two_steps_on_problems_of_a_library(tiny_policy: str, tmp_path: Path) -> None:
+    data = ["data=reasoning_gym", "data.task=spell_backward", "reward=reasoning_gym", "data.problems=2"]
+    evaluated = ["eval.every=2", "eval.problems=2", "eval.samples=2"]
+    done = subprocess.run(
+        [sys.executable, "run.py", f"hydra.run.dir={tmp_path}", f"policy.path={tiny_policy}", *data, *evaluated, *SIZE],
+        cwd=CONFIGS.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "identical: yes" in done.stdout
+    rows = read.metrics(tmp_path / "arms" / "das")
+    assert [each["step"] for row in rows for each in row["eval"]] == [0, 2]
+    assert all(row["judge_failures"] == 0 for row in rows)

@@ -37,7 +37,9 @@ def test_same_arguments_same_problems() -> None:
     assert problems == make_program_problems(50, 3, MIX, "training")
     assert len({problem.question for problem in problems}) == 50
     warm = {problem.question for problem in make_program_problems(400, 3, MIX)}
+    held_out = {problem.question for problem in make_program_problems(100, 3, MIX, "evaluation")}
     assert not warm & {problem.question for problem in problems}
+    assert not held_out & (warm | {problem.question for problem in problems})
     with pytest.raises(ValueError, match="too few"):
         make_program_problems(500, 0, {2: 1.0})
 

@@ -1,0 +1,91 @@
+"""Accuracy on held-out problems during a training: the evaluations that rows of metrics.jsonl hold under `eval`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+
+Rows = Sequence[Mapping[str, Any]]
+PREFIX = "eval/"  # of the names in W&B
+EXACT = ("step", "pass_at_k", "completions_digest")  # what drafts must not change by one bit
+
+
+def evaluations(rows: Rows) -> list[Mapping[str, Any]]:
+    """The evaluations of a run, by step."""
+    return [evaluation for row in rows for evaluation in row.get("eval", [])]
+
+
+def curves(rows: Rows) -> dict[str, Any]:
+    """Lists over the evaluations: step, pass_at_1, and for each k pass_at_k with its interval."""
+    found = evaluations(rows)
+    ks = found[0]["pass_at_k"] if found else {}
+    return {
+        "step": [each["step"] for each in found],
+        "pass_at_1": [each["pass_at_1"] for each in found],
+        "pass_at_k": {k: [each["pass_at_k"][k] for each in found] for k in ks},
+        "interval": {k: [each["interval"][k] for each in found] for k in ks},
+        "eval_s": [each["eval_s"] for each in found],
+    }
+
+
+def exact(row: Mapping[str, Any]) -> list[list[Any]]:
+    """What drafts must not change in a row's evaluations: step, values and digest of each."""
+    return [[each[key] for key in EXACT] for each in row.get("eval", [])]
+
+
+def first_difference(rows: Rows, others: Rows) -> int | None:
+    """The step of the first evaluation in which two runs differ, or that only one of them has; None if none does."""
+    ours, theirs = ({found[0]: found for row in run for found in exact(row)} for run in (rows, others))
+    differing = [step for step in sorted({*ours, *theirs}) if ours.get(step) != theirs.get(step)]
+    return differing[0] if differing else None
+
+
+def points(rows: Rows, metric: str) -> list[tuple[int, float]]:
+    """(step, value) of each evaluation. metric: eval/pass_at_1, or eval/pass_at_k for the largest k."""
+    found = evaluations(rows)
+    if metric.removeprefix(PREFIX) == "pass_at_1":
+        return [(each["step"], each["pass_at_1"]) for each in found]
+    return [(each["step"], each["pass_at_k"][max(each["pass_at_k"], key=int)]) for each in found]
+
+
+def from_wandb(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of W&B's history in the form of metrics.jsonl: the evaluation before the first step has a row of its own."""
+    first: list[dict[str, Any]] = []
+    joined = []
+    for row in rows:
+        logged = {key.removeprefix(PREFIX): row.pop(key) for key in list(row) if key.startswith(PREFIX)}
+        found = []
+        if logged:
+            ks = sorted(int(key.removeprefix("pass_at_")) for key in logged if key.startswith("pass_at_"))
+            found = [{**logged, "pass_at_k": {str(k): logged[f"pass_at_{k}"] for k in ks}}]
+        if row["step"] == 0:
+            first = found
+            continue
+        if row["step"] == 1:
+            found = first + found
+        joined.append({**row, "eval": found} if found else row)
+    return joined
+
+
+def draw_accuracy(axes: Axes, rows: Rows, colour: str, name: str, order: int) -> None:
+    """Draw pass@1 of an arm with its interval, and pass@k of the largest k dotted. order: of the arm."""
+    found = curves(rows)
+    largest = max(found["pass_at_k"], key=int)
+    axes.plot(
+        found["step"],
+        found["pass_at_1"],
+        color=colour,
+        linewidth=max(1.0, 3.0 - 1.2 * order),
+        linestyle="-" if order == 0 else (0, (4, 2 + order)),
+        label=name,
+    )
+    low, high = zip(*found["interval"]["1"], strict=True)
+    axes.fill_between(found["step"], low, high, color=colour, alpha=0.1, linewidth=0)
+    if largest != "1":
+        axes.plot(found["step"], found["pass_at_k"][largest], color=colour, linewidth=1, linestyle=(0, (1, 2)))
+    axes.set(
+        xlabel="training step",
+        ylabel="share of problems",
+        ylim=(0, 1),
+        title="Held-out pass@1 (95 %)" + (f"; dotted: pass@{largest}" if largest != "1" else ""),
+    )

@@ -1,0 +1,125 @@
+"""Measure a policy on problems: sample responses, judge them, estimate pass@k.
+
+`Evaluation` says what is rolled out and what the responses are worth; task=evaluate uses it alone. `TrainingEvaluation`
+does so during a training, every few steps.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from das.engine.rollout import Rollout, RolloutRequest, evaluation_seed
+from das.training.digests import digest
+from experiments.harness.config import RunConfig
+from experiments.harness.held_out import held_out, held_out_data, judge_config, ks_of
+from experiments.harness.pass_at_k import interval, mean_pass_at_k
+from experiments.harness.reward import make_reward
+from experiments.harness.rollout_steps import Prompt, tokenized_rows
+from rewards.conversations import ConversationReward
+
+if TYPE_CHECKING:
+    from das.training.generation import SpeculativeGeneration
+
+SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")  # arguments of GRPOConfig that change what is sampled
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Responses to some problems, and what they are worth. All lists but `correct` have an entry for each response."""
+
+    correct: list[int]  # right responses of each problem
+    rewards: list[float]
+    lengths: list[int]
+    truncated: int  # responses that were cut off
+    counts: dict[str, int]  # what went wrong with the judge's workers
+
+
+class Evaluation:
+    """Problems, the responses to ask for, and the judge. The judge's workers start at the first use."""
+
+    def __init__(
+        self, config: RunConfig, policy: str, rows: Sequence[dict[str, Any]], judge: ConversationReward, samples: int
+    ):
+        """policy: its tokenizer is used. rows: as `held_out` returns them. samples: responses to each problem."""
+        from transformers import AutoTokenizer
+
+        self.samples = samples
+        self.problems: list[tuple[str, Prompt]] = tokenized_rows(config, policy, rows)
+        self._rows = list(rows)
+        self._judge = judge
+        self._config = config
+        self._tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
+
+    def request(self, step: int, problems: slice = slice(None)) -> RolloutRequest:
+        """Ask for the responses to these problems, all siblings side by side. step: part of their seeds."""
+        from vllm import SamplingParams  # after prepare_process: vLLM reads the environment
+
+        trainer = self._config.trainer
+        chosen = {key: trainer.arguments[key] for key in SAMPLING if trainer.arguments.get(key) is not None}
+        asked = [
+            (problem, prompt, sample) for problem, prompt in self.problems[problems] for sample in range(self.samples)
+        ]
+        return RolloutRequest(
+            [prompt for _, prompt, _ in asked],
+            SamplingParams(temperature=trainer.temperature, max_tokens=trainer.max_completion_length, **chosen),
+            [problem for problem, _, _ in asked],
+            [evaluation_seed(self._config.seed, step, problem, sample) for problem, _, sample in asked],
+            step,
+            next_history_tick=0,
+            evaluation=True,
+        )
+
+    def judged(self, rollout: Rollout, problems: slice = slice(None)) -> Judged:
+        """Judge the responses that `request` asked for."""
+        texts = self._tokenizer.batch_decode(rollout.responses, skip_special_tokens=True)
+        rows = [row for row in self._rows[problems] for _ in range(self.samples)]
+        columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
+        rewards = self._judge([[{"role": "assistant", "content": text}] for text in texts], **columns)
+        right = np.array([reward >= 1 for reward in rewards]).reshape(-1, self.samples)
+        return Judged(
+            correct=right.sum(axis=1).tolist(),
+            rewards=rewards,
+            lengths=[len(response) for response in rollout.responses],
+            truncated=rollout.finish_reasons.count("length"),
+            counts=self._judge.take_counts(),
+        )
+
+
+class TrainingEvaluation:
+    """The evaluations of one training: before the first step, after every few, and after the last."""
+
+    def __init__(self, config: RunConfig, policy: str, training: Any):
+        """training: the rows that are trained on. Raises UserError for problems that are trained on too."""
+        self._every, self._last = config.eval.every, config.trainer.max_steps
+        self._ks = ks_of(config.eval.k, config.eval.samples, "eval")
+        judge = make_reward(judge_config(config.reward, held_out_data(config)))
+        rows = held_out(config, policy, training).to_list()
+        self._evaluation = Evaluation(config, policy, rows, judge, config.eval.samples)
+
+    def __call__(self, generation: "SpeculativeGeneration", step: int) -> dict[str, Any] | None:
+        """What the policy achieves after `step` steps (names: docs/metrics.md); None where nothing is due."""
+        if step % self._every and step != self._last:
+            return None
+        began = time.perf_counter()
+        rollout = generation.evaluate(self._evaluation.request(step))
+        judged = self._evaluation.judged(rollout)
+        pass_at_k = {str(k): mean_pass_at_k(self._evaluation.samples, judged.correct, k) for k in self._ks}
+        return {
+            "step": step,
+            "pass_at_1": pass_at_k["1"],
+            "pass_at_k": pass_at_k,
+            "interval": {str(k): interval(self._evaluation.samples, judged.correct, k) for k in self._ks},
+            "correct": judged.correct,
+            "samples": self._evaluation.samples,
+            "length_mean": float(np.mean(judged.lengths)),
+            "truncated": judged.truncated / len(judged.lengths),
+            "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
+            "tokens": rollout.tokens,
+            "passes": rollout.report["passes"],
+            "drafted": rollout.report["drafted"],
+            "eval_s": time.perf_counter() - began,
+            **judged.counts,
+        }

@@ -1,0 +1,124 @@
+"""The problems that evaluations during training use (`eval.*`), and what judges the responses to them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from omegaconf import OmegaConf
+
+from experiments.harness.config import DataConfig, RewardConfig, RunConfig, data_config, reward_config
+from experiments.harness.data import LIBRARY, MADE, rows_of
+from experiments.harness.pass_at_k import powers_of_two
+from experiments.harness.reward import check_judge
+from experiments.problems import load, reasoning_gym
+from experiments.run.errors import CONFIGS, UserError
+from experiments.run.plain import plain
+
+
+def check(config: RunConfig) -> None:
+    """Refuse evaluations that cannot be. Raises UserError in one line."""
+    if not config.eval.every:
+        return
+    if config.engine.processes > 1:
+        raise UserError(
+            f"eval.every={config.eval.every}: several processes cannot evaluate yet; set eval.every=0, and measure "
+            "the final policy with task=evaluate"
+        )
+    ks_of(config.eval.k, config.eval.samples, "eval")
+    data = held_out_data(config)
+    with _eval_keys():
+        if data.name == LIBRARY:
+            reasoning_gym.check(data.settings)
+        elif data.name not in MADE:
+            load.check(data.settings)
+    check_judge(judge_config(config.reward, data))
+
+
+def ks_of(k: Sequence[int] | None, samples: int, group: str) -> list[int]:
+    """The k of pass@k, smallest first; 1 is among them. group: of the settings `k` and `samples`.
+
+    Raises UserError for a k above the number of samples.
+    """
+    if k is not None and max(k, default=1) > samples:
+        raise UserError(f"{group}.k={list(k)}: pass@{max(k)} needs {group}.samples={max(k)} or more, not {samples}")
+    return sorted({1, *(powers_of_two(samples) if k is None else k)})
+
+
+def held_out_data(config: RunConfig) -> DataConfig:
+    """The set to evaluate on. Raises UserError where there is none."""
+    wanted = config.eval
+    if wanted.data is not None:
+        settings = group_settings("data", wanted.data)
+        if wanted.path is not None and wanted.data in MADE:
+            raise UserError(f"eval.path={wanted.path}: problems of eval.data={wanted.data} are made, not read")
+        settings |= {"path": wanted.path} if wanted.path is not None else {}
+    else:
+        settings = {**config.data.settings}
+        if wanted.path is not None:
+            raise UserError(f"eval.path={wanted.path}: also say which set it holds, eval.data=NAME")
+        if config.data.name not in MADE:
+            if not settings["held_out"] or settings["part"] == "eval":
+                raise UserError(
+                    f"eval.every={wanted.every}: nothing to evaluate on; hold problems out (data.held_out=0.1 "
+                    "data.part=train), or choose another set (eval.data=NAME)"
+                )
+            settings["part"] = "eval"
+    data = data_config({**settings, "problems": wanted.problems})
+    if data.problems is None and data.name in MADE:
+        raise UserError("eval.problems=null: must be a whole number, because generated problems have no end")
+    return data
+
+
+def judge_config(reward: RewardConfig, data: DataConfig) -> RewardConfig:
+    """The reward that says whether a response is right: the set's own, whatever the training rewards."""
+    return reward if reward.name == data.judged_by else reward_config(group_settings("reward", data.judged_by))
+
+
+def group_settings(group: str, name: str) -> dict[str, Any]:
+    """The settings of configs/GROUP/NAME.yaml. Raises UserError if there is no such file."""
+    folder = CONFIGS / group
+    if not (folder / f"{name}.yaml").exists() or Path(name).name != name:
+        known = sorted(path.stem for path in folder.glob("*.yaml"))
+        raise UserError(f"eval.{group}={name}: choose {', '.join(known)}")
+    own: Any = OmegaConf.load(folder / f"{name}.yaml")
+    bases = own.pop("defaults", ["_self_"])  # not by Hydra, which the processes of arms have not started
+    merged: Any = OmegaConf.merge(*[own if base == "_self_" else group_settings(group, base) for base in bases])
+    return plain(merged)
+
+
+def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[str], None] | None = None) -> Dataset:
+    """The rows to evaluate on, of the same form as the rows of the training.
+
+    Raises UserError for problems that are trained on too. note: called with one line about what was left out.
+    """
+    data = held_out_data(config)
+    with _eval_keys():
+        rows, summary = rows_of(data, "evaluation", config, policy)
+    if note is not None and summary:
+        note(f"evaluation: {summary}")
+    trained_on = {key for row in training for key in _keys(row)}
+    shared = [row["problem_id"] for row in rows if not trained_on.isdisjoint(_keys(row))]
+    if shared:
+        raise UserError(
+            f"eval.data={data.name}: {len(shared)} of its {len(rows)} problems are trained on too, such as "
+            f"{shared[0]}; choose another set, or hold problems out (data.held_out=0.1 eval.data=null)"
+        )
+    return rows
+
+
+def _keys(row: dict[str, Any]) -> tuple[str, str]:
+    """What tells a problem from others: its id, and its question without regard to white space."""
+    return f"id {row['problem_id']}", " ".join(row["prompt"][-1]["content"].split())
+
+
+@contextmanager
+def _eval_keys() -> Iterator[None]:
+    """Let errors about the set name the keys by which `eval` chooses it."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(
+            str(error).replace("data.problems", "eval.problems").replace("data.path", "eval.path")
+        ) from error

@@ -1,0 +1,46 @@
+"""pass@k: the chance that at least one of k responses to a problem is right, and how sure that number is.
+
+The estimate is unbiased (Chen et al. 2021): of n responses with c right ones, 1 - C(n-c, k) / C(n, k) is the share of
+all sets of k responses that hold a right one.
+"""
+
+from collections.abc import Sequence
+from math import comb
+
+import numpy as np
+
+RESAMPLES = 10_000  # of the problems, for an interval
+LEVEL = 0.95
+
+
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """The estimate for one problem with `samples` responses, of which `correct` are right. k: 1 to `samples`."""
+    if not 1 <= k <= samples or not 0 <= correct <= samples:
+        raise ValueError(f"k={k}, {correct} correct of {samples} samples: need 1 <= k <= samples")
+    return 1 - comb(samples - correct, k) / comb(samples, k)
+
+
+def mean_pass_at_k(samples: int, correct: Sequence[int], k: int) -> float:
+    """The mean over problems. correct: right responses of each problem."""
+    return float(np.mean([pass_at_k(samples, right, k) for right in correct]))
+
+
+def interval(samples: int, correct: Sequence[int], k: int) -> tuple[float, float]:
+    """The bounds of a 95 % interval of the mean: percentiles of its value over problems drawn anew with replacement.
+
+    The draws have a fixed seed, so that the same counts give the same interval. Where all problems are solved, or none
+    is, the draws say nothing; then the open bound is the one that so many problems in a row allow (0.025 ** (1 / n)).
+    """
+    values = np.array([pass_at_k(samples, right, k) for right in correct])
+    outside = (1 - LEVEL) / 2
+    if values.min() == values.max() and values[0] in (0.0, 1.0):
+        chance = outside ** (1 / len(values))
+        return (0.0, 1 - chance) if values[0] == 0 else (chance, 1.0)
+    chosen = np.random.default_rng(0).multinomial(len(values), np.full(len(values), 1 / len(values)), RESAMPLES)
+    low, high = np.quantile(chosen @ values / len(values), [outside, 1 - outside])
+    return float(low), float(high)
+
+
+def powers_of_two(samples: int) -> list[int]:
+    """1, 2, 4 ... up to `samples`."""
+    return [1 << power for power in range(samples.bit_length())]

@@ -1,0 +1,112 @@
+"""task=evaluate: how many problems of a set does a policy solve? pass@k with intervals, result.json and a figure.
+
+The intervals are percentiles of the bootstrap over problems: the problems are drawn anew, with replacement, 10,000
+times. So they say how much another choice of problems would change the number.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from omegaconf import DictConfig
+
+from analysis.evaluate_figure import evaluate_figure
+from das.engine.build import build_engine
+from das.engine.rollout import Rollout, roll_out, rollout_row
+from experiments.harness.config import RunConfig, data_config, run_config
+from experiments.harness.data import MADE, rows_of
+from experiments.harness.engine import engine_settings, prepare_process
+from experiments.harness.evaluation import Evaluation, Judged
+from experiments.harness.held_out import judge_config, ks_of
+from experiments.harness.pass_at_k import interval, mean_pass_at_k
+from experiments.harness.policies import policy_directory
+from experiments.harness.reward import make_reward
+from experiments.harness.step_record import record_step
+from experiments.harness.validate import check
+from experiments.run.checks import at_least_one
+from experiments.run.output import quiet_into
+from experiments.run.progress import Progress
+from experiments.run.run_folder import RunFolder
+
+GENERATED_PROBLEMS = 128  # where nobody says how many
+FULL = 4  # rollouts ask for so many times the requests that decode at once, so that their tails weigh little
+
+
+def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+    """Sample, judge, print a line for each rollout and each k; write result.json and pass_at_k.png."""
+    config = _judged_by_its_own(run_config(composed))
+    samples = int(config.task["samples"])
+    at_least_one(composed.task, "samples")
+    ks = ks_of(config.task["k"], samples, "task")
+    check(config)
+    policy = policy_directory(config, print)
+    rows, summary = rows_of(config.data, "evaluation", config, policy)
+    run_folder = RunFolder(Path(folder), config.with_problems(len(rows)).resolved)
+    at_once = max(1, FULL * int(config.engine.settings["max_num_seqs"]) // samples)
+    parts = [slice(first, first + at_once) for first in range(0, len(rows), at_once)]
+    progress = Progress(len(parts))
+    progress.note(f"{summary or f'data {config.data.name}'}; {len(rows)} problems x {samples} responses of {policy}")
+    correct: list[int] = []
+    rollouts: list[Rollout] = []
+    lengths: list[int] = []
+    counts: dict[str, int] = {}
+    with quiet_into(Path(folder) / "log.txt") as progress.terminal:
+        for number, (rollout, judged) in enumerate(_roll_out(config, policy, rows.to_list(), parts), start=1):
+            correct += judged.correct
+            rollouts.append(rollout)
+            lengths += judged.lengths
+            counts = {key: counts.get(key, 0) + count for key, count in judged.counts.items()}
+            row = {"arm": config.arm.name, "step": number, "reward": float(np.mean(judged.rewards))}
+            row |= rollout_row(rollout)
+            record_step(run_folder, row, rollout, judged.rewards)
+            progress.step(row)
+    progress.terminal = sys.stdout
+    accuracy = {}
+    for k in ks:
+        low, high = interval(samples, correct, k)
+        accuracy[str(k)] = {"mean": mean_pass_at_k(samples, correct, k), "low": low, "high": high}
+        progress.note(
+            f"pass@{k:<5d} {accuracy[str(k)]['mean']:.4f}   95 % {low:.4f} to {high:.4f} (bootstrap over problems)"
+        )
+    tokens, passes = sum(rollout.tokens for rollout in rollouts), sum(r.report["passes"] for r in rollouts)
+    truncated = sum(rollout.finish_reasons.count("length") for rollout in rollouts)
+    result = {
+        "policy": policy,
+        "data": config.data.name,
+        "problems": len(rows),
+        "samples": samples,
+        "pass_at_k": accuracy,
+        "length_mean": float(np.mean(lengths)),
+        "truncated": truncated / len(lengths),
+        "rollout_s": sum(rollout.rollout_s for rollout in rollouts),
+        "tokens": tokens,
+        "tokens_per_pass": tokens / passes,
+        **counts,
+        "correct": dict(zip(rows["problem_id"], correct, strict=True)),
+    }
+    evaluate_figure(result, Path(folder) / "pass_at_k.png")
+    progress.note(f"figure: {folder}/pass_at_k.png")
+    progress.note(f"result: {run_folder.write_result(result)}")
+
+
+def _judged_by_its_own(config: RunConfig) -> RunConfig:
+    """The config with the number of problems that the task asks for, and the reward that judges the set."""
+    problems = config.task["problems"]
+    if problems is None:
+        problems = GENERATED_PROBLEMS if config.data.name in MADE else config.data.problems
+    data = data_config({**config.data.settings, "problems": problems})
+    return replace(config, data=data, reward=judge_config(config.reward, data))
+
+
+def _roll_out(
+    config: RunConfig, policy: str, rows: list[dict[str, object]], parts: list[slice]
+) -> Iterator[tuple[Rollout, Judged]]:
+    """Roll out and judge part after part. Seeds follow from problem and sample, so parts change no response."""
+    prepare_process(config)
+    evaluation = Evaluation(config, policy, rows, make_reward(config.reward), int(config.task["samples"]))
+    llm = build_engine(engine_settings(config, policy))
+    for part in parts:
+        _, rollout = roll_out(llm, evaluation.request(0, part))
+        yield rollout, evaluation.judged(rollout, part)

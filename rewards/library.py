@@ -1,0 +1,207 @@
+"""Reward by a library's own scorer: reasoning-gym judges the answers to the problems that it makes.
+
+A problem is named by task, options, seed and index; from these the library makes it again, here and in every worker.
+Some of its tasks depend on the order of Python's sets. So problems are made in processes whose hashes have a fixed
+seed, and a worker that makes another question than the one that was asked says so.
+
+The library is imported in workers only. Some of its scorers evaluate what the policy wrote as Python. So every answer
+is scored in a child of its own that has given up all rights before (rewards/isolation.py): it opens no file, no socket
+and no process. A child that hangs or fills the memory is killed, and its answer scores 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from importlib.metadata import version
+from typing import Any, NoReturn, TextIO
+
+from das.process import die_with_parent
+from rewards.isolation import Limits, confine
+from rewards.workers import FAILURES, Workers, command
+
+BLOCK = 100  # problems that the library makes with one seed; some of its tasks make all of them at once
+_PATIENCE = 10  # seconds by the clock that a worker may take for each second of its CPU time
+_CHECK_S = 0.05  # time between two checks of a child
+_LIMITS = {"memory_mb": 2048, "file_mb": 0}  # of a child, beside its CPU time
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_BRACES = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
+
+
+def library_command(*arguments: str) -> list[str]:
+    """Command line of a process that makes problems, if there are arguments (see `main`), or else of a worker."""
+    # One thread, because a child can neither start others nor do without those that stay behind in its parent.
+    return ["env", "PYTHONHASHSEED=0", "OPENBLAS_NUM_THREADS=1", "OMP_NUM_THREADS=1", *command("library", *arguments)]
+
+
+def final_answer(completion: str) -> str | None:
+    r"""The text of the last complete <answer>...</answer> or \boxed{...}, whichever ends later. None without either."""
+    ends = [(match.end(), match[1]) for match in _TAGGED.finditer(completion)]
+    opened: list[tuple[int, bool]] = []  # where the text of each open brace begins, and whether it is a box
+    for token in _BRACES.finditer(completion):
+        if token[0] == "}" and opened:
+            begin, is_box = opened.pop()
+            ends += [(token.end(), completion[begin : token.start()])] * is_box
+        elif token[0].endswith("{") and token[0] != "\\{":
+            opened.append((token.end(), token[0] != "{"))
+    return max(ends)[1].strip() if ends else None
+
+
+def digest(question: str) -> str:
+    """Short SHA-256 of a question."""
+    return hashlib.sha256(question.encode()).hexdigest()[:16]
+
+
+class LibraryReward:
+    """The library's score of each answer, 0 to 1, computed in worker processes. Without an answer it is 0."""
+
+    def __init__(self, parallel: int, timeout_s: float):
+        """timeout_s: CPU seconds to score one answer, and as many to make its problem. Raises WorkerError."""
+        line = library_command(str(timeout_s))
+        self._workers = Workers(line, parallel, 3 * _PATIENCE * timeout_s, timeout_s)
+
+    def __call__(self, completions: Sequence[str], entries: Sequence[str]) -> list[float]:
+        """entries: the problems, as `reference` names them. Raises ValueError for one that cannot be made again."""
+        answers = [final_answer(completion) for completion in completions]
+        asked = [index for index, answer in enumerate(answers) if answer is not None]
+        rewards = [0.0] * len(answers)
+        replies = self._workers.ask([(answers[index], entries[index]) for index in asked])
+        for index, reply in zip(asked, replies, strict=True):
+            if reply is not None and "error" in reply:
+                raise ValueError(reply["error"])
+            if reply is not None:
+                rewards[index] = reply["score"] or 0.0
+                self._workers.counts.add(FAILURES, int(reply["score"] is None))
+        return rewards
+
+    def take_counts(self) -> dict[str, int]:
+        """What went wrong since the last call: see rewards/workers.py."""
+        return self._workers.counts.take()
+
+    def close(self) -> None:
+        """Kill the workers."""
+        self._workers.close()
+
+
+# ---- in a process of its own ----
+
+
+@lru_cache(maxsize=64)
+def _block(task: str, options: str, seed: int) -> Any:
+    """BLOCK problems of a task."""
+    import reasoning_gym
+
+    return reasoning_gym.create_dataset(task, seed=seed, size=BLOCK, **json.loads(options))
+
+
+@lru_cache(maxsize=4096)
+def _problem(task: str, options: str, seed: int, index: int) -> tuple[Any, Mapping[str, Any]]:
+    """The library's dataset, and its problem number `index`, counted from the problems with the first seed."""
+    block, place = divmod(index, BLOCK)
+    dataset = _block(task, options, seed + BLOCK * block)
+    problem = dataset[place]
+    with suppress(Exception):  # some tasks have no answer of their own to score
+        dataset.score_answer(answer=problem["answer"], entry=problem)  # imports what a child could not
+    return dataset, problem
+
+
+def _reply(answer: str, entry: str, timeout_s: float) -> dict[str, Any]:
+    """The worker's reply: the score, None if its child was killed or died; or what is wrong with the problem."""
+    named = json.loads(entry)
+    dataset, problem = _problem(named["task"], named["options"], named["seed"], named["index"])
+    if digest(problem["question"]) != named["question"]:
+        return {"error": f"reasoning-gym made another problem than the one that was asked: {entry}"}
+    return {"score": confined(lambda: dataset.score_answer(answer=answer, entry=problem), timeout_s)}
+
+
+def confined(score: Callable[[], float], timeout_s: float) -> float | None:
+    """What `score` returns, from 0 to 1, computed in a child without rights; 0 if it raises. None if the child died.
+
+    timeout_s: CPU seconds. A child that sleeps is ended after 10 times as many seconds by the clock.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _child(score, writing, timeout_s)
+    os.close(writing)
+    end = time.monotonic() + _PATIENCE * timeout_s
+    while not select.select([reading], [], [], _CHECK_S)[0]:
+        if time.clock_gettime(~pid << 3 | 2) > timeout_s or time.monotonic() > end:  # the clock of its CPU time
+            os.kill(pid, signal.SIGKILL)
+    written = os.read(reading, 64)
+    os.close(reading)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    try:
+        return min(1.0, max(0.0, float(written)))
+    except ValueError:  # nothing, or what foreign code wrote
+        return None
+
+
+def _child(score: Callable[[], float], writing: int, timeout_s: float) -> NoReturn:
+    try:
+        os.dup2(writing, 3)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.closerange(4, 256)
+        confine(Limits(cpu_s=math.ceil(timeout_s), **_LIMITS), jailed=False, nobody=os.getuid() == 0)
+        os.dup2(0, 2)  # errors until here are our own and go to the log
+        os.dup2(0, 1)
+        try:
+            value = float(score())
+        except Exception:  # scorers parse whatever the policy wrote
+            value = 0.0
+        os.write(3, repr(value).encode())
+    finally:
+        os._exit(0)
+
+
+def _make(task: str, options: str, seed: int, count: int, lines: TextIO) -> None:
+    """Write {"index", "question"} of `count` problems, a line each; {"unknown": all tasks} or {"error"} instead."""
+    from reasoning_gym.factory import DATASETS
+
+    if task not in DATASETS:
+        print(json.dumps({"unknown": sorted(DATASETS), "version": version("reasoning-gym")}), file=lines)
+        return
+    for index in range(count):
+        try:
+            _, problem = _problem(task, options, seed, index)
+        except Exception as error:  # each task has its own ways to refuse options
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=lines)
+            return
+        print(json.dumps({"index": index, "question": problem["question"]}), file=lines)
+
+
+def main() -> None:
+    """Body of a worker (rewards/workers.py), whose argument is the CPU time of an answer.
+
+    With the arguments task, options, seed and count it makes problems instead.
+    """
+    die_with_parent()
+    questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what the library prints must not be read as an answer
+    if len(sys.argv) > 2:
+        task, options, seed, count = sys.argv[1:]
+        _make(task, options, int(seed), int(count), answers)
+        return
+    timeout_s = float(sys.argv[1])
+    import reasoning_gym  # noqa: F401  before the first question, because it takes seconds
+
+    if confined(lambda: 1.0, timeout_s) != 1.0:
+        why = "reward=reasoning_gym cannot confine its scorers here; it needs Linux on x86_64 (see the log above)"
+        print(json.dumps({"ready": False, "why": why}), file=answers)
+        return
+    print(json.dumps({"ready": True}), file=answers)
+    for line in questions:
+        answer, entry = json.loads(line)
+        print(json.dumps(_reply(answer, entry, timeout_s)), file=answers)

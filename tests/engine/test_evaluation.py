@@ -1,0 +1,77 @@
+"""An evaluation between two training rollouts drafts for itself, and the training's drafter does not learn of it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Engines, roll
+from vllm import SamplingParams
+
+from das.engine.rollout import evaluation_seed, request_seed
+
+PROMPTS = [[7, 8, 9, 10 + problem] for problem in range(3)]
+PROBLEMS = [str(i % 3) for i in range(12)]
+
+
+def rollout(llm: Any, tick: int, held_out: bool = False) -> Any:
+    """Tokens and report of a rollout; of other problems if held_out."""
+    prompts = [[*PROMPTS[int(problem)], *([5] if held_out else [])] for problem in PROBLEMS]
+    problems = [f"held out {problem}" if held_out else problem for problem in PROBLEMS]
+    params = [SamplingParams(temperature=1.0, max_tokens=40, seed=100 * tick + i) for i in range(len(prompts))]
+    tokens, _, report = roll(llm, prompts, params, problems, tick)
+    return tokens, report
+
+
+def saved(llm: Any, folder: Path) -> dict[str, Any]:
+    """What a checkpoint holds of the drafter and of what it learned."""
+    folder.mkdir(parents=True)
+    llm.collective_rpc("das_save_state", args=(str(folder),))
+    return {f"{path.name} {name}": array for path in folder.iterdir() for name, array in np.load(path).items()}
+
+
+@pytest.fixture(scope="module")
+def trained(engines: Engines, repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Three training rollouts without and with evaluations: (rollouts, state, history) of both."""
+    runs = []
+    for evaluated in (False, True):
+        llm = engines.build(repetitive_policy, method="das")
+        rollouts = []
+        for tick in (1, 2, 3):
+            if evaluated:
+                llm.collective_rpc("das_begin_evaluation")
+                tokens, report = rollout(llm, 0, held_out=True)
+                llm.collective_rpc("das_end_evaluation")
+                assert sum(map(len, tokens)) > report["passes"] > 0  # siblings were drafted from
+                assert report["history_tokens"] == sum(map(len, tokens))  # of this evaluation alone
+            rollouts.append(rollout(llm, tick))
+        runs.append((rollouts, saved(llm, tmp_path_factory.mktemp("state") / "saved")))
+    return runs
+
+
+def test_the_training_rolls_out_and_drafts_as_without_evaluations(trained: list[Any]) -> None:
+    for (tokens, report), (other_tokens, other_report) in zip(trained[0][0], trained[1][0], strict=True):
+        assert tokens == other_tokens
+        for name in ("passes", "drafted", "history_tokens", "calibration_error", "decode_steps", "alarms"):
+            assert report[name] == other_report[name], name
+        lengths, other_lengths = (list(each["predicted_length"].values()) for each in (report, other_report))
+        assert lengths == other_lengths
+
+
+def test_checkpoints_hold_nothing_of_evaluations(trained: list[Any]) -> None:
+    without, with_evaluations = trained[0][1], trained[1][1]
+    assert without.keys() == with_evaluations.keys()
+    assert len(without) > 5
+    for name, array in without.items():
+        assert np.array_equal(array, with_evaluations[name]), name
+
+
+def test_seeds_of_evaluations_belong_to_problem_and_sample() -> None:
+    seeds = {
+        evaluation_seed(run, step, problem, sample)
+        for run in (0, 100) for step in (0, 1, 2) for problem in ("a", "b") for sample in (0, 1, 2)
+    }  # fmt: skip
+    assert len(seeds) == 36
+    others = {request_seed(0, step, index, flag) for step in (0, 1) for index in range(8) for flag in (False, True)}
+    assert not seeds & others
+    assert all(0 <= seed < 2**62 for seed in seeds)

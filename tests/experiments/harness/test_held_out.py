@@ -1,0 +1,118 @@
+"""Which problems a training is evaluated on: never those that it trains on, and every mistake is one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from experiments.harness.config import RunConfig, run_config
+from experiments.harness.data import dataset
+from experiments.harness.held_out import check, group_settings, held_out, held_out_data, judge_config, ks_of
+from experiments.run.errors import CONFIGS, UserError
+from experiments.run.plain import plain
+
+
+def composed(*overrides: str) -> RunConfig:
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        return run_config(compose("config", overrides=["eval.every=2", *overrides]))
+
+
+def set_file(folder: Path, name: str, questions: list[str]) -> str:
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(json.dumps({"problem": question, "answer": "1"}) + "\n" for question in questions))
+    return str(path)
+
+
+@pytest.mark.parametrize("group", ["data", "reward"])
+def test_settings_are_those_that_hydra_composes(group: str) -> None:
+    for path in (CONFIGS / group).glob("*.yaml"):
+        with initialize_config_dir(str(CONFIGS), version_base=None):
+            by_hydra = plain(compose("config", overrides=[f"{group}={path.stem}"])[group])
+        assert group_settings(group, path.stem) == by_hydra
+
+
+@pytest.mark.parametrize("data", ["arithmetic", "programs"])
+def test_generated_problems_hold_out_a_split(data: str, tiny_policy: str) -> None:
+    reward = "code" if data == "programs" else "maths"
+    config = composed(f"data={data}", f"reward={reward}", "data.problems=60", "eval.problems=40")
+    training = dataset(config, tiny_policy)
+    rows = held_out(config, tiny_policy, training)
+    assert len(rows) == 40
+    assert not set(rows["problem_id"]) & set(training["problem_id"])
+    assert rows.column_names == training.column_names
+
+
+def test_published_sets_are_evaluated_on_their_held_out_part(tiny_policy: str, tmp_path: Path) -> None:
+    path = set_file(tmp_path, "set", [f"What is {n} less {n - 1}?" for n in range(100)])
+    overrides = ("data=problem_set", f"data.path={path}", "data.held_out=0.3", "eval.problems=null")
+    config = composed(*overrides)
+    check(config)
+    training = dataset(config, tiny_policy)
+    rows = held_out(config, tiny_policy, training)
+    assert len(rows) + len(training) == 100
+    assert 15 < len(rows) < 45
+
+
+@pytest.mark.parametrize("question", ["What is one?", "What  is\none?"])
+def test_a_set_that_overlaps_the_training_is_refused(question: str, tiny_policy: str, tmp_path: Path) -> None:
+    trained_on = set_file(tmp_path, "trained_on", ["What is one?", "Is it one?"])
+    other = set_file(tmp_path, "other", [question, "Which one?"])
+    overrides = ("data=problem_set", f"data.path={trained_on}", "eval.data=problem_set", "eval.problems=null")
+    config = composed(*overrides, f"eval.path={other}")
+    with pytest.raises(UserError, match=r"eval.data=problem_set: 1 of its 2 problems are trained on too") as refused:
+        held_out(config, tiny_policy, dataset(config, tiny_policy))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["data=gsm8k"], "nothing to evaluate on"),
+        (["data=gsm8k", "data.held_out=0.1", "data.part=eval"], "nothing to evaluate on"),
+        (["eval.data=arithmetik"], "eval.data=arithmetik: choose aime24, arithmetic"),
+        (["eval.data=../config"], "choose aime24"),
+        (["eval.data=math500", "eval.path=absent.jsonl"], "^eval.path=absent.jsonl does not exist"),
+        (["eval.path=absent.jsonl"], "eval.data=NAME"),
+        (["eval.data=arithmetic", "eval.path=absent.jsonl"], "are made, not read"),
+        (["eval.problems=null"], "eval.problems=null: must be a whole number"),
+        (["eval.samples=4", "eval.k=[1,8]"], "pass@8 needs eval.samples=8 or more, not 4"),
+        (["engine.processes=2"], "several processes cannot evaluate yet"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(overrides: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words) as refused:
+        check(composed(*overrides))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("override", ["eval.problems=0", "eval.samples=0", "eval.k=[0]", "eval.every=-1"])
+def test_impossible_numbers_are_refused(override: str) -> None:
+    with pytest.raises(UserError, match="must be a number from"):
+        composed(override)
+
+
+def test_too_few_problems_are_one_line(tiny_policy: str, tmp_path: Path) -> None:
+    path = set_file(tmp_path, "set", ["What is one?"])
+    config = composed("eval.data=problem_set", f"eval.path={path}", "eval.problems=2")
+    with pytest.raises(UserError, match=r"too few for eval.problems=2"):
+        held_out(config, tiny_policy, dataset(config, tiny_policy))
+
+
+def test_nothing_is_checked_where_nothing_is_evaluated() -> None:
+    check(composed("eval.every=0", "data=gsm8k", "eval.k=[1,8]"))
+
+
+def test_the_set_is_judged_by_its_own_reward() -> None:
+    config = composed("reward=brevity", "eval.data=humaneval")
+    judge: Any = judge_config(config.reward, held_out_data(config))
+    assert (judge.name, judge.limits["cpu_s"]) == ("code", 4)
+    config = composed("reward=maths", "reward.parallel=7")
+    assert judge_config(config.reward, held_out_data(config)) is config.reward
+
+
+def test_ks() -> None:
+    assert ks_of(None, 6, "eval") == [1, 2, 4]
+    assert ks_of([4, 2], 6, "eval") == [1, 2, 4]
+    assert ks_of([], 6, "eval") == [1]

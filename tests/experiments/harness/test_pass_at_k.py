@@ -1,0 +1,64 @@
+"""pass@k equals the share of all subsets that hold a right response; its interval covers what it should."""
+
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.harness.pass_at_k import interval, mean_pass_at_k, pass_at_k, powers_of_two
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
+def test_the_estimate_is_the_share_of_subsets_with_a_right_response(right: list[bool], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(right)))
+    subsets = list(combinations(right, k))
+    share = sum(any(subset) for subset in subsets) / len(subsets)
+    assert pass_at_k(len(right), sum(right), k) == pytest.approx(share, abs=1e-12)
+
+
+@given(st.integers(1, 200), st.data())
+def test_it_grows_with_k_and_with_right_responses(samples: int, data: st.DataObject) -> None:
+    correct = data.draw(st.integers(0, samples))
+    values = [pass_at_k(samples, correct, k) for k in range(1, samples + 1)]
+    assert values[0] == pytest.approx(correct / samples)
+    assert all(0 <= low <= high <= 1 for low, high in pairwise(values))
+    assert values[-1] == float(correct > 0)
+
+
+@pytest.mark.parametrize(("samples", "correct", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1)])
+def test_impossible_counts_are_refused(samples: int, correct: int, k: int) -> None:
+    with pytest.raises(ValueError, match="need 1 <= k <= samples"):
+        pass_at_k(samples, correct, k)
+
+
+def test_the_interval_covers_the_true_value_about_as_often_as_it_says() -> None:
+    """Problems of two kinds, solved with chance 0.1 and 0.8: pass@1 is 0.45 over all such problems."""
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(200):
+        chances = rng.choice([0.1, 0.8], 40)
+        low, high = interval(4, rng.binomial(4, chances).tolist(), 1)
+        covered += low <= 0.45 <= high
+    assert 178 <= covered <= 198  # 95 % of 200 is 190, give or take four standard deviations
+
+
+def test_the_interval_is_the_same_every_time_and_holds_the_mean() -> None:
+    correct = [0, 1, 4, 2, 0, 3]
+    low, high = interval(4, correct, 2)
+    assert (low, high) == interval(4, correct, 2)
+    assert low < mean_pass_at_k(4, correct, 2) < high
+    assert interval(4, [3], 1) == (0.75, 0.75)
+
+
+def test_problems_that_are_all_alike_still_leave_doubt() -> None:
+    """With a chance above the upper bound, 20 problems in a row would fail less often than once in 40 times."""
+    low, high = interval(4, [0] * 20, 1)
+    assert low == 0
+    assert (1 - high) ** 20 == pytest.approx(0.025)
+    assert interval(4, [4] * 20, 2) == (1 - high, 1.0)
+
+
+def test_default_ks() -> None:
+    assert [powers_of_two(samples) for samples in (1, 2, 5, 8)] == [[1], [1, 2], [1, 2, 4], [1, 2, 4, 8]]
