@@ -155,6 +155,15 @@ class SpeculativeGeneration(VLLMGeneration):
         """Write the drafter's history, for `drafter.warm`."""
         self.llm.collective_rpc("das_save_history", args=(str(path),))
 
+    @contextmanager
+    def _evaluation_drafter(self) -> Iterator[None]:
+        """Within this the engine drafts with a drafter that knows nothing yet and is dropped at the end."""
+        self.llm.collective_rpc("das_begin_evaluation")
+        try:
+            yield
+        finally:
+            self.llm.collective_rpc("das_end_evaluation")
+
     def evaluate(self, request: RolloutRequest) -> Rollout:
         """Roll out `request` with the trainer's weights as they are now. The training will not notice.
 
@@ -164,13 +173,11 @@ class SpeculativeGeneration(VLLMGeneration):
         """
         kept = {name: getattr(self, name) for name in ("weight_sample", "sync_s", "check_s", "sync_error")}
         self.weight_sample = self.evaluation_sample
-        self.llm.collective_rpc("das_begin_evaluation")
         try:
-            with random_states_kept():
+            with random_states_kept(), self._evaluation_drafter():
                 self.sync_weights()
                 _, rollout = self._roll_out(request)
         finally:
-            self.llm.collective_rpc("das_end_evaluation")
             for name, value in kept.items():
                 setattr(self, name, value)
         return rollout

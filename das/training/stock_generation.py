@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,10 @@ class StockGeneration(SpeculativeGeneration):
 
     def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         return roll_out_stock(self.llm, request, self._engine_generate)
+
+    @contextmanager
+    def _evaluation_drafter(self) -> Iterator[None]:
+        yield  # it has no drafter
 
     def save_history(self, path: Path) -> None:
         pass

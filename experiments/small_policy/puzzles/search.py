@@ -34,7 +34,7 @@ def work(values: list[int], writer: Writer) -> None:
     """Try random choices until one adds up to 24, or give up with a guess."""
     picked, *numbers = values
     for _ in range(MAX_ATTEMPTS):
-        choice = writer.rng.sample(numbers, picked)
+        choice = tuple(writer.rng.sample(numbers, picked))
         if writer.happens(writer.manner.lucky):
             choice = next(c for c in itertools.permutations(numbers, picked) if sum(c) == TARGET)
         total = _add(choice, writer)
@@ -43,13 +43,13 @@ def work(values: list[int], writer: Writer) -> None:
             break
         if writer.happens(writer.manner.give_up):
             writer.guess()
-            choice = writer.rng.sample(numbers, picked)
+            choice = tuple(writer.rng.sample(numbers, picked))
             break
         writer.detour()
     writer.box(", ".join(map(str, choice)))
 
 
-def _add(choice: list[int], writer: Writer) -> int:
+def _add(choice: tuple[int, ...], writer: Writer) -> int:
     """Write the sum of a choice, number after number, and return it."""
     listed = " and ".join(map(str, choice))
     writer.say(
