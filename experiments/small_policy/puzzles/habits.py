@@ -1,7 +1,7 @@
 """How solutions are written: the manner, its slips, its patience and its wording.
 
 A solution is in one of two manners, which its opening line names and the wording of its lines repeats. The careful
-manner slips rarely, checks its results and searches on until it finds the answer. The quick manner slips often and soon
+manner slips rarely, checks what it finds and searches on until it finds the answer. The quick manner slips often and soon
 gives up with a guess. Reinforcement learning can therefore raise the reward by working longer, not by being short.
 """
 
@@ -16,15 +16,14 @@ from dataclasses import dataclass
 class Manner:
     """Probabilities of the decisions in writing a solution.
 
-    slip: a written result is off by one. give_up: after a failed attempt a search ends with a guess. check: a finished
-    result is worked out again. notice: a check notices a slip. detour: a remark follows an attempt.
+    slip: a written result is off by one. give_up: after a failed attempt a search ends with a guess. check: an attempt
+    that seems right is worked out again, without slips. detour: a remark follows an attempt.
     lucky: an attempt is the right one, whatever else it would have been.
     """
 
     slip: float
     give_up: float
     check: float
-    notice: float
     detour: float
     lucky: float = 0.0
 
@@ -33,10 +32,10 @@ class Manner:
 class Habits:
     """Both manners, and the share of solutions in the careful one."""
 
-    careful_share: float = 0.35
-    careful: Manner = Manner(slip=0.01, give_up=0.01, check=0.5, notice=0.9, detour=0.15)
-    quick: Manner = Manner(slip=0.08, give_up=0.08, check=0.15, notice=0.3, detour=0.08)
-    plain: Manner = Manner(slip=0.0, give_up=0.0, check=0.2, notice=1.0, detour=0.1, lucky=0.35)
+    careful_share: float = 0.3
+    careful: Manner = Manner(slip=0.01, give_up=0.01, check=0.5, detour=0.15)
+    quick: Manner = Manner(slip=0.08, give_up=0.1, check=0.05, detour=0.08)
+    plain: Manner = Manner(slip=0.0, give_up=0.0, check=0.2, detour=0.1, lucky=0.35)
 
 
 DEFAULT_HABITS = Habits()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from experiments.small_policy.puzzles import search, total, walk
+from experiments.small_policy.puzzles import search, walk
 from experiments.small_policy.puzzles.habits import DEFAULT_HABITS, Habits, Writer
 
 Split = Literal["warm_start", "training", "evaluation"]
@@ -20,21 +20,19 @@ Drawn = tuple[str, str, list[int]]  # question, answer, and the numbers that `wo
 _SLOTS: Mapping[Split, range] = {"warm_start": range(0, 5), "training": range(5, 7), "evaluation": range(7, 8)}
 # Kind -> difficulties, from easy to hard: how many numbers are listed, digits, moves.
 DIFFICULTIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {"pair": (5, 6, 7, 8), "triple": (4, 5, 6), "total": (5, 7, 9, 11), "walk": tuple(range(3, 13))}
+    {"pair": (5, 6, 7, 8), "triple": (4, 5, 6), "walk": tuple(range(3, 13))}
 )
 # Kind -> relative frequency.
-DEFAULT_KINDS: Mapping[str, float] = MappingProxyType({"pair": 3, "triple": 3, "total": 1, "walk": 1})
+DEFAULT_KINDS: Mapping[str, float] = MappingProxyType({"pair": 3, "triple": 3, "walk": 2})
 MOST_IN_VAIN = 500  # draws in a row that give no new puzzle; then there are none
 _DRAW: Mapping[str, Callable[[int, random.Random], Drawn]] = {
     "pair": lambda listed, rng: search.draw(2, listed, rng),
     "triple": lambda listed, rng: search.draw(3, listed, rng),
-    "total": total.draw,
     "walk": walk.draw,
 }
 _WORK: Mapping[str, Callable[[list[int], Writer], None]] = {
     "pair": search.work,
     "triple": search.work,
-    "total": total.work,
     "walk": walk.work,
 }
 

@@ -39,7 +39,7 @@ def work(values: list[int], writer: Writer) -> None:
             choice = next(c for c in itertools.permutations(numbers, picked) if sum(c) == TARGET)
         total = _add(choice, writer)
         writer.judge(total == TARGET)
-        if total == TARGET:
+        if total == TARGET and _holds(choice, writer):
             break
         if writer.happens(writer.manner.give_up):
             writer.guess()
@@ -47,6 +47,17 @@ def work(values: list[int], writer: Writer) -> None:
             break
         writer.detour()
     writer.box(", ".join(map(str, choice)))
+
+
+def _holds(choice: tuple[int, ...], writer: Writer) -> bool:
+    """Perhaps check that a choice adds up to 24. False if the check shows that it does not."""
+    if not writer.happens(writer.manner.check):
+        return True
+    writer.say(("Let me check: ", "Once more: "), ("Check: ",))
+    parts = [f"{sum(choice[:index])}+{choice[index]}={sum(choice[: index + 1])}" for index in range(1, len(choice))]
+    writer.text += ", ".join(parts)
+    writer.judge(sum(choice) == TARGET)
+    return sum(choice) == TARGET
 
 
 def _add(choice: tuple[int, ...], writer: Writer) -> int:

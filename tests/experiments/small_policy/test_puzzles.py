@@ -17,7 +17,7 @@ from experiments.small_policy.puzzles.problems import DEFAULT_KINDS, DIFFICULTIE
 from rewards.maths import accuracy_reward
 
 EQUATION = re.compile(r"(\d+)\+(\d+)=(\d+)")
-SLIPPING = Manner(slip=0.5, give_up=0.0, check=0.0, notice=0.0, detour=0.0)
+SLIPPING = Manner(slip=0.5, give_up=0.0, check=0.0, detour=0.0)
 
 
 def test_same_arguments_same_puzzles() -> None:
@@ -35,9 +35,9 @@ def test_splits_share_no_question() -> None:
 
 
 def test_kinds_and_difficulties_are_dealt_in_turn() -> None:
-    puzzles = make_puzzles(16, 0, {"pair": 3, "triple": 3, "total": 1, "walk": 1}, split="training")
+    puzzles = make_puzzles(16, 0, {"pair": 3, "triple": 3, "walk": 2}, split="training")
     counts = {kind: sum(puzzle.kind == kind for puzzle in puzzles) for kind in DIFFICULTIES}
-    assert counts == {"pair": 6, "triple": 6, "total": 2, "walk": 2}
+    assert counts == {"pair": 6, "triple": 6, "walk": 4}
     listed = [len(puzzle.values) - 1 for puzzle in puzzles if puzzle.kind == "pair"]
     assert sorted(set(listed)) == list(DIFFICULTIES["pair"])
 
@@ -66,7 +66,7 @@ def test_plain_solutions_are_right(seed: int, kind: str) -> None:
 
 
 def test_slips_make_wrong_answers_and_checks_notice_them() -> None:
-    puzzles = make_puzzles(40, 1, {"total": 1})
+    puzzles = make_puzzles(60, 1, {"pair": 1})
     answers = [puzzle.answer for puzzle in puzzles]
 
     def right(manner: Manner) -> float:
@@ -75,7 +75,7 @@ def test_slips_make_wrong_answers_and_checks_notice_them() -> None:
         return sum(accuracy_reward(texts, answers)) / len(puzzles)
 
     assert right(SLIPPING) < 0.6
-    assert right(replace(SLIPPING, check=1.0, notice=1.0)) == 1.0
+    assert right(replace(SLIPPING, check=1.0)) > 0.95  # all but those that find nothing in MAX_ATTEMPTS
 
 
 def test_the_careful_manner_is_right_more_often_and_longer() -> None:
