@@ -1,7 +1,7 @@
 """How solutions are written: the manner, its slips, its patience and its wording.
 
 A solution is in one of two manners, which its opening line names and the wording of its lines repeats. The careful
-manner slips rarely, checks what it finds and searches on until it finds the answer. The quick manner slips often and soon
+manner slips rarely, checks what it finds and searches on until it is right. The quick manner slips often and soon
 gives up with a guess. Reinforcement learning can therefore raise the reward by working longer, not by being short.
 """
 

@@ -17,7 +17,7 @@ from experiments.small_policy.puzzles.problems import DEFAULT_KINDS, DIFFICULTIE
 from rewards.maths import accuracy_reward
 
 EQUATION = re.compile(r"(\d+)\+(\d+)=(\d+)")
-SLIPPING = Manner(slip=0.5, give_up=0.0, check=0.0, detour=0.0)
+SLIPPING = Manner(slip=0.6, give_up=0.0, check=0.0, detour=0.0, lucky=0.2)
 
 
 def test_same_arguments_same_puzzles() -> None:
@@ -74,8 +74,8 @@ def test_slips_make_wrong_answers_and_checks_notice_them() -> None:
         texts = [worked_solution(puzzle, random.Random(index), habits) for index, puzzle in enumerate(puzzles)]
         return sum(accuracy_reward(texts, answers)) / len(puzzles)
 
-    assert right(SLIPPING) < 0.6
-    assert right(replace(SLIPPING, check=1.0)) > 0.95  # all but those that find nothing in MAX_ATTEMPTS
+    assert right(SLIPPING) < 0.8
+    assert right(replace(SLIPPING, check=1.0)) == 1.0
 
 
 def test_the_careful_manner_is_right_more_often_and_longer() -> None:
