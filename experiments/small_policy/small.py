@@ -1,4 +1,4 @@
-"""Build the small policy: a Qwen3 of 3.2 M parameters, trained on worked arithmetic for about a minute."""
+"""Build the small policy: a Qwen3 of 1.9 M parameters, trained on worked puzzles for a few minutes."""
 
 from __future__ import annotations
 

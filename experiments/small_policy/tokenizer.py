@@ -1,4 +1,4 @@
-"""The tokenizer of the small policy: byte-level BPE trained on the task's texts. Every digit is a token."""
+"""The tokenizer of the small policy: byte-level BPE trained on the task's texts. Short numbers are one token."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 
-# A piece is a word with its leading space, a single digit, or a run of other characters. Merges cannot cross the
-# borders of pieces, so every number is spelled digit by digit and its tokens do not depend on the text around it.
+# A piece is a word with its leading space, a number of at most so many digits, or a run of other characters. Merges
+# cannot cross the borders of pieces, so the tokens of a number do not depend on the text around it.
 _PIECES = r"\d{1,%d}| ?\p{L}+|[^\d\p{L}]+?(?=$|\d| ?\p{L})"
 
 CHAT_TEMPLATE = (
@@ -27,7 +27,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 384, digits: int = 1
     """Learn merges from ``texts`` and return a tokenizer with a chat template. Decoding inverts encoding for any text.
 
     The vocabulary contains all 256 byte symbols, so no text is unknown. It stays smaller than ``vocab_size`` if the
-    texts offer fewer merges. digits: of the longest numbers that may be one token.
+    texts offer fewer merges. digits: the most that a number of one token
+    has; with 1 every digit is a token.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(

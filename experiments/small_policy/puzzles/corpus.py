@@ -6,6 +6,7 @@ are rare in real searches, are frequent enough to be recognized later. ``habits`
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from experiments.small_policy.tokenizer import train_tokenizer
 
 LONGEST = 1024  # tokens of question and solution; longer ones are left out
 _DRILL_LINES = 9
+_PUZZLES = 3000
 _TOKENIZER_TEXTS = 1000
 
 
@@ -69,10 +71,13 @@ class PuzzleCorpus:
                 yield collate(batch, tokenizer.pad_token_id)
 
     def _solutions(self, count: int, seed: int, plain: bool) -> list[tuple[str, str]]:
-        """``count`` (question, solution) pairs of distinct puzzles."""
+        """``count`` (question, solution) pairs. There are fewer puzzles than that, so most have several solutions."""
         rng = random.Random(f"solutions/{seed}")
-        puzzles = make_puzzles(count, seed, self.kinds)
-        return [(puzzle.question, worked_solution(puzzle, rng, self.habits, plain)) for puzzle in puzzles]
+        puzzles = itertools.cycle(make_puzzles(min(count, _PUZZLES), seed, self.kinds))
+        return [
+            (puzzle.question, worked_solution(puzzle, rng, self.habits, plain))
+            for puzzle in itertools.islice(puzzles, count)
+        ]
 
 
 def _drills(count: int, seed: int, tokenizer: PreTrainedTokenizerFast) -> list[Example]:

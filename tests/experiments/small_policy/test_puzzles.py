@@ -74,7 +74,7 @@ def test_slips_make_wrong_answers_and_checks_notice_them() -> None:
         texts = [worked_solution(puzzle, random.Random(index), habits) for index, puzzle in enumerate(puzzles)]
         return sum(accuracy_reward(texts, answers)) / len(puzzles)
 
-    assert right(SLIPPING) < 0.8
+    assert right(SLIPPING) < 0.9
     assert right(replace(SLIPPING, check=1.0)) == 1.0
 
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from experiments.small_policy.arithmetic import make_training_problems
 from experiments.small_policy.corpus import CorpusConfig
 from experiments.small_policy.measure import measure_policy
+from experiments.small_policy.puzzles.corpus import PuzzleCorpus
+from experiments.small_policy.puzzles.problems import DEFAULT_KINDS, make_puzzles
 from experiments.small_policy.small import SmallPolicyConfig, build_small_policy, policy_key
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,7 @@ TINY = SmallPolicyConfig(
     kv_heads=1,
     head_dim=16,
     intermediate_size=64,
-    corpus=CorpusConfig(drill_steps=2, plain_steps=2, habits_steps=2),
+    corpus=PuzzleCorpus(drill_steps=2, plain_steps=2, habits_steps=2),
 )
 
 
@@ -60,6 +61,17 @@ def test_every_setting_is_part_of_the_key() -> None:
     assert len({policy_key(config) for config in [TINY, *others]}) == 3
 
 
+def test_the_policy_of_arithmetic_builds_too(tmp_path: Path) -> None:
+    chains = replace(TINY, corpus=CorpusConfig(drill_steps=2, plain_steps=2, habits_steps=2))
+    built = build_small_policy(chains, tmp_path, silent)
+    assert AutoTokenizer.from_pretrained(built).tokenize("12+3") == ["1", "2", "+", "3"]
+
+
+def test_a_number_up_to_99_is_one_token(policy: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    assert tokenizer.tokenize("12+3=15, 99;100") == ["12", "+", "3", "=", "15", ",Ġ", "99", ";", "10", "0"]
+
+
 def test_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
     def interrupt(message: str) -> None:
         raise KeyboardInterrupt
@@ -81,7 +93,7 @@ def test_saved_policy_is_complete(policy: Path) -> None:
 
 
 def test_measuring_is_reproducible(policy: Path) -> None:
-    problems = make_training_problems(3, seed=0)
+    problems = make_puzzles(3, 0, DEFAULT_KINDS, split="training")
     rows = [{"prompt": [{"role": "user", "content": p.question}], "answer": p.answer} for p in problems]
     first = measure_policy(policy, rows, samples=2, max_tokens=12, seed=5)
     assert first == measure_policy(policy, rows, samples=2, max_tokens=12, seed=5)
