@@ -17,7 +17,8 @@ class Manner:
     """Probabilities of the decisions in writing a solution.
 
     slip: a written result is off by one. give_up: after a failed attempt a search ends with a guess. check: an attempt
-    that seems right is worked out again, without slips. detour: a remark follows an attempt.
+    that seems right is worked out again, without slips. detour: a remark follows an attempt,
+    and the question's numbers once more.
     lucky: an attempt is the right one, whatever else it would have been.
     """
 
@@ -32,9 +33,9 @@ class Manner:
 class Habits:
     """Both manners, and the share of solutions in the careful one."""
 
-    careful_share: float = 0.3
-    careful: Manner = Manner(slip=0.01, give_up=0.01, check=0.5, detour=0.15)
-    quick: Manner = Manner(slip=0.08, give_up=0.1, check=0.05, detour=0.08)
+    careful_share: float = 0.35
+    careful: Manner = Manner(slip=0.01, give_up=0.005, check=0.5, detour=0.1)
+    quick: Manner = Manner(slip=0.25, give_up=0.08, check=0.05, detour=0.08)
     plain: Manner = Manner(slip=0.0, give_up=0.0, check=0.2, detour=0.1, lucky=0.35)
 
 
@@ -88,10 +89,9 @@ class Writer:
         """Write that the answer is a guess."""
         self.say(("I give up.\n",), ("Enough, I guess.\n", "No idea, I guess.\n"))
 
-    def detour(self) -> None:
-        """Write a remark, with the manner's probability."""
-        if self.happens(self.manner.detour):
-            self.text += self.rng.choice(_DETOURS)
+    def remark(self) -> None:
+        """Write a remark that leads nowhere."""
+        self.text += self.rng.choice(_DETOURS)
 
     def box(self, answer: str) -> None:
         """End the solution with its answer."""

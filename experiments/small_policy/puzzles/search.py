@@ -33,6 +33,7 @@ def draw(picked: int, listed: int, rng: random.Random) -> tuple[str, str, list[i
 def work(values: list[int], writer: Writer) -> None:
     """Try random choices until one adds up to 24, or give up with a guess."""
     picked, *numbers = values
+    _restate(numbers, writer)
     for _ in range(MAX_ATTEMPTS):
         choice = tuple(writer.rng.sample(numbers, picked))
         if writer.happens(writer.manner.lucky):
@@ -45,8 +46,19 @@ def work(values: list[int], writer: Writer) -> None:
             writer.guess()
             choice = tuple(writer.rng.sample(numbers, picked))
             break
-        writer.detour()
+        if writer.happens(writer.manner.detour):
+            writer.remark()
+            _restate(numbers, writer)
     writer.box(", ".join(map(str, choice)))
+
+
+def _restate(numbers: list[int], writer: Writer) -> None:
+    """Write the numbers of the question again."""
+    writer.say(
+        ("I have {numbers}.\n", "The numbers are {numbers}.\n"),
+        ("Numbers: {numbers}.\n", "{numbers}, so\n"),
+        numbers=", ".join(map(str, numbers)),
+    )
 
 
 def _holds(choice: tuple[int, ...], writer: Writer) -> bool:
