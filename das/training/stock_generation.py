@@ -33,7 +33,8 @@ class StockGeneration(SpeculativeGeneration):
     def sync_weights(self) -> None:
         """Load the trainer's weights as TRL does; on the CPU, pack them too.
 
-        The first syncs of the training are checked by log-probs, and the evaluations before them. Raises WeightSyncError on all ranks.
+        The first syncs of the training are checked by log-probs, and those of evaluations up to then. Raises
+        WeightSyncError on all ranks.
         """
         start = time.perf_counter()
         VLLMGeneration.sync_weights(self)

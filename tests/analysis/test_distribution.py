@@ -19,6 +19,7 @@ from analysis.distribution import (
     visible_from,
 )
 from analysis.sections import settings_table
+from analysis.sections.shared import identity_text, is_identical
 
 
 def write_comparison(folder: Path, *names: str) -> Path:
@@ -108,9 +109,10 @@ def test_ablations_have_a_column_of_stock_only_where_it_was_run(tmp_path: Path) 
     for folder, names in ((with_stock, ("none", "stock", "das")), (without, ("none", "das"))):
         write_comparison(folder, *names)
         (folder / "result.json").write_text(json.dumps(compare_arms(folder, names)))
-    both = settings_table.settings_rows([("a", with_stock, "das"), ("s", with_stock, "stock"), ("b", without, "das")])
+    both = settings_table.settings_rows([("a", with_stock, "das"), ("b", without, "das")])
     assert both.header[-1] == "of stock"
-    assert [row[-2:] for row in both.rows] == [["yes", "0.667"], ["compared in distribution", ""], ["yes", ""]]
+    assert [row[-2:] for row in both.rows] == [["yes", "0.667"], ["yes", ""]]
+    assert settings_table.drafting_arms(with_stock) == settings_table.drafting_arms(without) == ["das"]
     assert settings_table.settings_rows([("b", without, "das")]).header == settings_table.HEADER
 
 
@@ -128,3 +130,14 @@ def test_kolmogorov_smirnov_is_scipys() -> None:
             assert p_value == pytest.approx(theirs.pvalue, abs=0.05)
     assert kolmogorov_smirnov([1, 2], [1, 2]) == (0.0, 1.0)
     assert standard_error([1.0, 3.0]) == pytest.approx(1.0)
+
+
+def test_nothing_compared_is_not_called_equal(tmp_path: Path) -> None:
+    for names, text, identical in (
+        (("none", "stock"), "not compared", False),
+        (("none", "stock", "das"), "equal in every bit", True),
+    ):
+        run = write_comparison(tmp_path / str(len(names)), *names)
+        (run / "result.json").write_text(json.dumps(compare_arms(run, names)))
+        assert identity_text(run).startswith(text)
+        assert is_identical(run) == identical
