@@ -24,6 +24,7 @@ PAPERS = Path(__file__).with_name("likeness_papers.yaml")  # what papers publish
 
 SIBLINGS = 8  # responses of a group; the default trainer.num_generations
 DRAFTED = 16  # tokens of the longest draft
+EPOCHS = 3  # whose rounds count in `accepted_per_round`; traces have up to 8, task=policy samples 3
 GRAM = 8  # tokens of the n-grams by which siblings are compared
 PROBLEMS, RESPONSES = 16, 64  # of each trace, at most
 EDGES = np.linspace(0, 6, 25)  # bins of length over median length; the last one also takes longer responses
@@ -42,9 +43,10 @@ def likeness(problems: Problems) -> dict[str, Any]:
     """The figures of responses. Those of a problem are cut into groups of SIBLINGS, in order: a group is an epoch.
 
     Lengths are in tokens. `accepted_per_round`, `accepted_by_epoch`: draft tokens accepted in passes that verify any,
-    with the default drafter, at most DRAFTED tokens and no history at the start. `similarity`: the
-    share of a response's GRAM-grams that occur in one of its siblings, mean over responses. `histogram`: shares of
-    responses by length over median length, in the bins EDGES. Raises ValueError if no problem has SIBLINGS responses.
+    with the default drafter, at most DRAFTED tokens and no history at the start; the first over the first EPOCHS
+    epochs, because later ones have more history. `similarity`: the share of a response's GRAM-grams that occur in one
+    of its siblings, mean over responses. `histogram`: shares of responses by length over median length, in the
+    bins EDGES. Raises ValueError if no problem has SIBLINGS responses.
     """
     groups = [
         responses[first : first + SIBLINGS]
@@ -63,7 +65,7 @@ def likeness(problems: Problems) -> dict[str, Any]:
     by_epoch = [rounds for _, rounds in sorted(tally.rounds_by_epoch.items())]
     return {
         **figures,
-        "accepted_per_round": mean_accepted(by_epoch),
+        "accepted_per_round": mean_accepted(by_epoch[:EPOCHS]),
         "similarity": float(np.mean([share for group in groups for share in shared_grams(group)])),
         "accepted_by_epoch": [mean_accepted([rounds]) for rounds in by_epoch],
         "histogram": [round(float(share), 4) for share in shares],

@@ -6,6 +6,7 @@ times. So they say how much another choice of problems would change the number.
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,6 +129,7 @@ def _roll_out(
     prepare_process(config)
     evaluation = Evaluation(config, policy, rows, make_reward(config.reward), int(config.task["samples"]))
     llm = build_engine(engine_settings(config, policy))
-    for part in parts:
-        _, rollout = roll_out(llm, evaluation.request(0, part))
-        yield rollout, evaluation.judged(rollout, part)
+    with closing(evaluation):
+        for part in parts:
+            _, rollout = roll_out(llm, evaluation.request(0, part))
+            yield rollout, evaluation.judged(rollout, part)

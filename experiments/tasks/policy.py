@@ -20,7 +20,7 @@ from experiments.harness.data import rows_of
 from experiments.harness.held_out import renamed_keys
 from experiments.harness.policies import policy_directory
 from experiments.harness.validate import check
-from experiments.recorded.likeness import EDGES, FIGURES, PAPERS, SIBLINGS, likeness
+from experiments.recorded.likeness import EDGES, EPOCHS, FIGURES, PAPERS, SIBLINGS, likeness
 from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
@@ -33,7 +33,7 @@ COLUMNS = {  # header of the table -> figure, and its form
     "longest": ("longest", ".0f"),
     "longest/mean": ("longest_over_mean", ".2f"),
     "entropy": ("entropy", ".3f"),
-    "accepted a round": ("accepted_per_round", ".2f"),
+    f"accepted a round (epochs 1-{EPOCHS})": ("accepted_per_round", ".2f"),
     "siblings alike": ("similarity", ".2f"),
     "correct": ("correct", ".2f"),
 }

@@ -32,6 +32,10 @@ def test_likeness_of_made_up_rollouts() -> None:
     assert 0 < figures["similarity"] < 1
     first, second = figures["accepted_by_epoch"]
     assert first < figures["accepted_per_round"] < second  # the second epoch has a history
+    longer = likeness(made_up_problems(2, 40, 200, seed=0))  # five epochs, of which the first three count
+    assert min(longer["accepted_by_epoch"]) < longer["accepted_per_round"] < longer["accepted_by_epoch"][2]
+    first_three = likeness([(name, texts[:24]) for name, texts in made_up_problems(2, 40, 200, seed=0)])
+    assert longer["accepted_per_round"] == first_three["accepted_per_round"]
     with pytest.raises(ValueError, match="8 responses"):
         likeness(made_up_problems(1, 7, 20, seed=0))
 
