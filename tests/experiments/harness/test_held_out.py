@@ -100,7 +100,7 @@ def test_the_task_of_a_library_can_be_another_one() -> None:
 def test_a_task_that_samples_alone_needs_no_step_of_problems() -> None:
     config = composed("eval.every=0", "task=evaluate", "data.problems=1")
     validate.check(config, in_steps=False)
-    with pytest.raises(UserError, match="data.problems=1: a step takes"):
+    with pytest.raises(UserError, match=r"data.problems=1: a step takes"):
         validate.check(config)
 
 

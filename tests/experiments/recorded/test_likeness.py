@@ -10,7 +10,7 @@ from yaml import safe_load
 
 from analysis.likeness_figure import likeness_figure
 from experiments.recorded.drafter_replay import made_up_problems
-from experiments.recorded.likeness import EDGES, FIGURES, PAPERS, TRACES, likeness, read_trace, shared_grams
+from experiments.recorded.likeness import EDGES, EPOCHS, FIGURES, PAPERS, TRACES, likeness, read_trace, shared_grams
 from experiments.tasks.policy import COLUMNS, likeness_table
 
 
@@ -46,6 +46,7 @@ def test_the_kept_figures(tmp_path_factory: pytest.TempPathFactory) -> None:
     figures = {figure for figure, _ in COLUMNS.values()}
     for line in recorded.values():
         assert figures | {"source", "histogram", "accepted_by_epoch"} <= line.keys()
+        assert line["accepted_per_round"] == pytest.approx(np.mean(line["accepted_by_epoch"][:EPOCHS]))
         assert len(line["histogram"]) == len(EDGES) - 1
     for line in (published["wanted"], *published["papers"].values()):
         assert line.keys() <= figures | {"source"}
