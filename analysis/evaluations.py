@@ -18,7 +18,7 @@ def evaluations(rows: Rows) -> list[Mapping[str, Any]]:
 def curves(rows: Rows) -> dict[str, Any]:
     """Lists over the evaluations: step, pass_at_1, and for each k pass_at_k with its interval."""
     found = evaluations(rows)
-    ks = found[0]["pass_at_k"] if found else {}
+    ks = shared_ks(found)
     return {
         "step": [each["step"] for each in found],
         "pass_at_1": [each["pass_at_1"] for each in found],
@@ -26,6 +26,11 @@ def curves(rows: Rows) -> dict[str, Any]:
         "interval": {k: [each["interval"][k] for each in found] for k in ks},
         "eval_s": [each["eval_s"] for each in found],
     }
+
+
+def shared_ks(found: Rows) -> list[str]:
+    """The k of pass@k that all evaluations have, smallest first: a run may be resumed with another eval.k."""
+    return [k for k in found[0]["pass_at_k"] if all(k in each["pass_at_k"] for each in found)] if found else []
 
 
 def exact(row: Mapping[str, Any]) -> list[list[Any]]:
@@ -41,11 +46,12 @@ def first_difference(rows: Rows, others: Rows) -> int | None:
 
 
 def points(rows: Rows, metric: str) -> list[tuple[int, float]]:
-    """(step, value) of each evaluation. metric: eval/pass_at_1, or eval/pass_at_k for the largest k."""
+    """(step, value) of each evaluation. metric: eval/pass_at_1, or eval/pass_at_k for the largest k that all have."""
     found = evaluations(rows)
-    if metric.removeprefix(PREFIX) == "pass_at_1":
+    if metric.removeprefix(PREFIX) == "pass_at_1" or not found:
         return [(each["step"], each["pass_at_1"]) for each in found]
-    return [(each["step"], each["pass_at_k"][max(each["pass_at_k"], key=int)]) for each in found]
+    largest = max(shared_ks(found), key=int)
+    return [(each["step"], each["pass_at_k"][largest]) for each in found]
 
 
 def from_wandb(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

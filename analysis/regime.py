@@ -26,10 +26,11 @@ def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     baseline = rows[names[0]]
     drafting = rows[arm] if (arm := drafting_arm(rows)) else []
     lengths = {row["step"]: siblings_lengths(read.rollout(folder / "arms" / names[0], row["step"])) for row in baseline}
-    by_epoch, means = [], []
+    by_epoch, means, sizes = [], [], []
     for epoch in sorted({row["epoch"] for row in baseline}):
         own = [row for row in baseline if row["epoch"] == epoch]
         groups = [group for row in own for group in lengths[row["step"]]]
+        sizes.append(len(groups))
         means.append(np.mean([length for group in groups for length in group]))
         by_epoch.append(
             {
@@ -46,13 +47,15 @@ def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
                 "reward": float(np.mean([row["reward"] for row in own])),
             }
         )
+    complete = [mean for mean, size in zip(means, sizes, strict=True) if size == max(sizes)]
     everything = length_figures([group for groups in lengths.values() for group in groups])
     return {
         "by_epoch": by_epoch,
         "accepted_by": arm,
+        "baseline": names[0],
         "p99_over_median": everything["p99_over_median"],
         "rollout_share_none": ratio_of_sums(baseline, "rollout_s", "step_s"),
-        "length_change": float(means[-1] / means[0] - 1),
+        "length_change": float(complete[-1] / complete[0] - 1),  # a part of an epoch has other problems
         "tail_share": ratio_of_sums(baseline, "tail_steps", "decode_steps"),
     }
 
@@ -108,13 +111,14 @@ COLUMNS = {  # header of the table -> figure of an epoch, and its form
 def regime_table(figures: Mapping[str, Any]) -> str:
     """A line an epoch, and one about the run. figures: what `regime` returned."""
     lines = [["epoch", *COLUMNS]]
+    where = "without drafts" if figures["baseline"] == "none" else f"in arm {figures['baseline']}"
     epochs = figures["by_epoch"]
     for i in sorted({round(i) for i in np.linspace(0, len(epochs) - 1, MOST_LINES)}):
         epoch = epochs[i]
         lines.append([str(epoch["epoch"]), *(shown(epoch[key], form) for key, form in COLUMNS.values())])
     return (
         f"{aligned(lines)}\np99/median of the run {shown(figures['p99_over_median'], '.2f')}; mean length of the last "
-        f"epoch over the first {shown(figures['length_change'], '+.0%')}; without drafts, rollouts take "
+        f"complete epoch over the first {shown(figures['length_change'], '+.0%')}; {where}, rollouts take "
         f"{shown(figures['rollout_share_none'], '.0%')} of a step, and {shown(figures['tail_share'], '.0%')} of the "
         "passes have at most 4 live requests\n"
     )

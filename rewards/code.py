@@ -139,3 +139,7 @@ class CodeReward:
     def take_counts(self) -> dict[str, int]:
         """What went wrong since the last call: see rewards/workers.py."""
         return self.sandbox.take_counts()
+
+    def close(self) -> None:
+        """Kill the judges."""
+        self.sandbox.close()

@@ -18,6 +18,9 @@ class Judge(Protocol):
     def take_counts(self) -> dict[str, int]:
         """What went wrong since the last call: see rewards/workers.py."""
 
+    def close(self) -> None:
+        """End the workers."""
+
 
 class BrevityConversations:
     """The brevity reward. It uses no workers, so nothing can go wrong with them."""
@@ -29,6 +32,9 @@ class BrevityConversations:
     def take_counts(self) -> dict[str, int]:
         """Zeros."""
         return no_counts()
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 class JudgedConversations:
@@ -48,6 +54,12 @@ class JudgedConversations:
     def take_counts(self) -> dict[str, int]:
         """What went wrong with the judge's workers since the last call: see rewards/workers.py."""
         return no_counts() if self._judge is None else self._judge.take_counts()
+
+    def close(self) -> None:
+        """End the judge's workers, if it started. A further call starts others."""
+        if self._judge is not None:
+            self._judge.close()
+            self._judge = None
 
 
 ConversationReward = BrevityConversations | JudgedConversations

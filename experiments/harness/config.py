@@ -119,6 +119,7 @@ class EvalConfig:
     every: int  # training steps between evaluations; 0: none
     data: str | None  # name in configs/data; None: problems that the training's own data holds out
     path: str | None  # file to read that set from
+    task: str | None  # of data=reasoning_gym
     problems: int | None  # None: all of a published set
     samples: int  # responses to each problem
     k: Sequence[int] | None  # of pass@k; None: powers of two

@@ -22,7 +22,7 @@ def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None =
     policy: its tokenizer measures prompts. note: called with one line about what was left out of a published set.
     Raises UserError where there are fewer problems than asked for, or than a step takes.
     """
-    rows, summary = rows_of(config.data, "training", config, policy)
+    rows, summary, _ = rows_of(config.data, "training", config, policy)
     if note is not None and summary:
         note(summary)
     if len(rows) < config.problems_per_step:
@@ -30,21 +30,23 @@ def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None =
     return rows
 
 
-def rows_of(data: DataConfig, split: Split, config: RunConfig, policy: str) -> tuple[Dataset, str]:
-    """The rows of a set, and one line about what was left out of a published one; empty for generated problems.
+def rows_of(data: DataConfig, split: Split, config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
+    """The rows of a set, one line about it (empty for generated problems), and how many problems could not be used.
+
+    Most of these are too long (`room`), so what is left is easier than the set.
 
     split: of generated problems. A published set has its own setting for that, `part`.
     """
     if data.name in GENERATED:
         try:
-            return Dataset.from_list(_generated(data, config.seed, split)), ""
+            return Dataset.from_list(_generated(data, config.seed, split)), "", 0
         except ValueError as error:  # more problems than there are
             key = "data" if split == "training" else "eval"
             raise UserError(f"{key}.problems={data.problems}: {error}") from error
     room = config.engine.max_model_len - config.trainer.max_completion_length
     settings, template = json.dumps(data.settings), json.dumps(config.trainer.chat_template_kwargs)
     if data.name == LIBRARY:
-        return reasoning_gym.load(settings, config.seed, split == "evaluation", room, policy, template), ""
+        return reasoning_gym.load(settings, config.seed, split == "evaluation", room, policy, template)
     return load.load(settings, config.seed, room, policy, template)
 
 

@@ -87,6 +87,10 @@ class Evaluation:
             counts=self._judge.take_counts(),
         )
 
+    def close(self) -> None:
+        """End the judge's workers."""
+        self._judge.close()
+
 
 class TrainingEvaluation:
     """The evaluations of one training: before the first step, after every few, and after the last."""
@@ -123,3 +127,7 @@ class TrainingEvaluation:
             "eval_s": time.perf_counter() - began,
             **judged.counts,
         }
+
+    def close(self) -> None:
+        """End the judge's workers, after the last evaluation."""
+        self._evaluation.close()

@@ -1,6 +1,6 @@
 """The problems that evaluations during training use (`eval.*`), and what judges the responses to them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,19 @@ from experiments.problems import load, reasoning_gym
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
 
+EVAL_KEYS = {"data.problems": "eval.problems", "data.path": "eval.path", "data.task": "eval.task"}
+TRAINING = ("train", "compare", "soak")  # the tasks that evaluate
+
 
 def check(config: RunConfig) -> None:
     """Refuse evaluations that cannot be. Raises UserError in one line."""
     if not config.eval.every:
         return
+    if config.task["name"] not in TRAINING:
+        raise UserError(
+            f"eval.every={config.eval.every}: task={config.task['name']} trains nothing; set eval.every=0 (or "
+            "task=train, or task=evaluate for a policy alone)"
+        )
     if config.engine.processes > 1:
         raise UserError(
             f"eval.every={config.eval.every}: several processes cannot evaluate yet; set eval.every=0, and measure "
@@ -28,7 +36,7 @@ def check(config: RunConfig) -> None:
         )
     ks_of(config.eval.k, config.eval.samples, "eval")
     data = held_out_data(config)
-    with _eval_keys():
+    with renamed_keys(EVAL_KEYS):
         if data.name == LIBRARY:
             reasoning_gym.check(data.settings)
         elif data.name not in MADE:
@@ -50,6 +58,11 @@ def held_out_data(config: RunConfig) -> DataConfig:
     """The set to evaluate on. Raises UserError where there is none."""
     wanted = config.eval
     if wanted.data is not None:
+        if wanted.data == LIBRARY and wanted.task is None:
+            raise UserError(
+                f"eval.data={LIBRARY}: also say which of its tasks, eval.task=NAME; for held-out problems of the "
+                "task that is trained on, leave eval.data=null"
+            )
         settings = group_settings("data", wanted.data)
         if wanted.path is not None and wanted.data in MADE:
             raise UserError(f"eval.path={wanted.path}: problems of eval.data={wanted.data} are made, not read")
@@ -65,6 +78,10 @@ def held_out_data(config: RunConfig) -> DataConfig:
                     "data.part=train), or choose another set (eval.data=NAME)"
                 )
             settings["part"] = "eval"
+    if wanted.task is not None:
+        if settings["name"] != LIBRARY:
+            raise UserError(f"eval.task={wanted.task}: only eval.data={LIBRARY} has tasks, not {settings['name']}")
+        settings |= {"task": wanted.task, "options": {}}
     data = data_config({**settings, "problems": wanted.problems})
     if data.problems is None and data.name in MADE:
         raise UserError("eval.problems=null: must be a whole number, because generated problems have no end")
@@ -94,8 +111,8 @@ def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[
     Raises UserError for problems that are trained on too. note: called with one line about what was left out.
     """
     data = held_out_data(config)
-    with _eval_keys():
-        rows, summary = rows_of(data, "evaluation", config, policy)
+    with renamed_keys(EVAL_KEYS):
+        rows, summary, _ = rows_of(data, "evaluation", config, policy)
     if note is not None and summary:
         note(f"evaluation: {summary}")
     trained_on = {key for row in training for key in _keys(row)}
@@ -114,11 +131,12 @@ def _keys(row: dict[str, Any]) -> tuple[str, str]:
 
 
 @contextmanager
-def _eval_keys() -> Iterator[None]:
-    """Let errors about the set name the keys by which `eval` chooses it."""
+def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
+    """Let errors about a set name the keys by which the user chose it. names: key in the error -> the user's."""
     try:
         yield
     except UserError as error:
-        raise UserError(
-            str(error).replace("data.problems", "eval.problems").replace("data.path", "eval.path")
-        ) from error
+        text = str(error)
+        for key, chosen in names.items():
+            text = text.replace(key, chosen)
+        raise UserError(text) from error

@@ -5,7 +5,8 @@ all sets of k responses that hold a right one.
 """
 
 from collections.abc import Sequence
-from math import comb
+from math import comb, sqrt
+from statistics import NormalDist
 
 import numpy as np
 
@@ -28,17 +29,31 @@ def mean_pass_at_k(samples: int, correct: Sequence[int], k: int) -> float:
 def interval(samples: int, correct: Sequence[int], k: int) -> tuple[float, float]:
     """The bounds of a 95 % interval of the mean: percentiles of its value over problems drawn anew with replacement.
 
-    The draws have a fixed seed, so that the same counts give the same interval. Where all problems are solved, or none
-    is, the draws say nothing; then the open bound is the one that so many problems in a row allow (0.025 ** (1 / n)).
+    The draws have a fixed seed, so that the same counts give the same interval. Where all problems are alike, the draws
+    say nothing. If all are solved, or none is, the open bound is the one that so many problems in a row allow
+    (0.025 ** (1 / n)). Otherwise every response counts as right with the same chance, and the bounds are Wilson's.
     """
     values = np.array([pass_at_k(samples, right, k) for right in correct])
     outside = (1 - LEVEL) / 2
-    if values.min() == values.max() and values[0] in (0.0, 1.0):
-        chance = outside ** (1 / len(values))
-        return (0.0, 1 - chance) if values[0] == 0 else (chance, 1.0)
+    if values.min() == values.max():
+        value = float(values.mean())
+        if value in (0.0, 1.0):
+            chance = outside ** (1 / len(values))
+            return (0.0, 1 - chance) if value == 0 else (chance, 1.0)
+        low, high = (1 - (1 - chance) ** k for chance in wilson(sum(correct), samples * len(correct)))
+        return min(low, value), max(high, value)  # many problems that are too alike for chance may leave the bounds
     chosen = np.random.default_rng(0).multinomial(len(values), np.full(len(values), 1 / len(values)), RESAMPLES)
     low, high = np.quantile(chosen @ values / len(values), [outside, 1 - outside])
     return float(low), float(high)
+
+
+def wilson(right: int, responses: int) -> tuple[float, float]:
+    """The bounds of Wilson's 95 % interval of the chance that a response is right."""
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    share = right / responses
+    middle = share + z**2 / (2 * responses)
+    half = z * sqrt(share * (1 - share) / responses + z**2 / (4 * responses**2))
+    return (middle - half) / (1 + z**2 / responses), (middle + half) / (1 + z**2 / responses)
 
 
 def powers_of_two(samples: int) -> list[int]:

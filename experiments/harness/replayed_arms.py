@@ -84,16 +84,16 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
     form, source = chosen_form(None, GPU, MODEL)
     dear = CostScaled(form, DOUBT, VERIFY_TOKEN)
     works = read_rollouts(arms[baseline])  # all arms have the same responses
-    plain_s = rollout_s(works, form, configs[baseline], arms[baseline])
+    baseline_s = replayed_seconds(works, form, configs[baseline], arms[baseline])
     ratios: dict[str, dict[str, float]] = {"ratio_to_none": {}, "ratio_to_none_dearer": {}}
     for name, config in configs.items():
         if name != baseline and config.arm.method in REPLAYABLE:
             for key, prices in (("ratio_to_none", form), ("ratio_to_none_dearer", dear)):
-                ratios[key][name] = rollout_s(works, prices, config, arms[name]) / plain_s
+                ratios[key][name] = replayed_seconds(works, prices, config, arms[name]) / baseline_s
     return {f"{GPU.lower()}_{MODEL.lower()}": {**ratios, "source": source}}
 
 
-def rollout_s(works: list[Workload], form: Form, config: DictConfig, folder: Path) -> float:
+def replayed_seconds(works: list[Workload], form: Form, config: DictConfig, folder: Path) -> float:
     """Seconds of all rollouts of an arm at the prices of `form`, with the time per request that its drafting took."""
     rows = read.metrics(folder)
     drafting = sum(row["draft_s"] for row in rows) / sum(row["passes"] for row in rows)

@@ -86,6 +86,8 @@ def train_arm(run: ArmRun) -> None:
             log.end(train(run, build_trainer(run, parts, log)))
         finally:
             log.close()
+            if parts.evaluation is not None:
+                parts.evaluation.close()
     if ranks.is_main():
         check_drafted(run.config, run.folder)
 

@@ -19,11 +19,16 @@ from experiments.run.errors import CONFIGS, UserError
 WANDB_MODES = ("online", "offline", "off")
 
 
-def check(config: RunConfig) -> None:
-    """Check all that can be checked without an engine. Raises UserError or EngineError in one line."""
+def check(config: RunConfig, in_steps: bool = True) -> None:
+    """Check all that can be checked without an engine. Raises UserError or EngineError in one line.
+
+    in_steps: False for a task that takes all problems at once, so that they need not fill a training step.
+    """
     if config.wandb not in WANDB_MODES:
         raise UserError(f"wandb={config.wandb}: choose one of {', '.join(WANDB_MODES)}")
     check_sizes(config)
+    if in_steps:
+        check_step(config)
     if config.policy.path is not None:
         check_policy(config.policy.path, config.engine.max_model_len)
     if config.trainer.trust_remote_code:
@@ -47,14 +52,18 @@ def check_sizes(config: RunConfig) -> None:
             f"responses a step, {responses} (trainer.per_device_train_batch_size x gradient_accumulation_steps x "
             f"engine.processes), must be a multiple of trainer.num_generations={siblings}, which must be 2 or more"
         )
-    problems = config.data.problems
-    if problems is not None and problems < config.problems_per_step:
-        raise UserError(f"data.problems={problems}: a step takes {config.problems_per_step}; ask for at least as many")
     if config.trainer.max_completion_length >= config.engine.max_model_len:
         raise UserError(
             f"trainer.max_completion_length={config.trainer.max_completion_length} leaves no room for a prompt: "
             f"raise engine.max_model_len={config.engine.max_model_len} above it"
         )
+
+
+def check_step(config: RunConfig) -> None:
+    """Refuse fewer problems than a training step takes. Raises UserError."""
+    problems = config.data.problems
+    if problems is not None and problems < config.problems_per_step:
+        raise UserError(f"data.problems={problems}: a step takes {config.problems_per_step}; ask for at least as many")
 
 
 def check_data(config: RunConfig) -> None:

@@ -36,8 +36,8 @@ def check(data: Mapping[str, Any]) -> None:
 
 
 @lru_cache(maxsize=2)  # a run loads its set twice: to announce it, and to train on it; so with what it evaluates on
-def load(data_json: str, seed: int, room: int, policy: str, template_json: str) -> tuple[Dataset, str]:
-    """Rows with `prompt`, `problem_id` and `answer` or `tests`, and one line about them.
+def load(data_json: str, seed: int, room: int, policy: str, template_json: str) -> tuple[Dataset, str, int]:
+    """Rows with `prompt`, `problem_id` and `answer` or `tests`, one line about them, and how many were passed over.
 
     data_json: a config of configs/data. room: number of tokens that a prompt may have. policy: the policy whose
     tokenizer counts tokens. template_json: arguments of its chat template. Raises UserError, in one line, for anything
@@ -59,7 +59,7 @@ def load(data_json: str, seed: int, room: int, policy: str, template_json: str) 
     if not drawn or len(drawn) < (data["problems"] or 0):
         hint = " (room for a prompt: engine.max_model_len less trainer.max_completion_length)" if passed_over else ""
         raise UserError(f"{summary}: too few for data.problems={data['problems'] or 'null'}{hint}")
-    return Dataset.from_list([problem.row(data["judged_by"]) for problem in drawn]), summary
+    return Dataset.from_list([problem.row(data["judged_by"]) for problem in drawn]), summary, passed_over.total()
 
 
 def _rows(data: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:

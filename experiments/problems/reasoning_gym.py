@@ -32,8 +32,10 @@ def check(data: Mapping[str, Any]) -> None:
 
 
 @lru_cache(maxsize=2)  # a run makes them twice: to announce them, and to train on them
-def load(data_json: str, seed: int, evaluation: bool, room: int, policy: str, template_json: str) -> Dataset:
-    """Rows with `prompt`, `problem_id` and `entry`, by which the scorer finds the problem again.
+def load(
+    data_json: str, seed: int, evaluation: bool, room: int, policy: str, template_json: str
+) -> tuple[Dataset, str, int]:
+    """Rows with `prompt`, `problem_id` and `entry`, by which the scorer finds the problem again; as load.load.
 
     data_json: a config of configs/data. evaluation: of the held-out questions. room: tokens that a prompt may have.
     policy: its tokenizer counts them. template_json: arguments of its chat template. Raises UserError for too few.
@@ -62,7 +64,9 @@ def load(data_json: str, seed: int, evaluation: bool, room: int, policy: str, te
             f"{key}.problems={wanted}: only {len(problems)} distinct questions of data.task={data['task']} were found"
             + (f", and {too_long} longer than {room} tokens (raise engine.max_model_len)" if too_long else "")
         )
-    return Dataset.from_list([problem.row("reasoning_gym") for problem in problems.values()])
+    passed_over = f"; passed over: {too_long} longer than {room} tokens" if too_long else ""
+    summary = f"data reasoning_gym: {len(problems)} problems of {data['task']}{passed_over}"
+    return Dataset.from_list([problem.row("reasoning_gym") for problem in problems.values()]), summary, too_long
 
 
 def _problem(data: Mapping[str, Any], seed: int, index: int, question: str, key: str) -> Problem:

@@ -24,6 +24,7 @@ PAPERS = Path(__file__).with_name("likeness_papers.yaml")  # what papers publish
 
 SIBLINGS = 8  # responses of a group; the default trainer.num_generations
 DRAFTED = 16  # tokens of the longest draft
+EPOCHS = 3  # whose rounds count in `accepted_per_round`; traces have up to 8, task=policy samples 3
 GRAM = 8  # tokens of the n-grams by which siblings are compared
 PROBLEMS, RESPONSES = 16, 64  # of each trace, at most
 EDGES = np.linspace(0, 6, 25)  # bins of length over median length; the last one also takes longer responses
@@ -42,9 +43,10 @@ def likeness(problems: Problems) -> dict[str, Any]:
     """The figures of responses. Those of a problem are cut into groups of SIBLINGS, in order: a group is an epoch.
 
     Lengths are in tokens. `accepted_per_round`, `accepted_by_epoch`: draft tokens accepted in passes that verify any,
-    with the default drafter, at most DRAFTED tokens and no history at the start. `similarity`: the
-    share of a response's GRAM-grams that occur in one of its siblings, mean over responses. `histogram`: shares of
-    responses by length over median length, in the bins EDGES. Raises ValueError if no problem has SIBLINGS responses.
+    with the default drafter, at most DRAFTED tokens and no history at the start; the first is the mean of the first
+    EPOCHS epochs, because later ones have more history. `similarity`: the share of a response's GRAM-grams that are in
+    one of its siblings, mean over responses. `histogram`: shares of responses by length over median length, in the bins
+    EDGES. Raises ValueError if no problem has SIBLINGS responses.
     """
     groups = [
         responses[first : first + SIBLINGS]
@@ -60,21 +62,26 @@ def likeness(problems: Problems) -> dict[str, Any]:
     figures = length_figures(lengths)
     relative = np.concatenate(lengths) / figures["median_length"]
     shares = np.histogram(np.minimum(relative, EDGES[-1]), EDGES)[0] / len(relative)
-    by_epoch = [rounds for _, rounds in sorted(tally.rounds_by_epoch.items())]
+    accepted = [accepted_a_round(*rounds) for _, rounds in sorted(tally.rounds_by_epoch.items())]
     return {
         **figures,
-        "accepted_per_round": mean_accepted(by_epoch),
+        "accepted_per_round": mean_of_first(accepted),
         "similarity": float(np.mean([share for group in groups for share in shared_grams(group)])),
-        "accepted_by_epoch": [mean_accepted([rounds]) for rounds in by_epoch],
+        "accepted_by_epoch": accepted,
         "histogram": [round(float(share), 4) for share in shares],
         "responses": len(relative),
     }
 
 
-def mean_accepted(rounds: Sequence[Sequence[int]]) -> float | None:
-    """Accepted tokens a round; None without rounds. rounds: pairs (rounds, accepted tokens)."""
-    total, accepted = np.sum(rounds, axis=0).tolist()
-    return accepted / total if total else None
+def accepted_a_round(rounds: int, accepted: int) -> float | None:
+    """Accepted tokens a round; None without rounds."""
+    return accepted / rounds if rounds else None
+
+
+def mean_of_first(by_epoch: Sequence[float | None]) -> float | None:
+    """The mean of the first EPOCHS epochs that have a figure; None if none has."""
+    figures = [figure for figure in by_epoch[:EPOCHS] if figure is not None]
+    return float(np.mean(figures)) if figures else None
 
 
 def shared_grams(group: Sequence[np.ndarray]) -> list[float]:

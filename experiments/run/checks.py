@@ -23,6 +23,7 @@ EXAMPLES: dict[str, Any] = {
     "drafter.warm": "history.npz",
     "eval.data": "math500",
     "eval.path": "problems.jsonl",
+    "eval.task": "spell_backward",
     "eval.problems": None,
     "eval.k": [1, 4],
     "task.k": [1, 4],
@@ -73,6 +74,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "eval.samples": (1, 2**16),
     "eval.k": (1, 2**16),
     "checkpoint.keep": (2, LARGEST),  # the last one may be torn
+    "task.k": (1, 2**16),
     "task.steps": (1, 10**7),
     "task.max_num_seqs": (1, 2**16),
     "task.engines": (1, 2**16),

@@ -54,11 +54,12 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     else:
         one_by_one.run_arms(arms, overrides_of_arms, path, progress)
     result = arm_analysis.compare_arms(path, list(arms))
+    run_folder.write_result(result)  # what follows adds to it: an error there must not lose hours of work
     result["regime"] = regime(path, list(arms))
     if config.task["derived"]:
         result["derived"] = derived_ratios({name: path / "arms" / name for name in arms})
     figures.compare_figures(path, list(arms))
-    result_path = run_folder.write_result(result)  # written last: a reader who finds it finds every other file too
+    result_path = run_folder.write_result(result)
     progress.note(arm_analysis.arm_table(result))
     progress.note(regime_table(result["regime"]))
     progress.note(arm_analysis.identity_verdict(result))

@@ -6,10 +6,12 @@ times. So they say how much another choice of problems would change the number.
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from datasets import Dataset
 from omegaconf import DictConfig
 
 from analysis.evaluate_figure import evaluate_figure
@@ -20,7 +22,7 @@ from experiments.harness.config import RunConfig, data_config, run_config
 from experiments.harness.data import MADE, rows_of
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.evaluation import Evaluation, Judged
-from experiments.harness.held_out import judge_config, ks_of
+from experiments.harness.held_out import judge_config, ks_of, renamed_keys
 from experiments.harness.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.policies import policy_directory
 from experiments.harness.reward import make_reward
@@ -37,18 +39,20 @@ FULL = 4  # rollouts ask for so many times the requests that decode at once, so 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     """Sample, judge, print a line for each rollout and each k; write result.json and pass_at_k.png."""
+    at_least_one(composed.task, "samples", *(["problems"] if composed.task.problems is not None else []))
     config = _judged_by_its_own(run_config(composed))
     samples = int(config.task["samples"])
-    at_least_one(composed.task, "samples")
     ks = ks_of(config.task["k"], samples, "task")
-    check(config)
+    check(config, in_steps=False)
     policy = policy_directory(config, print)
-    rows, summary = rows_of(config.data, "evaluation", config, policy)
+    rows, summary, left_out = _rows(config, policy)
     run_folder = RunFolder(Path(folder), config.with_problems(len(rows)).resolved)
     at_once = max(1, FULL * int(config.engine.settings["max_num_seqs"]) // samples)
     parts = [slice(first, first + at_once) for first in range(0, len(rows), at_once)]
     progress = Progress(len(parts))
     progress.note(f"{summary or f'data {config.data.name}'}; {len(rows)} problems x {samples} responses of {policy}")
+    if left_out:
+        progress.note(_warning(config, left_out, len(rows)))
     correct: list[int] = []
     rollouts: list[Rollout] = []
     lengths: list[int] = []
@@ -77,6 +81,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         "policy": policy,
         "data": config.data.name,
         "problems": len(rows),
+        "problems_left_out": left_out,
         "samples": samples,
         "pass_at_k": accuracy,
         "length_mean": float(np.mean(lengths)),
@@ -101,6 +106,23 @@ def _judged_by_its_own(config: RunConfig) -> RunConfig:
     return replace(config, data=data, reward=judge_config(config.reward, data))
 
 
+def _rows(config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
+    """As `rows_of`. Errors about the number of problems name the key that set it."""
+    published = config.data.name not in MADE and config.task["problems"] is None
+    key = "data.problems" if published else "task.problems"
+    with renamed_keys({"data.problems": key, "eval.problems": key}):
+        return rows_of(config.data, "evaluation", config, policy)
+
+
+def _warning(config: RunConfig, left_out: int, used: int) -> str:
+    """Say that the result is not of the whole set; louder where the whole set was asked for."""
+    text = (
+        f"{left_out} problems were left out, most of them too long: pass@k is of the {used} others, and likely too "
+        "high. Room for a prompt: engine.max_model_len less trainer.max_completion_length"
+    )
+    return f"WARNING: not all of data={config.data.name}. {text}" if config.data.problems is None else text
+
+
 def _roll_out(
     config: RunConfig, policy: str, rows: list[dict[str, object]], parts: list[slice]
 ) -> Iterator[tuple[Rollout, Judged]]:
@@ -110,6 +132,7 @@ def _roll_out(
     settings = engine_settings(config, policy)
     stock = settings.method == STOCK
     llm = build_stock(settings) if stock else build_engine(settings)
-    for part in parts:
-        _, rollout = (roll_out_stock if stock else roll_out)(llm, evaluation.request(0, part))
-        yield rollout, evaluation.judged(rollout, part)
+    with closing(evaluation):
+        for part in parts:
+            _, rollout = (roll_out_stock if stock else roll_out)(llm, evaluation.request(0, part))
+            yield rollout, evaluation.judged(rollout, part)

@@ -16,10 +16,12 @@ from yaml import safe_load
 from analysis.arms import aligned
 from analysis.likeness_figure import likeness_figure
 from experiments.harness.config import run_config
-from experiments.harness.data import dataset
+from experiments.harness.data import rows_of
+from experiments.harness.held_out import renamed_keys
 from experiments.harness.policies import policy_directory
 from experiments.harness.validate import check
-from experiments.recorded.likeness import EDGES, FIGURES, PAPERS, SIBLINGS, likeness
+from experiments.recorded.likeness import EDGES, EPOCHS, FIGURES, PAPERS, SIBLINGS, likeness
+from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -31,7 +33,7 @@ COLUMNS = {  # header of the table -> figure, and its form
     "longest": ("longest", ".0f"),
     "longest/mean": ("longest_over_mean", ".2f"),
     "entropy": ("entropy", ".3f"),
-    "accepted a round": ("accepted_per_round", ".2f"),
+    f"accepted a round (epochs 1-{EPOCHS})": ("accepted_per_round", ".2f"),
     "siblings alike": ("similarity", ".2f"),
     "correct": ("correct", ".2f"),
 }
@@ -39,18 +41,23 @@ COLUMNS = {  # header of the table -> figure, and its form
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     """Sample the policy on the training distribution; print its figures beside the references', and draw them."""
+    at_least_one(composed.task, "problems")
     config = run_config(composed)
-    check(config)
+    check(config, in_steps=False)
     problems, samples = config.task["problems"], config.task["samples"]
     if config.data.judged_by != "maths":
         raise UserError(f"data={config.data.name}: task=policy judges answers, not programs: choose a set for maths")
-    if problems < 1 or samples < SIBLINGS or samples % SIBLINGS:
+    if samples < SIBLINGS or samples % SIBLINGS:
         raise UserError(f"task.samples={samples}: must be a multiple of {SIBLINGS}, one epoch's responses to a problem")
     config = config.with_problems(problems)
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config.resolved)
     policy = policy_directory(config, progress.note)
-    rows = dataset(config, policy).to_list()
+    with renamed_keys({"data.problems": "task.problems"}):
+        chosen, summary, _ = rows_of(config.data, "training", config, policy)
+    if summary:
+        progress.note(summary)
+    rows = chosen.to_list()
     from experiments.small_policy.measure import measure_policy
 
     progress.note(f"sampling {len(rows)} problems x {samples} responses")

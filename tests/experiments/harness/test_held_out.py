@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
+from experiments.harness import validate
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.data import dataset
 from experiments.harness.held_out import check, group_settings, held_out, held_out_data, judge_config, ks_of
@@ -85,6 +86,22 @@ def test_what_cannot_be_evaluated_is_refused(overrides: list[str], words: str) -
     with pytest.raises(UserError, match=words) as refused:
         check(composed(*overrides))
     assert "\n" not in str(refused.value)
+
+
+def test_the_task_of_a_library_can_be_another_one() -> None:
+    library = ["data=reasoning_gym", "reward=reasoning_gym", "+data.options.min_terms=4"]
+    same = held_out_data(composed(*library)).settings
+    assert (same["task"], same["options"]) == ("chain_sum", {"min_terms": 4})
+    for overrides in ([*library, "eval.task=spell_backward"], ["eval.data=reasoning_gym", "eval.task=spell_backward"]):
+        other = held_out_data(composed(*overrides)).settings
+        assert (other["task"], other["options"]) == ("spell_backward", {})
+
+
+def test_a_task_that_samples_alone_needs_no_step_of_problems() -> None:
+    config = composed("eval.every=0", "task=evaluate", "data.problems=1")
+    validate.check(config, in_steps=False)
+    with pytest.raises(UserError, match=r"data.problems=1: a step takes"):
+        validate.check(config)
 
 
 @pytest.mark.parametrize("override", ["eval.problems=0", "eval.samples=0", "eval.k=[0]", "eval.every=-1"])

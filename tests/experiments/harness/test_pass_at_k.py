@@ -49,7 +49,6 @@ def test_the_interval_is_the_same_every_time_and_holds_the_mean() -> None:
     low, high = interval(4, correct, 2)
     assert (low, high) == interval(4, correct, 2)
     assert low < mean_pass_at_k(4, correct, 2) < high
-    assert interval(4, [3], 1) == (0.75, 0.75)
 
 
 def test_problems_that_are_all_alike_still_leave_doubt() -> None:
@@ -58,6 +57,19 @@ def test_problems_that_are_all_alike_still_leave_doubt() -> None:
     assert low == 0
     assert (1 - high) ** 20 == pytest.approx(0.025)
     assert interval(4, [4] * 20, 2) == (1 - high, 1.0)
+
+
+def test_problems_with_the_same_share_of_right_responses_still_leave_doubt() -> None:
+    """Wilson's interval of 3 right of 4; with more problems it narrows, and it always holds the estimate."""
+    low, high = interval(4, [3], 1)
+    assert (low, high) == pytest.approx((0.3006, 0.9544), abs=1e-4)
+    assert interval(4, [3] * 50, 1) == pytest.approx((0.6857, 0.8050), abs=1e-4)
+    assert interval(4, [2], 2) == pytest.approx((0.2775, 0.9774), abs=1e-3)
+    for problems in (1, 20, 1000):
+        for k in (1, 2):
+            low, high = interval(4, [2] * problems, k)
+            assert low < high
+            assert low <= mean_pass_at_k(4, [2] * problems, k) <= high
 
 
 def test_default_ks() -> None:

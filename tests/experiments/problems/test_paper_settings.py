@@ -3,13 +3,17 @@
 Random weights answer nothing right, so all rewards are 0 and the update is one of size 0.
 """
 
+import gzip
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
+from published import ROWS
 
 from analysis import read
 from experiments.run.errors import CONFIGS
@@ -86,11 +90,26 @@ def random_policy(paper: dict[str, Any], folder: Path) -> Path:
     return folder
 
 
+def made_up_file(paper: dict[str, Any], folder: Path) -> Path:
+    """Made-up problems in the form of the published file, for machines that do not have it."""
+    path = folder / paper["file"]
+    if path.suffix == ".parquet":
+        row = ROWS["dsr_sub"][0]
+        questions = [f"How many is $1+{i}$? Output the final answer within \\boxed{{}}." for i in range(4)]
+        rows = [{**row, "prompt": [{"role": "user", "content": question}]} for question in questions]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        row = ROWS["deepcoder"][-1]
+        rows = [{**row, "problem": f"{row['problem']} (Version {i}.)"} for i in range(4)]
+        path.write_bytes(gzip.compress(json.dumps(rows).encode()))
+    return path
+
+
 @pytest.mark.parametrize("paper", [MATHS, CODE], ids=lambda paper: paper["setting"])
 def test_two_steps_of_a_papers_setting(paper: dict[str, Any], tmp_path: Path) -> None:
     file = PROBLEMS / paper["file"]
     if not file.exists():
-        pytest.skip(f"{file} is absent: put the published problems there")
+        file = made_up_file(paper, tmp_path)
     policy = random_policy(paper, tmp_path / "policy")
     overrides = [f"setting={paper['setting']}", f"data.path={file}", f"policy.path={policy}", "arms=[none,das]"]
     done = subprocess.run(

@@ -20,7 +20,7 @@ def load(
 ) -> list[dict[str, Any]]:
     data = json.dumps({**group_settings("data", "reasoning_gym"), **settings})
     reasoning_gym.load.cache_clear()
-    return reasoning_gym.load(data, seed, evaluation, room, policy, "{}").to_list()
+    return reasoning_gym.load(data, seed, evaluation, room, policy, "{}")[0].to_list()
 
 
 @needs_library

@@ -10,7 +10,7 @@ from yaml import safe_load
 
 from analysis.likeness_figure import likeness_figure
 from experiments.recorded.drafter_replay import made_up_problems
-from experiments.recorded.likeness import EDGES, FIGURES, PAPERS, TRACES, likeness, read_trace, shared_grams
+from experiments.recorded.likeness import EDGES, EPOCHS, FIGURES, PAPERS, TRACES, likeness, read_trace, shared_grams
 from experiments.tasks.policy import COLUMNS, likeness_table
 
 
@@ -32,6 +32,10 @@ def test_likeness_of_made_up_rollouts() -> None:
     assert 0 < figures["similarity"] < 1
     first, second = figures["accepted_by_epoch"]
     assert first < figures["accepted_per_round"] < second  # the second epoch has a history
+    longer = likeness(made_up_problems(2, 40, 200, seed=0))  # five epochs, of which the first three count
+    assert min(longer["accepted_by_epoch"]) < longer["accepted_per_round"] < longer["accepted_by_epoch"][2]
+    first_three = likeness([(name, texts[:24]) for name, texts in made_up_problems(2, 40, 200, seed=0)])
+    assert longer["accepted_per_round"] == first_three["accepted_per_round"]
     with pytest.raises(ValueError, match="8 responses"):
         likeness(made_up_problems(1, 7, 20, seed=0))
 
@@ -42,6 +46,7 @@ def test_the_kept_figures(tmp_path_factory: pytest.TempPathFactory) -> None:
     figures = {figure for figure, _ in COLUMNS.values()}
     for line in recorded.values():
         assert figures | {"source", "histogram", "accepted_by_epoch"} <= line.keys()
+        assert line["accepted_per_round"] == pytest.approx(np.mean(line["accepted_by_epoch"][:EPOCHS]))
         assert len(line["histogram"]) == len(EDGES) - 1
     for line in (published["wanted"], *published["papers"].values()):
         assert line.keys() <= figures | {"source"}

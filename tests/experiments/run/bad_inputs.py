@@ -94,6 +94,9 @@ kind(
     (["trainer.per_device_train_batch_size=0"], "trainer.per_device_train_batch_size=0"),
     (["engine.max_num_seqs=0"], "engine.max_num_seqs=0"),
     (["data=arithmetic", "data.weights=[0,0,0,0]"], "data.weights=[0, 0, 0, 0]"),
+    (["task=policy", "task.problems=0"], "task.problems=0: must be at least 1"),
+    (["task=evaluate", "task.problems=0"], "task.problems=0: must be at least 1"),
+    (["task=evaluate", "task.k=[0]"], "task.k=[0]: must be a number from 1"),
 )
 kind(
     "absurdly large",
@@ -109,6 +112,9 @@ kind(
     (["trainer.max_completion_length=1024"], "trainer.max_completion_length=1024 leaves no room for a prompt"),
     (["trainer.per_device_train_batch_size=10"], "must be a multiple of trainer.num_generations=8"),
     (["data=arithmetic", "data.weights=[1]"], "data.chain_steps and data.weights must be equally long"),
+    (["task=rollout", "eval.every=2"], "eval.every=2: task=rollout trains nothing; set eval.every=0"),
+    (["eval.every=2", "eval.data=reasoning_gym"], "also say which of its tasks, eval.task=NAME"),
+    (["eval.every=2", "eval.task=spell_backward"], "only eval.data=reasoning_gym has tasks, not puzzles"),
 )
 kind(
     "kinds of puzzles that do not exist or never come",
