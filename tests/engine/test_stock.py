@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from das.engine.build import EngineError, engine_arguments
 from das.engine.stock import StepClock
 
 ENGINE = """
@@ -84,3 +85,8 @@ def test_live_requests_follow_from_those_that_finished() -> None:
         assert (report["passes"], report["drafted"], report["decode_steps"]) == (7, 0, 3)
         assert report["requests"]["b"]["last_s"] == report["step_time_s"][2]
         assert report["requests"]["a"]["last_s"] == report["step_time_s"][1]
+
+
+def test_an_engine_of_das_cannot_be_stock() -> None:
+    with pytest.raises(EngineError, match="stock is vLLM as it comes, without das"):
+        engine_arguments("stock")
