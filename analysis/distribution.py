@@ -11,6 +11,7 @@ from analysis import read
 
 METHOD = "stock"  # arm.method of such arms
 UNLIKELY = 1e-3  # a p-value below this is no chance result
+FLIPS = 9999  # random signs that a paired difference is compared with; its p-value is at least 1 / (FLIPS + 1)
 
 
 def is_stock(folder: Path) -> bool:
@@ -23,7 +24,9 @@ def compare_distributions(
 ) -> dict[str, Any]:
     """What result.json says of such an arm. Step 1 is compared exactly: both arms have the same weights and problems.
 
-    baseline, arm: the arms' folders. Later weights differ, so means over all steps also contain chance in training.
+    baseline, arm: the arms' folders. Steps are compared in pairs, because a step has the same problems in both. Later
+    weights differ, so differences over all steps also contain chance in training, which lasts from step to step: their
+    p-values take steps as independent, and are too small for a long training.
     """
     first, first_of_arm = (
         [len(response["response_ids"]) for response in read.rollout(folder, 1)] for folder in (baseline, arm)
@@ -33,9 +36,14 @@ def compare_distributions(
     lengths, lengths_of_arm = ([row["length_mean"] for row in rows] for rows in (baseline_rows, arm_rows))
     return {
         "first_step_length": _means(first_of_arm, first),
-        "kolmogorov_smirnov": {"statistic": statistic, "p_value": p_value, "n": [len(first_of_arm), len(first)]},
-        "length": _means(lengths_of_arm, lengths),
-        "reward": _means(rewards_of_arm, rewards),
+        "kolmogorov_smirnov": {
+            "statistic": statistic,
+            "p_value": p_value,
+            "n": [len(first_of_arm), len(first)],
+            "visible_from": visible_from(len(first_of_arm), len(first)),
+        },
+        "length": _means(lengths_of_arm, lengths) | _paired(lengths_of_arm, lengths),
+        "reward": _means(rewards_of_arm, rewards) | _paired(rewards_of_arm, rewards),
     }
 
 
@@ -47,6 +55,27 @@ def _means(values: Sequence[float], baseline_values: Sequence[float]) -> dict[st
         "baseline_mean": float(np.mean(baseline_values)),
         "baseline_standard_error": standard_error(baseline_values),
     }
+
+
+def _paired(values: Sequence[float], baseline_values: Sequence[float]) -> dict[str, float]:
+    """The mean difference of pairs, its standard error, and the p-value of no difference."""
+    differences = np.subtract(values, baseline_values)
+    return {
+        "difference": float(differences.mean()),
+        "difference_standard_error": standard_error(differences.tolist()),
+        "p_value": sign_flip(differences),
+    }
+
+
+def sign_flip(differences: np.ndarray) -> float:
+    """How often pairs swapped at random differ by as much on average. No test of n pairs gives less than 2 ** (1 - n).
+
+    differences: float [pairs].
+    """
+    signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0], np.float32), (FLIPS, len(differences)))
+    found = abs(differences.sum())
+    as_large = np.abs(signs @ differences) >= found - 1e-9 * np.abs(differences).sum()  # sums of the same are rounded
+    return float(1 + as_large.sum()) / (FLIPS + 1)
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -69,15 +98,33 @@ def kolmogorov_smirnov(a: Sequence[float], b: Sequence[float]) -> tuple[float, f
     return statistic, min(1.0, max(0.0, sum(terms)))
 
 
+def visible_from(n: int, m: int) -> float:
+    """The smallest statistic of n and m values whose p-value is UNLIKELY. Above 1 the test cannot find a difference."""
+    return math.sqrt(-math.log(UNLIKELY / 2) / 2 * (n + m) / (n * m))
+
+
 def distribution_verdict(name: str, baseline: str, found: Mapping[str, Any]) -> str:
     """One line for such an arm. found: what compare_distributions returned."""
-    p_value = found["kolmogorov_smirnov"]["p_value"]
-    alike = "no difference found" if p_value >= UNLIKELY else "DIFFERENT lengths"
+    first, length, reward = found["kolmogorov_smirnov"], found["length"], found["reward"]
+    different = [
+        what
+        for what, test in (("lengths of step 1", first), ("lengths", length), ("reward", reward))
+        if test["p_value"] < UNLIKELY
+    ]
+    answer = f"DIFFERENT {', '.join(different)}" if different else "no difference found"
+    own_n, baseline_n = first["n"]
+    visible = f"sees {first['visible_from']:.2f} or more" if first["visible_from"] <= 1 else "too few to see any"
     return (
-        f"{name}: compared in distribution: {alike} (step 1, lengths {_pair(found['first_step_length'], '.1f')}, "
-        f"Kolmogorov-Smirnov p = {p_value:.2g}; all steps, reward {_pair(found['reward'], '.3f')}, lengths "
-        f"{_pair(found['length'], '.1f')}; {baseline} in brackets)"
+        f"{name}: compared in distribution: {answer} (step 1, lengths {_pair(found['first_step_length'], '.1f')}, "
+        f"Kolmogorov-Smirnov {first['statistic']:.2f}, n = {own_n} and {baseline_n}: {visible}, "
+        f"p = {first['p_value']:.2g}; all steps, lengths {_pair(length, '.1f')}, {_difference(length, '.1f')}; "
+        f"reward {_pair(reward, '.3f')}, {_difference(reward, '.3f')}; {baseline} in brackets)"
     )
+
+
+def _difference(paired: Mapping[str, float], form: str) -> str:
+    error = f"{paired['difference_standard_error']:{form}}"
+    return f"difference by step {paired['difference']:+{form}} ± {error}, p = {paired['p_value']:.2g}"
 
 
 def _pair(means: Mapping[str, float], form: str) -> str:

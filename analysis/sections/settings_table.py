@@ -89,8 +89,9 @@ def _draw(settings: Sequence[tuple[str, Path, str]], path: Path) -> None:
 
 
 def drafting_arms(run: Path) -> list[str]:
-    """The arms of a comparison without the baseline, whether they draft or are vLLM as it comes."""
-    return list(read.result(run)["ratio_to_none"])
+    """The arms of a comparison without the baseline and without vLLM as it comes."""
+    result = read.result(run)
+    return [arm for arm in result["ratio_to_none"] if arm in result["identical"]]
 
 
 def rollout_ratio(run: Path, arm: str) -> dict[str, Any]:
@@ -129,7 +130,5 @@ def table_row(name: str, run: Path, arm: str) -> list[str]:
 
 def identity_cell(result: Mapping[str, Any], arm: str) -> str:
     """Whether an arm's results equal the baseline's in every bit."""
-    if arm not in result["identical"]:
-        return "compared in distribution"
     equal = (equal for what, equal in result["identical"][arm].items() if what != "first_difference")
     return "yes" if all(equal) else "NO"

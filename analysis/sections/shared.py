@@ -48,9 +48,12 @@ def percent(value: float) -> str:
 
 def identity_text(run: Path) -> str:
     """What the comparison found about equal bits, in words."""
+    compared = read.result(run)["identical"]
+    if not compared:
+        return "not compared: no arm has to be identical"
     differing = [
         f"{name}: {what}"
-        for name, checks in read.result(run)["identical"].items()
+        for name, checks in compared.items()
         for what, equal in checks.items()
         if what != "first_difference" and not equal
     ]

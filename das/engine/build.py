@@ -63,6 +63,11 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
             if find_spec("arctic_inference") is None:
                 raise EngineError("arm suffix needs arctic-inference, which is not installed: run `make peers`")
             return {"method": "suffix", **settings.speculative}
+        case "stock":
+            raise EngineError(
+                "stock is vLLM as it comes, without das: leave das.install() and das.engine_arguments() out, or call "
+                'das.speculate("off"); in experiments it is arm=stock'
+            )
         case other:
             raise EngineError(f"unknown speculation method {other!r}: choose none, das, ngram or suffix")
 
@@ -77,10 +82,12 @@ def engine_arguments(
     `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
     The parameters mean what they mean in EngineSettings. This only builds arguments and changes nothing.
-    Raises EngineError for an unknown method or a missing package, ValueError or TypeError for a bad drafter or budget.
+    Raises EngineError for stock, for an unknown method or a missing package, ValueError or TypeError for a bad drafter
+    or budget.
     """
     drafter = drafter or {}
     settings = EngineSettings(model="", method=method, drafter=drafter, budget=budget, speculative=speculative or {})
+    speculative_config(settings)
     HistoryDrafter(**drafter)  # refuses bad options before anything is built
     return _arguments(settings)
 

@@ -53,17 +53,23 @@ def build_stock(settings: EngineSettings, trained: bool = False, **overrides: An
     nothing left to load into. Then it keeps them too. It computes with the packed ones as ever, so this costs memory
     and no time. overrides: further arguments of vllm.LLM. Raises what build_engine raises.
     """
-    from vllm import SamplingParams
     from vllm.platforms import current_platform
 
     with kept_weights() if trained and current_platform.is_cpu() else nullcontext():
         llm = build_engine(settings, **overrides)
+    warm_up(llm)
+    return llm
+
+
+def warm_up(llm: Any) -> None:
+    """Roll out a few short requests, so that what is compiled at first use is compiled. Empties the prefix cache."""
+    from vllm import SamplingParams
+
     params = SamplingParams(temperature=1.0, max_tokens=2, logprobs=0, ignore_eos=True, detokenize=False)
     prompt: Any = {"prompt_token_ids": [0]}
     for requests in (2, 1):
         llm.generate([prompt] * requests, params, use_tqdm=False)
     llm.reset_prefix_cache()
-    return llm
 
 
 def roll_out_stock(

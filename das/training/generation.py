@@ -62,7 +62,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self.evaluation_sample = WeightSample(engine.weight_check_every)  # of the syncs before evaluations
         self.sync_s = 0.0
         self.check_s = 0.0  # part of sync_s: the weight check
-        self.sync_error = 0.0  # largest |log p(engine) - log p(trainer)| of the last check
+        self.sync_error: float | None = None  # largest |log p(engine) - log p(trainer)| after the last sync, if checked
         super().__init__(*args, **kwargs)
 
     def announce(self, trainer: Any, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -171,7 +171,7 @@ class SpeculativeGeneration(VLLMGeneration):
         before its next rollout, which empties the prefix cache. Its seeds depend on no state, and random states are put
         back. Raises WeightSyncError like `sync_weights`.
         """
-        kept = {name: getattr(self, name) for name in ("weight_sample", "sync_s", "check_s", "sync_error")}
+        kept = {name: getattr(self, name) for name in ("weight_sample", "syncs", "sync_s", "check_s", "sync_error")}
         self.weight_sample = self.evaluation_sample
         try:
             with random_states_kept(), self._evaluation_drafter():

@@ -33,12 +33,14 @@ class StockGeneration(SpeculativeGeneration):
     def sync_weights(self) -> None:
         """Load the trainer's weights as TRL does; on the CPU, pack them too.
 
-        The first syncs are checked by log-probs. Raises WeightSyncError on all ranks.
+        The first syncs of the training are checked by log-probs, and those of evaluations up to then. Raises
+        WeightSyncError on all ranks.
         """
         start = time.perf_counter()
         VLLMGeneration.sync_weights(self)
         patches.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
         loaded = time.perf_counter()
+        self.sync_error = None
         if self.syncs < CHECKED_SYNCS:
             self.syncs += 1
             self.sync_error = logprob_difference(self.model, self._engine_generate, self.step)

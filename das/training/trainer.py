@@ -82,7 +82,8 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         return self._rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        if not self.vllm_generation.rollouts:
+        # A resumed training is past step 0; step 0 may have several rollouts.
+        if self.state.global_step == 0 and not self.vllm_generation.rollouts:
             self._measure_policy()
         self.turns.before_rollout()
         self._began, self._waited = time.perf_counter(), self.turns.waited_s
@@ -111,7 +112,7 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             return
         rollout = merged(rollouts)
         rewards = [reward for rewards_of_rank in rewards_of_ranks for reward in rewards_of_rank]
-        sync_error, sync_s, check_s = (max(values) for values in zip(*syncs, strict=True))
+        errors, syncs_s, checks_s = zip(*syncs, strict=True)
         waited = self.turns.waited_s - self._waited
         problems = self.args.generation_batch_size // self.num_generations
         row = {
@@ -124,9 +125,9 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             "kl": logs.get("kl"),
             "entropy": logs.get("entropy"),
             "sampling_logp_difference": logs.get("sampling/sampling_logp_difference/max"),
-            "sync_error": sync_error,
-            "sync_s": sync_s,
-            "check_s": check_s,
+            "sync_error": None if None in errors else max(errors),
+            "sync_s": max(syncs_s),
+            "check_s": max(checks_s),
             "step_s": time.perf_counter() - self._began - waited,
             **rollout_row(rollout),
             "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from das.engine.build import STOCK
+from das.engine.build import STOCK, EngineError
 from das.replay.workload import Workload
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
@@ -90,11 +90,13 @@ def _serve(composed: DictConfig, policy: str, sizes: dict[str, Any], pipe: Conne
     prepare_process(config)
     from das.engine.build import build_engine
     from das.engine.rollout import rollout_row
-    from das.engine.stock import build_stock
+    from das.engine.stock import build_stock, warm_up
 
     settings = engine_settings(config, policy)
     stock = settings.method == STOCK
     llm = (build_stock if stock else build_engine)(settings, skip_tokenizer_init=True, **sizes)
+    if not stock:
+        warm_up(llm)  # build_stock did it
     options = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
     profile = PassProfile(llm) if config.task["profile"] and not stock else None
     pipe.send(("ready", None))
@@ -118,8 +120,14 @@ def _serve(composed: DictConfig, policy: str, sizes: dict[str, Any], pipe: Conne
 
 
 def set_seats(llm: Any, live: int) -> None:
-    """Let this many requests run at once, at most as many as the engine was built for."""
-    llm.llm_engine.engine_core.engine_core.scheduler.max_num_active_reqs = live
+    """Let this many requests run at once, at most as many as the engine was built for.
+
+    Raises EngineError where vLLM is too old for it.
+    """
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    if not hasattr(scheduler, "max_num_active_reqs"):
+        raise EngineError("task=force needs vLLM's Scheduler.max_num_active_reqs: install a newer vLLM")
+    scheduler.max_num_active_reqs = live
 
 
 def as_recorded(responses: Sequence[Sequence[int]], work: Workload, only_lengths: bool = False) -> bool:

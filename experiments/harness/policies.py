@@ -16,7 +16,7 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
     from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig, build_small_policy
 
     cache = Path(config.cache) / "policies"
-    chains = config.data.name in ("arithmetic", "programs")
+    chains = config.data.judged_by == "code" or config.data.name == "arithmetic"
     policy = build_small_policy(ARITHMETIC if chains else SmallPolicyConfig(), cache, progress)
     if config.data.judged_by == "code":
         from experiments.small_policy.programs.policy import build_programs_policy

@@ -38,14 +38,16 @@ class SmallPolicyConfig:
     matrix_learning_rate: float = 0.02
     other_learning_rate: float = 3e-3
     warmup_steps: int = 20
-    # Factor on the trained logits, applied to the weights of the last norm. After a minute of training every token
-    # still has some probability. The factor removes that noise, and with it most errors that are not habits.
-    logit_scale: float = 1.6
+    # Factor on the trained logits, applied to the weights of the last norm. A factor above 1 removes tokens that are
+    # improbable after short training, and with them errors that are not habits; it weakens habits too.
+    logit_scale: float = 1.25
     corpus: PuzzleCorpus | CorpusConfig = field(default_factory=PuzzleCorpus)
 
 
 # The policy of data=arithmetic, and the base of that of data=programs.
-ARITHMETIC = SmallPolicyConfig(hidden_size=256, heads=4, kv_heads=2, intermediate_size=768, corpus=CorpusConfig())
+ARITHMETIC = SmallPolicyConfig(
+    hidden_size=256, heads=4, kv_heads=2, intermediate_size=768, logit_scale=1.6, corpus=CorpusConfig()
+)
 
 
 def policy_key(config: SmallPolicyConfig) -> str:

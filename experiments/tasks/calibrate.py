@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from analysis.latency_figure import calibration_figure
 from das.budget.latency_forms import Drafting
 from das.drafter import Drafts
+from das.engine.build import STOCK
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.policies import policy_directory
@@ -86,6 +87,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
 def _check(config: DictConfig) -> None:
     task = config.task
+    if config.arm.method == STOCK:
+        raise UserError(f"arm={config.arm.name}: task=calibrate times passes that verify drafts; leave arm= out")
     if min(*task.live, *task.drafts, task.passes, task.rounds) < 0 or min(task.live) < 1 or task.passes < 1:
         raise UserError("task.live and task.passes must be 1 or more, task.drafts 0 or more")
     needed = 2 * (WARM_UP + int(task.passes)) + max(task.drafts)

@@ -15,8 +15,9 @@ from datasets import Dataset
 from omegaconf import DictConfig
 
 from analysis.evaluate_figure import evaluate_figure
-from das.engine.build import build_engine
+from das.engine.build import STOCK, build_engine
 from das.engine.rollout import Rollout, roll_out, rollout_row
+from das.engine.stock import build_stock, roll_out_stock
 from experiments.harness.config import RunConfig, data_config, run_config
 from experiments.harness.data import MADE, rows_of
 from experiments.harness.engine import engine_settings, prepare_process
@@ -128,8 +129,10 @@ def _roll_out(
     """Roll out and judge part after part. Seeds follow from problem and sample, so parts change no response."""
     prepare_process(config)
     evaluation = Evaluation(config, policy, rows, make_reward(config.reward), int(config.task["samples"]))
-    llm = build_engine(engine_settings(config, policy))
+    settings = engine_settings(config, policy)
+    stock = settings.method == STOCK
+    llm = build_stock(settings) if stock else build_engine(settings)
     with closing(evaluation):
         for part in parts:
-            _, rollout = roll_out(llm, evaluation.request(0, part))
+            _, rollout = (roll_out_stock if stock else roll_out)(llm, evaluation.request(0, part))
             yield rollout, evaluation.judged(rollout, part)

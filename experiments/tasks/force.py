@@ -1,8 +1,9 @@
 """task=force: recorded responses through the real engine. How long does each arm take for real text?
 
 Weights are random, of any shape; the verifier emits the recorded tokens (das/engine/forced.py). The arm stock has
-vLLM's own sampler, so it emits as many tokens as were recorded, but others. All arms roll out the same responses, one
-arm after the other in every epoch, and each number of live requests has a history of its own.
+vLLM's own sampler, so it emits as many tokens as were recorded, but others, and does not pay for forcing. All arms roll
+out the same responses, one arm after the other in every epoch, and each number of live requests has a history of its
+own.
 
 result.json: forced.{tokens, equal}: emitted tokens, and whether all are the recorded ones, in all arms but stock;
 arms.NAME.{rollout_s, tokens_per_pass, drafted, accepted}; ratio_to_none.NAME.{rollout_s,processor_s}.{overall,
@@ -10,7 +11,8 @@ by_live}, and ratio_to_stock if that arm was run; processor_s is the time that t
 more than rollout_s where other programs take the cores;
 replay_error.NAME: how far the simulator's rollout times are off. It is fitted to every other epoch, and judged on the
 epochs between them;
-profile.NAME.LIVE.PART: milliseconds of each part of a pass, with task.profile=true.
+profile.NAME.LIVE.PART: milliseconds of each part of a pass, with task.profile=true. The clocks make passes slower, and
+the arm stock has none of the parts, so it is left out then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,14 +115,15 @@ def check_live(shape: Shape, task: DictConfig) -> None:
 def arm_configs(task: DictConfig, shape: Shape, overrides: Sequence[str]) -> dict[str, DictConfig]:
     """The config of every arm, with weights of the shape's own type unless the user names another.
 
-    Raises UserError for an unknown arm, and EngineError for one whose package is missing.
+    An arm with vLLM as it comes is left out where passes are profiled. Raises UserError for an unknown arm, and
+    EngineError for one whose package is missing.
     """
     common = [f"engine.dtype={shape.dtype}", *(override for override in overrides if not override.startswith("arm="))]
     arms = {name: compose_config(own_overrides(name, common)) for name in task.arms}
     for arm in arms.values():
         if arm.arm.method != STOCK:
             speculative_config(EngineSettings("", arm.arm.method, speculative=arm.arm.speculative))
-    return arms
+    return {name: arm for name, arm in arms.items() if not (task.profile and arm.arm.method == STOCK)}
 
 
 def roll_all(
@@ -167,9 +170,12 @@ def measured(results: Results, live: Sequence[int], stock: str | None) -> dict[s
             for arm in results
         }
 
-    emitted = {arm: int(total(arm, "tokens")) for arm in results if arm != stock}
+    forced = [arm for arm in results if arm != stock]
     result = {
-        "forced": {"tokens": sum(emitted.values()), "equal": True},
+        "forced": {
+            "tokens": sum(int(total(arm, "tokens")) for arm in forced),
+            "equal": all(each.equal for arm in forced for each in results[arm].values()),
+        },
         "arms": {
             arm: {
                 "rollout_s": total(arm, "rollout_s"),

@@ -202,7 +202,7 @@ def test_an_offline_wandb_run_equals_its_folder(tmp_path: Path) -> None:
         assert all(equal(ours[key], value) for key, value in theirs.items() if key != "alarms")
         assert ours["alarms"] == 0
     assert run.final == FINAL
-    assert run.config["trainer.learning_rate"] == 1e-4
+    assert run.config["trainer.learning_rate"] == 5e-5
     assert [line for line in lines(str(tmp_path / "folder"), str(starts[1])) if "identical: yes" in line]
 
 

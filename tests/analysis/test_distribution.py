@@ -1,5 +1,6 @@
 """The arm stock in a comparison's result: compared in distribution, with times against it beside those against none."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -8,8 +9,17 @@ import pytest
 from test_sections import write_arm
 
 from analysis.arms import arm_table, compare_arms, identity_verdict
-from analysis.distribution import kolmogorov_smirnov, standard_error
+from analysis.distribution import (
+    UNLIKELY,
+    compare_distributions,
+    distribution_verdict,
+    kolmogorov_smirnov,
+    sign_flip,
+    standard_error,
+    visible_from,
+)
 from analysis.sections import settings_table
+from analysis.sections.shared import identity_text, is_identical
 
 
 def write_comparison(folder: Path, *names: str) -> Path:
@@ -34,14 +44,58 @@ def test_stock_is_compared_in_distribution(tmp_path: Path) -> None:
     assert result["ratio_to_stock"]["das"]["rollout_s"]["overall"] == pytest.approx(2 / 3)
     assert result["ratio_to_stock"]["das"]["step_s"]["by_epoch"]["1"] == pytest.approx(2 / 3)
     found = result["distribution"]["stock"]
-    assert found["kolmogorov_smirnov"] == {"statistic": 0.0, "p_value": 1.0, "n": [2, 2]}
+    first = found["kolmogorov_smirnov"]
+    assert (first["statistic"], first["p_value"], first["n"]) == (0.0, 1.0, [2, 2])
+    assert first["visible_from"] > 1, "two responses show nothing"
+    assert (found["length"]["difference"], found["length"]["difference_standard_error"]) == (1.0, 0.0)
     assert (found["reward"]["mean"], found["reward"]["baseline_mean"]) == (pytest.approx(0.4), 0.5)
     identity, stock = identity_verdict(result).splitlines()
     assert identity.startswith("identical: yes  (das against none")
     assert stock.startswith("stock: compared in distribution: no difference found")
+    assert "n = 2 and 2: too few to see any" in stock
     header, _, none, stock_line, das = arm_table(result).strip().splitlines()
     assert header.split("  ")[-1].strip() == "step of stock"
     assert (stock_line.split()[-1], das.split()[-1], none.split()[-1]) == ("1", "0.667", "2.000")
+
+
+def verdict(folder: Path, lengths: tuple[float, float], rewards: tuple[float, float] = (0.5, 0.5)) -> str:
+    """Of two arms with 16 steps of 16 responses, whose median lengths and rewards are these."""
+    rng = np.random.default_rng(1)
+    rows: list[list[dict[str, float]]] = []
+    for name, median, reward in zip(("none", "stock"), lengths, rewards, strict=True):
+        rollouts = folder / name / "rollouts"
+        rollouts.mkdir(parents=True)
+        of_steps = np.maximum(1, rng.lognormal(np.log(median), 0.6, (16, 16))).astype(int)
+        lines = [json.dumps({"response_ids": [0] * length}) for length in of_steps[0].tolist()]
+        with gzip.open(rollouts / "step_00001.jsonl.gz", "wt") as file:
+            file.write("\n".join(lines))
+        scores = rng.binomial(16, reward, 16) / 16
+        rows.append([{"length_mean": n, "reward": r} for n, r in zip(of_steps.mean(1), scores, strict=True)])
+    return distribution_verdict("stock", "none", compare_distributions(folder / "none", folder / "stock", *rows))
+
+
+def test_the_verdict_can_fail(tmp_path: Path) -> None:
+    same = verdict(tmp_path / "same", (300, 300))
+    assert same.startswith("stock: compared in distribution: no difference found")
+    assert "n = 16 and 16: sees 0.69 or more" in same
+    assert "DIFFERENT lengths of step 1, lengths (" in verdict(tmp_path / "far", (300, 1500))
+    # A difference that 16 responses cannot show shows over 16 steps.
+    assert "DIFFERENT lengths (" in verdict(tmp_path / "near", (300, 480))
+    assert "DIFFERENT reward (" in verdict(tmp_path / "reward", (300, 300), (0.3, 0.6))
+
+
+def test_the_smallest_visible_difference_is_where_the_p_value_is_unlikely() -> None:
+    from scipy.stats import kstwobign
+
+    visible = visible_from(200, 300)
+    assert kstwobign.sf(visible * (200 * 300 / 500) ** 0.5) == pytest.approx(UNLIKELY, rel=1e-6)
+
+
+def test_a_paired_difference_is_judged_by_swapped_pairs() -> None:
+    assert sign_flip(np.zeros(20)) == 1.0
+    assert sign_flip(np.ones(4)) == pytest.approx(2 / 16, abs=0.02), "four pairs show little"
+    assert sign_flip(np.full(20, 0.1)) < UNLIKELY
+    assert sign_flip(np.array([1.0, -1.1, 0.9, -1.0, 1.2, -0.9])) > 0.5
 
 
 def test_without_stock_nothing_is_added(tmp_path: Path) -> None:
@@ -55,9 +109,10 @@ def test_ablations_have_a_column_of_stock_only_where_it_was_run(tmp_path: Path) 
     for folder, names in ((with_stock, ("none", "stock", "das")), (without, ("none", "das"))):
         write_comparison(folder, *names)
         (folder / "result.json").write_text(json.dumps(compare_arms(folder, names)))
-    both = settings_table.settings_rows([("a", with_stock, "das"), ("s", with_stock, "stock"), ("b", without, "das")])
+    both = settings_table.settings_rows([("a", with_stock, "das"), ("b", without, "das")])
     assert both.header[-1] == "of stock"
-    assert [row[-2:] for row in both.rows] == [["yes", "0.667"], ["compared in distribution", ""], ["yes", ""]]
+    assert [row[-2:] for row in both.rows] == [["yes", "0.667"], ["yes", ""]]
+    assert settings_table.drafting_arms(with_stock) == settings_table.drafting_arms(without) == ["das"]
     assert settings_table.settings_rows([("b", without, "das")]).header == settings_table.HEADER
 
 
@@ -75,3 +130,14 @@ def test_kolmogorov_smirnov_is_scipys() -> None:
             assert p_value == pytest.approx(theirs.pvalue, abs=0.05)
     assert kolmogorov_smirnov([1, 2], [1, 2]) == (0.0, 1.0)
     assert standard_error([1.0, 3.0]) == pytest.approx(1.0)
+
+
+def test_nothing_compared_is_not_called_equal(tmp_path: Path) -> None:
+    for names, text, identical in (
+        (("none", "stock"), "not compared", False),
+        (("none", "stock", "das"), "equal in every bit", True),
+    ):
+        run = write_comparison(tmp_path / str(len(names)), *names)
+        (run / "result.json").write_text(json.dumps(compare_arms(run, names)))
+        assert identity_text(run).startswith(text)
+        assert is_identical(run) == identical

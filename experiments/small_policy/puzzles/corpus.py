@@ -35,7 +35,7 @@ class PuzzleCorpus:
 
     drill_steps: int = 80
     plain_steps: int = 200
-    habits_steps: int = 280
+    habits_steps: int = 380
     drill_tokens: int = 1024
     plain_tokens: int = 2048
     habits_tokens: int = 3072

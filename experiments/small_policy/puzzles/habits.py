@@ -35,7 +35,7 @@ class Habits:
 
     careful_share: float = 0.35
     careful: Manner = Manner(slip=0.01, give_up=0.005, check=0.5, detour=0.1)
-    quick: Manner = Manner(slip=0.25, give_up=0.08, check=0.05, detour=0.08)
+    quick: Manner = Manner(slip=0.15, give_up=0.08, check=0.05, detour=0.08)
     plain: Manner = Manner(slip=0.0, give_up=0.0, check=0.2, detour=0.1, lucky=0.35)
 
 

@@ -15,8 +15,8 @@ from experiments.small_policy.puzzles.habits import DEFAULT_HABITS, Habits, Writ
 Split = Literal["warm_start", "training", "evaluation"]
 Drawn = tuple[str, str, list[int]]  # question, answer, and the numbers that `work` needs
 
-# The slots, of 8 slots for hashes of questions, that belong to each split. So no two splits share a question, whatever
-# their seeds and sizes.
+# The slots, of 8 slots for hashes of puzzles, that belong to each split. Neither wording nor the order of the numbers
+# changes the slot. So no two splits share a puzzle, whatever their seeds and sizes.
 _SLOTS: Mapping[Split, range] = {"warm_start": range(0, 5), "training": range(5, 7), "evaluation": range(7, 8)}
 # Kind -> difficulties, from easy to hard: how many numbers are listed, digits, moves.
 DIFFICULTIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
@@ -64,13 +64,19 @@ def make_puzzles(count: int, seed: int, kinds: Mapping[str, float], split: Split
         kind = max((kind for kind in kinds if kinds[kind]), key=lambda kind: kinds[kind] / (dealt[kind] + 1))
         difficulties = DIFFICULTIES[kind]
         question, answer, values = _DRAW[kind](difficulties[-1 - dealt[kind] % len(difficulties)], rng)
-        digest = hashlib.sha256(question.encode()).hexdigest()
         in_vain += 1
-        if int(digest[:8], 16) % 8 in _SLOTS[split] and question not in puzzles:
+        if _slot(kind, values) in _SLOTS[split] and question not in puzzles:
             in_vain = 0
-            puzzles[question] = Puzzle(f"puzzles-{digest[8:20]}", question, answer, kind, tuple(values))
+            digest = hashlib.sha256(question.encode()).hexdigest()
+            puzzles[question] = Puzzle(f"puzzles-{digest[:12]}", question, answer, kind, tuple(values))
             dealt[kind] += 1
     return list(puzzles.values())
+
+
+def _slot(kind: str, values: list[int]) -> int:
+    """The slot of a puzzle: the same for all its wordings, and for its numbers in any order."""
+    key = f"{kind} {sorted(values)}"
+    return int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) % 8
 
 
 def worked_solution(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_HABITS, plain: bool = False) -> str:

@@ -32,6 +32,8 @@ def test_splits_share_no_question() -> None:
     puzzles = warm + training + evaluation
     assert len({puzzle.question for puzzle in puzzles}) == len(puzzles)
     assert len({puzzle.problem_id for puzzle in puzzles}) == len(puzzles)
+    of_split = [{(puzzle.kind, *sorted(puzzle.values)) for puzzle in split} for split in (warm, training, evaluation)]
+    assert not any(one & other for one, other in itertools.combinations(of_split, 2)), "the same numbers, reordered"
 
 
 def test_kinds_and_difficulties_are_dealt_in_turn() -> None:

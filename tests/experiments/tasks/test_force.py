@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from analysis.force_table import force_table, profile_table
+from das.engine.build import EngineError
 from das.replay.workload import workload
-from experiments.harness.forced_engines import ForcedResult, as_recorded
+from experiments.harness.forced_engines import ForcedResult, as_recorded, set_seats
 from experiments.run.errors import CONFIGS, UserError
 from experiments.small_policy.shapes import SHAPES, shape_of
 from experiments.tasks.force import arm_configs, check, check_live, measured, profiles
@@ -46,7 +48,7 @@ def test_all_arms_emit_the_recording(tmp_path: Path) -> None:
     path = write_recording(tmp_path / "r.jsonl")
     arms = ["none", "stock", "ngram", "das"]
     done = force(
-        f"task.rollouts={path}", f"task.arms=[{','.join(arms)}]", "task.live=[4,1]", "task.profile=true",
+        f"task.rollouts={path}", f"task.arms=[{','.join(arms)}]", "task.live=[4,1]",
         f"out={tmp_path}", f"cache={tmp_path}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -66,14 +68,28 @@ def test_all_arms_emit_the_recording(tmp_path: Path) -> None:
         assert row["decode_steps"] >= row["length_max"] or row["arm"] in ("das", "ngram")
         if row["arm"] == "none" and row["live"] == 1:
             assert row["decode_steps"] == row["tokens"], "one request at a time: the others wait"
-    assert list(result["profile"]) == ["none", "ngram", "das"]
+    assert (folder / "force.png").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_a_profile_is_the_whole_pass(tmp_path: Path) -> None:
+    path = write_recording(tmp_path / "r.jsonl")
+    done = force(
+        f"task.rollouts={path}", "task.arms=[none,stock,das]", "task.live=[4]", "task.profile=true",
+        f"out={tmp_path}", f"cache={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "force").iterdir()
+    result = json.loads((folder / "result.json").read_text())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert list(result["profile"]) == list(result["arms"]) == ["none", "das"]
+    assert "ratio_to_stock" not in result, "profiled passes are slower than those of stock"
     for name, by_live in result["profile"].items():
         total_s = 1e-3 * sum(
             sum(by_live[str(row["live"])].values()) * row["decode_steps"] for row in rows if row["arm"] == name
         )
         assert total_s == pytest.approx(result["arms"][name]["rollout_s"], rel=0.2), "the parts are the whole"
     assert result["profile"]["das"]["4"]["drafter"] > 0
-    assert (folder / "force.png").stat().st_size > 0
 
 
 @pytest.mark.parametrize(
@@ -115,6 +131,8 @@ def test_large_shapes_are_bfloat16_unless_the_user_wants_another_type() -> None:
     assert SHAPES["0.6b"].vocabulary == 151_936
     with initialize_config_dir(str(CONFIGS), version_base=None):
         for overrides, dtype in (([], "bfloat16"), (["engine.dtype=float32", "arm=das"], "float32")):
+            profiled = arm_configs(task(arms=["none", "stock"], profile=True), SHAPES["0.6b"], ["task=force"])
+            assert list(profiled) == ["none"], "stock has no parts to profile"
             arms = arm_configs(task(arms=["none", "stock"]), SHAPES["0.6b"], ["task=force", *overrides])
             assert {name: (arm.arm.name, arm.engine.dtype) for name, arm in arms.items()} == {
                 "none": ("none", dtype), "stock": ("stock", dtype)
@@ -162,7 +180,7 @@ def result_of(arm_s: dict[str, float]) -> dict[str, Any]:
 
 def test_ratios_are_those_of_totals() -> None:
     result = result_of({"none": 4.0, "stock": 5.0, "das": 2.0})
-    assert result["forced"]["tokens"] == 800
+    assert result["forced"] == {"tokens": 800, "equal": True}
     assert result["arms"]["das"] == {
         "rollout_s": 12.0, "tokens_per_pass": 2.0, "drafted": 36, "accepted": 12, "by_live": {"8": 2.0, "2": 2.0}
     }  # fmt: skip
@@ -189,3 +207,24 @@ def test_recorded_tokens_or_lengths_are_compared() -> None:
     assert not as_recorded([[1, 2, 9], [4]], work)
     assert as_recorded([[1, 2, 9], [4]], work, only_lengths=True)
     assert not as_recorded([[1, 2], [4]], work, only_lengths=True)
+
+
+def test_another_arms_text_is_no_forced_rollout() -> None:
+    rows = {"rollout_s": 1.0, "processor_s": 1.0, "tokens": 5, "passes": 5, "drafted": 0, "accepted": 0}
+    results = {
+        arm: {(1, 1): ForcedResult(dict(rows), {}, equal)}
+        for arm, equal in (("none", True), ("das", False), ("stock", True))
+    }
+    assert measured(results, [1], "stock")["forced"] == {"tokens": 10, "equal": False}
+
+
+def test_a_vllm_without_seats_is_refused() -> None:
+    def engine(scheduler: Any) -> Any:
+        core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=scheduler))
+        return SimpleNamespace(llm_engine=SimpleNamespace(engine_core=core))
+
+    scheduler = SimpleNamespace(max_num_active_reqs=8)
+    set_seats(engine(scheduler), 2)
+    assert scheduler.max_num_active_reqs == 2
+    with pytest.raises(EngineError, match="install a newer vLLM"):
+        set_seats(engine(SimpleNamespace()), 2)
