@@ -97,7 +97,7 @@ def test_pins_meet_the_dependencies_of_installed_packages(python: str) -> None:
 def test_tests_of_reasoning_gym_are_not_skipped() -> None:
     """They are where it is missing, and nobody would notice. dev.txt lists it, so `make test` must have it."""
     assert "-r reasoning-gym.txt" in (ROOT / "requirements" / "dev.txt").read_text().splitlines()
-    assert find_spec("reasoning_gym") is not None, "run `make reasoning-gym`"
+    assert find_spec("reasoning_gym") is not None, "run `make env-test`"
 
 
 def test_reasoning_gym_finds_what_it_needs() -> None:
