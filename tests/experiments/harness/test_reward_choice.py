@@ -27,7 +27,7 @@ def config_of(*overrides: str) -> RunConfig:
         (["data=programs"], "reward=maths cannot judge data=programs"),
         (["data=math500", "reward=code"], "reward=code cannot judge data=math500: choose maths or brevity"),
         (["data=deepcoder"], "reward=maths cannot judge data=deepcoder: choose code or brevity"),
-        (["data.judged_by=taste"], "data.judged_by=taste: choose maths or code"),
+        (["data.judged_by=taste"], "data.judged_by=taste: choose maths, code, reasoning_gym"),
         (["data=programs", "reward=code", "reward.isolation=none"], "choose full or weak"),
         (["data=programs", "reward=code", "reward.limits.cpu_s=0"], "reward.limits.cpu_s=0"),
         (["data=programs", "reward=code", "reward.limits.cpu_s=1.5"], "reward.limits.cpu_s=1.5"),

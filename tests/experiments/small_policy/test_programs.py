@@ -1,8 +1,9 @@
 """Tiny programs are deterministic, disjoint between splits and judged by their tests.
 
-They do not change the cache key of the arithmetic policy.
+They do not change the cache keys of other policies.
 """
 
+import inspect
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,14 +55,8 @@ def test_worked_programs_are_right_unless_they_slip(reward: CodeReward) -> None:
     assert reward(["f = lambda x: x"] * 30, tests) == [0.0] * 30
 
 
-def test_the_arithmetic_policy_keeps_its_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its cache key covers the files beside small.py, so no file of this task may be among them."""
-    key = small.policy_key(small.SmallPolicyConfig())
-    beside = {path.name for path in Path(small.__file__).parent.glob("*.py")}
-    assert not {path.name for path in Path(programs.__file__).parent.glob("*.py")} & (beside - {"__init__.py"})
-    copied = tmp_path / "policy"
-    copied.mkdir()
-    for name in beside:
-        (copied / name).write_bytes((Path(small.__file__).parent / name).read_bytes())
-    monkeypatch.setattr(small, "__file__", str(copied / "small.py"))
-    assert small.policy_key(small.SmallPolicyConfig()) == key
+@pytest.mark.parametrize("config", [small.ARITHMETIC, small.SmallPolicyConfig()])
+def test_other_policies_keep_their_keys(config: small.SmallPolicyConfig) -> None:
+    """Their cache keys cover the files beside small.py and beside their corpus, so this task's files lie elsewhere."""
+    covered = {Path(small.__file__).parent, Path(inspect.getfile(type(config.corpus))).parent}
+    assert Path(programs.__file__).parent not in covered

@@ -41,10 +41,10 @@ def test_audit_finds_this_machine_exact(tiny_policy: str, tmp_path: Path) -> Non
 
 def test_an_engine_that_cannot_be_built_ends_the_audit_in_one_line(tiny_policy: str, tmp_path: Path) -> None:
     command = [sys.executable, "run.py", "task=audit", f"policy.path={tiny_policy}", f"out={tmp_path}", "task.draws=10"]
-    done = subprocess.run([*command, "engine.max_model_len=640"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([*command, "engine.max_model_len=1024"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
-    assert "lower engine.max_model_len=640" in done.stderr
+    assert "lower engine.max_model_len=1024" in done.stderr
 
 
 def test_audit_refuses_an_arm_without_drafts(tmp_path: Path) -> None:
