@@ -81,8 +81,8 @@ def weight_of_kinds(data: DataConfig) -> dict[str, float]:
     kinds = {str(kind): float(weight) for kind, weight in (data.kinds or {}).items()}
     if unknown := sorted(kinds.keys() - DIFFICULTIES.keys()):
         raise UserError(f"data.kinds: there is no kind {unknown[0]!r}, choose among {', '.join(DIFFICULTIES)}")
-    if min(kinds.values(), default=0) < 0 or not any(kinds.values()):
-        raise UserError(f"data.kinds={kinds}: no weight may be below 0, and at least one must be above 0")
+    if not any(kinds.values()):
+        raise UserError(f"data.kinds={kinds}: at least one must be above 0")
     return kinds
 
 

@@ -51,8 +51,9 @@ def test_two_steps(setting: str, name: str, tiny_policy: str, tmp_path: Path) ->
 def test_two_steps_on_problems_of_a_library(tiny_policy: str, tmp_path: Path) -> None:
     data = ["data=reasoning_gym", "data.task=spell_backward", "reward=reasoning_gym", "data.problems=2"]
     evaluated = ["eval.every=2", "eval.problems=2", "eval.samples=2"]
+    size = [f"+{each}" if "accumulation" in each else each for each in SIZE]
     done = subprocess.run(
-        [sys.executable, "run.py", f"hydra.run.dir={tmp_path}", f"policy.path={tiny_policy}", *data, *evaluated, *SIZE],
+        [sys.executable, "run.py", f"hydra.run.dir={tmp_path}", f"policy.path={tiny_policy}", *data, *evaluated, *size],
         cwd=CONFIGS.parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

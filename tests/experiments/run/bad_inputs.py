@@ -119,7 +119,7 @@ kind(
 kind(
     "kinds of puzzles that do not exist or never come",
     (["+data.kinds.chess=1"], "data.kinds: there is no kind 'chess', choose among pair"),
-    (["data.kinds.pair=-1"], "no weight may be below 0"),
+    (["data.kinds.pair=0", "data.kinds.triple=0", "data.kinds.walk=0"], "at least one must be above 0"),
 )
 kind("no KEY=VALUE", (["trainer.max_steps"], "trainer.max_steps"), (["budget.tokens=[1"], "budget.tokens=[1"))
 kind(

@@ -295,7 +295,7 @@ def other_policys_checkpoint(tmp: Path, policy: Path) -> Made:
 
 @kind("checkpoint of another config")
 def other_runs_checkpoint(tmp: Path, policy: Path) -> Made:
-    return [*stopped_run(tmp, policy)[0], "trainer.learning_rate=0.5"], "trainer.learning_rate (0.0001 there, 0.5 here)"
+    return [*stopped_run(tmp, policy)[0], "trainer.learning_rate=0.5"], "trainer.learning_rate (5e-05 there, 0.5 here)"
 
 
 @kind("checkpoint with an altered byte")
