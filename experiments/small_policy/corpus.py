@@ -8,7 +8,7 @@ teaches to write the final texts, with slips and checks.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from experiments.small_policy.arithmetic import (
 from experiments.small_policy.tokenizer import END, train_tokenizer
 
 IGNORED = -100
+LONGEST = 1024  # tokens of question and solution: the policies' positions
 _DRILL_LINES = 9
 _TOKENIZER_TEXTS = 1000
 
@@ -78,10 +79,7 @@ class CorpusConfig:
             (encode_solutions(plain, tokenizer), self.plain_steps, self.chain_tokens),
             (encode_solutions(habits, tokenizer), self.habits_steps, self.chain_tokens),
         )
-        rng = random.Random(f"batches/{seed}")
-        for examples, steps, tokens in phases:
-            for batch in make_batches(examples, tokens, rng)[:steps]:
-                yield collate(batch, tokenizer.pad_token_id)
+        return phase_batches(phases, seed, tokenizer.pad_token_id)
 
     @property
     def plain_habits(self) -> Habits:
@@ -144,6 +142,20 @@ def make_batches(examples: list[Example], tokens_per_step: int, rng: random.Rand
         batches[-1].append(example)
     rng.shuffle(batches)
     return batches
+
+
+def phase_batches(
+    phases: Iterable[tuple[list[Example], int, int]], seed: int, pad: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield one (ids, labels) per optimizer step, both [batch, time], phase after phase.
+
+    phases: examples, optimizer steps, padded tokens of a step. Examples of more than ``LONGEST`` tokens are left out.
+    """
+    rng = random.Random(f"batches/{seed}")
+    for examples, steps, tokens in phases:
+        short = [example for example in examples if len(example.ids) <= LONGEST]
+        for batch in make_batches(short, tokens, rng)[:steps]:
+            yield collate(batch, pad)
 
 
 def collate(batch: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]:

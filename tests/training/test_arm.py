@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hydra import initialize_config_dir
+from lost_weights import train_with_lost_weights
 
 from analysis import compare as curves
 from analysis import read
@@ -168,26 +169,11 @@ def test_identity_check_sees_a_difference(compared: tuple[Path, str], tmp_path: 
     assert "NO: losses differ, first at step 2" in arms.identity_verdict(result)
 
 
-def _train_with_lost_weights(config: RunConfig, policy: str, folder: str) -> str:
-    from das.engine import patches
-    from das.training.errors import WeightSyncError
-    from das.training.turns import Alone
-    from experiments.harness.train_arm import ArmRun, train_arm
-
-    patches.apply()
-    patches.repack_linear_layers = lambda model: None  # the engine goes on with the old weights
-    try:
-        train_arm(ArmRun(config, policy, Path(folder), "test", Alone(lambda row: None)))
-    except WeightSyncError as error:
-        return str(error)
-    return "training did not stop"
-
-
 def test_weights_that_do_not_arrive_stop_the_run(tiny_policy: str, tmp_path: Path) -> None:
     with initialize_config_dir(str(ROOT / "configs"), version_base=None):
         config = arm_config("none", [*SMALL, "wandb=off"])
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        message: Any = pool.apply(_train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
+        message: Any = pool.apply(train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
     assert "did not reach the engine" in message
 
 

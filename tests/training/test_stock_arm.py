@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from hydra import initialize_config_dir
+from lost_weights import train_with_lost_weights
 from test_arm import ROOT, SMALL, compare
 
 from analysis import read
 from analysis.compare import compare as compare_curves
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.config import RunConfig
 
 pytestmark = pytest.mark.slow
 
@@ -42,23 +42,9 @@ def test_stock_beside_none_and_das(tiny_policy: str, tmp_path: Path) -> None:
     assert "compared in distribution" in difference.lines[-1]
 
 
-def _train_with_lost_weights(config: RunConfig, policy: str, folder: str) -> str:
-    from das.engine import patches
-    from das.training.errors import WeightSyncError
-    from das.training.turns import Alone
-    from experiments.harness.train_arm import ArmRun, train_arm
-
-    patches.repack_linear_layers = lambda model: None  # the engine goes on with the old weights
-    try:
-        train_arm(ArmRun(config, policy, Path(folder), "test", Alone(lambda row: None)))
-    except WeightSyncError as error:
-        return str(error)
-    return "training did not stop"
-
-
 def test_weights_that_do_not_arrive_stop_the_run(tiny_policy: str, tmp_path: Path) -> None:
     with initialize_config_dir(str(ROOT / "configs"), version_base=None):
         config = arm_config("stock", [*SMALL, "wandb=off"])
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        message: Any = pool.apply(_train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
+        message: Any = pool.apply(train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
     assert "engine and trainer disagree on log-probs" in message

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from experiments.small_policy.corpus import Example, collate, encode_solutions, make_batches, masked
+from experiments.small_policy.corpus import Example, encode_solutions, masked, phase_batches
 from experiments.small_policy.puzzles import search
 from experiments.small_policy.puzzles.habits import DEFAULT_HABITS, Habits
 from experiments.small_policy.puzzles.problems import DEFAULT_KINDS, make_puzzles, worked_solution
 from experiments.small_policy.tokenizer import train_tokenizer
 
-LONGEST = 1024  # tokens of question and solution; longer ones are left out
 _DRILL_LINES = 9
 _PUZZLES = 3000
 _TOKENIZER_TEXTS = 1000
@@ -64,11 +63,7 @@ class PuzzleCorpus:
             (encode_solutions(plain, tokenizer), self.plain_steps, self.plain_tokens),
             (encode_solutions(habits, tokenizer), self.habits_steps, self.habits_tokens),
         )
-        rng = random.Random(f"batches/{seed}")
-        for examples, steps, tokens in phases:
-            short = [example for example in examples if len(example.ids) <= LONGEST]
-            for batch in make_batches(short, tokens, rng)[:steps]:
-                yield collate(batch, tokenizer.pad_token_id)
+        return phase_batches(phases, seed, tokenizer.pad_token_id)
 
     def _solutions(self, count: int, seed: int, plain: bool) -> list[tuple[str, str]]:
         """``count`` (question, solution) pairs. There are fewer puzzles than that, so most have several solutions."""

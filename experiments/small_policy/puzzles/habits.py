@@ -17,9 +17,8 @@ class Manner:
     """Probabilities of the decisions in writing a solution.
 
     slip: a written result is off by one. give_up: after a failed attempt a search ends with a guess. check: an attempt
-    that seems right is worked out again, without slips. detour: a remark follows an attempt,
-    and the question's numbers once more.
-    lucky: an attempt is the right one, whatever else it would have been.
+    that seems right is worked out again, without slips. detour: a remark follows an attempt, and the question's numbers
+    once more. lucky: an attempt is the right one, whatever else it would have been.
     """
 
     slip: float
