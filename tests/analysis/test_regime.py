@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis.regime import regime, regime_table
+from analysis.regime import length_figures, regime, regime_table
 
 # Lengths of the responses of problems a and b: a step is an epoch.
 LENGTHS = [[[100, 100, 100, 700], [50, 60, 70, 420]], [[80, 80, 80, 560], [40, 48, 56, 336]]]
@@ -52,6 +52,11 @@ def test_figures(tmp_path: Path) -> None:
     assert "in arm das, rollouts" in regime_table(regime(tmp_path, ["das", "none"]) | {"rollout_share_none": 0.5})
     assert "rollouts take 50% of a step, and 50% of the passes" in table
     assert "-20%" in table
+
+
+def test_the_spread_within_problems_is_a_median() -> None:
+    groups = [[100, 300], [100, 100], [10, 10, 10, 370]]  # longest over mean: 1.5, 1, 3.7
+    assert length_figures(groups)["longest_over_mean"] == 1.5
 
 
 def test_the_change_of_length_ignores_a_part_of_an_epoch(tmp_path: Path) -> None:
