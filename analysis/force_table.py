@@ -24,7 +24,16 @@ def force_table(result: Mapping[str, Any]) -> str:
         error = result["replay_error"].get(name)
         cells += [f"{arm['tokens_per_pass']:.2f}", str(arm["drafted"]), str(arm["accepted"])]
         lines.append([*cells, "" if error is None else f"{error:+.1%}"])
-    return f"\n{aligned(lines)}\n"
+    return f"\n{aligned(lines)}\n\n{_at_row_prices(result['ratio_at_row_price'], live)}\n"
+
+
+def _at_row_prices(at_price: Mapping[str, Mapping[str, Any]], live: list[str]) -> str:
+    lines = [["replayed, of none", "row price", "overall", *(f"{n} live" for n in live)]]
+    for price, arms in at_price.items():
+        for arm, ratio in arms.items():
+            cells = [f"{value:.3f}" for value in (ratio["overall"], *(ratio["by_live"][n] for n in live))]
+            lines.append([arm, f"{price} of measured", *cells])
+    return aligned(lines) if len(lines) > 1 else ""
 
 
 def profile_table(profile: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:

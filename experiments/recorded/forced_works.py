@@ -17,8 +17,8 @@ def forced_works(
 
     A rollout has the next `siblings` responses of each of the first problems that have enough: of as many problems as
     fill the engine, at least one. If fewer requests are live than there are siblings, some wait. Every response is cut
-    to the same fraction of its length, so that all epochs together have about `tokens`
-    tokens. Raises UserError where the recording has too few responses.
+    to the same fraction of its length, so that all epochs together have about `tokens` tokens for each problem.
+    Raises UserError where the recording has too few responses.
     """
     responses: dict[str, list[np.ndarray]] = {}
     for step in read_rollouts(path):
@@ -50,7 +50,8 @@ def _chosen(
 
 def _cut(epochs: list[list[tuple[str, np.ndarray]]], tokens: int, prompt: int) -> list[Workload]:
     total = sum(len(response) for epoch in epochs for _, response in epoch)
-    fraction = min(1.0, tokens / total)
+    problems = len({problem for problem, _ in epochs[0]})
+    fraction = min(1.0, tokens * problems / total)
     return [
         workload(
             [problem for problem, _ in epoch],

@@ -11,6 +11,8 @@ by_live}, and ratio_to_stock if that arm was run; processor_s is the time that t
 more than rollout_s where other programs take the cores;
 replay_error.NAME: how far the simulator's rollout times are off. It is fitted to every other epoch, and judged on the
 epochs between them;
+ratio_at_row_price.PRICE.NAME.{overall,by_live}: replayed ratio to none, had a row (a request or a drafted
+token in a pass) cost PRICE times as much. Derived, not measured;
 profile.NAME.LIVE.PART: milliseconds of each part of a pass, with task.profile=true. The clocks make passes slower, and
 the arm stock has none of the parts, so it is left out then.
 """
@@ -23,19 +25,13 @@ from omegaconf import DictConfig
 
 from analysis.force_figure import force_figure
 from analysis.force_table import force_table, profile_table
-from das.budget import make_budget
-from das.drafter import HistoryDrafter
 from das.engine.build import STOCK, EngineSettings, speculative_config
-from das.replay.cluster import simulate_rollout
-from das.replay.engine import Engine, PlainEngine
-from das.replay.text_engine import TextEngine
-from das.replay.times import Times
 from das.replay.workload import Workload
 from experiments.harness.arm_configs import own_overrides
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings
 from experiments.harness.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
-from experiments.recorded.fitted_times import fit_form, fit_prefill
+from experiments.harness.forced_replay import BASELINE, replay
 from experiments.recorded.forced_works import forced_works, with_end
 from experiments.run.errors import RunFailed, UserError, compose_config
 from experiments.run.output import quiet_into
@@ -43,7 +39,6 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.small_policy.shapes import Shape, random_policy, shape_of
 
-BASELINE = "none"
 Results = dict[str, dict[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
 
 
@@ -76,7 +71,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     finally:
         engines.close()
     stock = next((name for name in arms if settings[name].method == STOCK), None)
-    result = measured(results, live, stock) | {"replay_error": replay_errors(results, works, settings)}
+    result = measured(results, live, stock) | replay(results, works, settings)
     if task.profile:
         result["profile"] = {arm: by_live for arm in results if (by_live := profiles(results[arm], live))}
         progress.note(profile_table(result["profile"]))
@@ -202,36 +197,3 @@ def profiles(results: Mapping[tuple[int, int], ForcedResult], live: Sequence[int
             part: 1e3 * sum(row["profile"].get(part, 0.0) for row in rows) / passes for part in parts
         }
     return by_live if any(by_live.values()) else {}
-
-
-def replay_errors(
-    results: Results, works: Mapping[int, Sequence[Workload]], settings: Mapping[str, Any]
-) -> dict[str, float]:
-    """Replayed over measured time of the even epochs, less 1, of each arm that can be replayed.
-
-    The latency of a pass is fitted to the odd epochs of these arms.
-    """
-    known = [arm for arm in results if settings[arm].method in ("none", "das")]
-    fitted = [each.timeline for arm in known for (_, epoch), each in results[arm].items() if epoch % 2]
-    form = fit_form(fitted, "drafting")
-    prompt = next(iter(works.values()))[0].prompt
-    times = Times(form, prefill=fit_prefill(fitted, form, prompt))
-    errors = {}
-    for arm in known:
-        predicted = measured_s = 0.0
-        for live, epochs in works.items():
-            engine = replay_engine(settings[arm], times, live, max(int(work.lengths.max()) for work in epochs))
-            for epoch, work in enumerate(epochs, 1):
-                step = simulate_rollout(work, [engine], [list(range(len(work)))], epoch)
-                if epoch % 2 == 0:
-                    predicted += step.rollout_s
-                    measured_s += results[arm][live, epoch].row["rollout_s"]
-        errors[arm] = predicted / measured_s - 1
-    return errors
-
-
-def replay_engine(settings: Any, times: Times, live: int, max_tokens: int) -> Engine:
-    """A simulated engine of an arm, with an empty history."""
-    if settings.method == BASELINE:
-        return PlainEngine(times, live)
-    return TextEngine(times, live, HistoryDrafter(**settings.drafter), make_budget(settings.budget), max_tokens)

@@ -23,7 +23,7 @@ def test_every_epoch_has_the_next_responses_cut_alike(tmp_path: Path) -> None:
     path = recording(tmp_path / "r.jsonl")
     (whole,) = forced_works(path, [4], siblings=2, epochs=4, tokens=10**9, prompt=5).values()
     (half,) = forced_works(
-        path, [4], siblings=2, epochs=4, tokens=sum(len(w.tokens) for w in whole) // 2, prompt=5
+        path, [4], siblings=2, epochs=4, tokens=sum(len(w.tokens) for w in whole) // 4, prompt=5
     ).values()
     assert [work.problems for work in whole] == [("a", "a", "b", "b")] * 4
     assert [work.lengths.tolist() for work in whole][1] == [60, 70, 60, 70]

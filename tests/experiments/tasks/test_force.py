@@ -64,6 +64,7 @@ def test_all_arms_emit_the_recording(tmp_path: Path) -> None:
         assert result[ratios]["das"]["processor_s"].keys() == {"overall", "by_live"}
         assert result[ratios][one]["rollout_s"] == {"overall": 1.0, "by_live": {"4": 1.0, "1": 1.0}}
     assert set(result["replay_error"]) == {"none", "das"}
+    assert result["ratio_at_row_price"]["0"]["das"]["overall"] < 1.0
     for row in rows:
         assert row["decode_steps"] >= row["length_max"] or row["arm"] in ("das", "ngram")
         if row["arm"] == "none" and row["live"] == 1:
@@ -175,7 +176,8 @@ def result_of(arm_s: dict[str, float]) -> dict[str, Any]:
     }
     del results["stock"][8, 1].row["profile"]
     assert profiles(results["das"], [8, 2])["2"] == pytest.approx({"forward": 50.0, "drafter": 10.0})
-    return measured(results, [8, 2], "stock") | {"replay_error": {"das": -0.04}}
+    at_price = {"0.5": {"das": {"overall": 0.4, "by_live": {"8": 0.5, "2": 0.3}}}}
+    return measured(results, [8, 2], "stock") | {"replay_error": {"das": -0.04}, "ratio_at_row_price": at_price}
 
 
 def test_ratios_are_those_of_totals() -> None:
@@ -188,7 +190,8 @@ def test_ratios_are_those_of_totals() -> None:
     assert result["ratio_to_stock"]["das"]["rollout_s"]["overall"] == pytest.approx(0.4)
     table = force_table(result).splitlines()
     assert table[1].split("  ")[0] == "arm"
-    assert " ".join(table[-1].split()) == "das 12.00 0.500 0.500 0.500 0.400 0.400 0.400 0.500 2.00 36 12 -4.0%"
+    assert " ".join(table[-1].split()) == "das 0.5 of measured 0.400 0.500 0.300"
+    assert " ".join(table[5].split()) == "das 12.00 0.500 0.500 0.500 0.400 0.400 0.400 0.500 2.00 36 12 -4.0%"
     del result["ratio_to_stock"]
     assert "of stock" not in force_table(result)
 

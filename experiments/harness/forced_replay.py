@@ -1,0 +1,79 @@
+"""The rollouts of task=force replayed: how far the simulator is off, and what they would take at other prices."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from das.budget import make_budget
+from das.budget.latency_forms import Drafting
+from das.drafter import HistoryDrafter
+from das.replay.cluster import simulate_rollout
+from das.replay.engine import Engine, PlainEngine
+from das.replay.text_engine import TextEngine
+from das.replay.times import Times
+from das.replay.workload import Workload
+from experiments.harness.forced_engines import ForcedResult
+from experiments.recorded.fitted_times import fit_form, fit_prefill
+
+BASELINE = "none"
+REPLAYABLE = (BASELINE, "das")  # methods; the others draft in vLLM
+# Prices of a row, relative to the measured one. 0: a pass takes as long for any number of rows, as on a GPU with few.
+ROW_PRICES = (1.0, 0.5, 0.25, 0.0)
+Results = Mapping[str, Mapping[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
+Works = Mapping[int, Sequence[Workload]]  # by live, the responses of each epoch
+
+
+def fitted_times(results: Results, works: Works, arms: Sequence[str]) -> tuple[Drafting, float]:
+    """The form of a pass's time, fitted to the odd epochs of `arms`, and seconds per prompt token."""
+    timelines = [each.timeline for arm in arms for (_, epoch), each in results[arm].items() if epoch % 2]
+    form = fit_form(timelines, "drafting")
+    assert isinstance(form, Drafting)
+    return form, fit_prefill(timelines, form, next(iter(works.values()))[0].prompt)
+
+
+def replayed(settings: Any, times: Times, works: Works) -> dict[tuple[int, int], float]:
+    """Simulated seconds of an arm's rollouts, by (live, epoch). Each number of live requests has its own history."""
+    seconds = {}
+    for live, epochs in works.items():
+        engine: Engine = PlainEngine(times, live)
+        if settings.method != BASELINE:
+            drafter, budget = HistoryDrafter(**settings.drafter), make_budget(settings.budget)
+            engine = TextEngine(times, live, drafter, budget, max(int(work.lengths.max()) for work in epochs))
+        for epoch, work in enumerate(epochs, 1):
+            seconds[live, epoch] = simulate_rollout(work, [engine], [list(range(len(work)))], epoch).rollout_s
+    return seconds
+
+
+def replay(results: Results, works: Works, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`replay_error` and `ratio_at_row_price` of every arm that can be replayed.
+
+    replay_error: replayed over measured time of the even epochs, less 1.
+    ratio_at_row_price: price of a row -> arm -> replayed time over that of none, overall and by live requests. A row is
+    a request or a drafted token in a pass; the time of a pass without any row, and that of drafting, stay as measured.
+    """
+    arms = [arm for arm in results if settings[arm].method in REPLAYABLE]
+    form, prefill = fitted_times(results, works, arms)
+    errors, at_price = {}, {}
+    for price in ROW_PRICES:
+        times = Times(replace(form, row=form.row * price, token=form.token * price), prefill=prefill * price)
+        seconds = {arm: replayed(settings[arm], times, works) for arm in arms}
+        if price == 1.0:
+            errors = {arm: _error(seconds[arm], results[arm]) for arm in arms}
+        at_price[f"{price:g}"] = {
+            arm: {
+                "overall": sum(seconds[arm].values()) / sum(seconds[BASELINE].values()),
+                "by_live": {str(live): _at(seconds[arm], live) / _at(seconds[BASELINE], live) for live in works},
+            }
+            for arm in arms
+            if arm != BASELINE
+        }
+    return {"replay_error": errors, "ratio_at_row_price": at_price}
+
+
+def _error(seconds: Mapping[tuple[int, int], float], measured: Mapping[tuple[int, int], ForcedResult]) -> float:
+    even = [key for key in measured if key[1] % 2 == 0]
+    return sum(seconds[key] for key in even) / sum(float(measured[key].row["rollout_s"]) for key in even) - 1
+
+
+def _at(seconds: Mapping[tuple[int, int], float], live: int) -> float:
+    return sum(value for (requests, _), value in seconds.items() if requests == live)
