@@ -40,7 +40,7 @@ class SmallPolicyConfig:
     warmup_steps: int = 20
     # Factor on the trained logits, applied to the weights of the last norm. A factor above 1 removes tokens that are
     # improbable after short training, and with them errors that are not habits; it weakens habits too.
-    logit_scale: float = 1.25
+    logit_scale: float = 1.2
     corpus: PuzzleCorpus | CorpusConfig = field(default_factory=PuzzleCorpus)
 
 
