@@ -49,8 +49,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
                 engine=percent(float(np.mean(longest >= cap))),
             ),
         ],
-        "The small policy's responses to a problem have nearly one length: it solves each problem in one way and, "
-        "after an epoch or two of training, in the same words. The paper's spread is that of long chains of thought.",
+        "Most searches of the small policy end after a few attempts, and a few go on to the length cap.",
         ["lengths.png"],
         orderings=[
             Ordering(
