@@ -38,7 +38,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 
 from das.engine import hook_check
@@ -191,14 +190,14 @@ def _sample(runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
     batch.generators.clear()
     batch.update_async_output_token_ids()
     output = runner.das_sampler.sample(runner, logits, spec_decode_metadata)
-    num_drafted = np.zeros(batch.num_reqs, np.int64)
-    if spec_decode_metadata is not None:
-        num_drafted = np.asarray(spec_decode_metadata.num_draft_tokens, np.int64)
+    drafted = spec_decode_metadata is not None
+    num_drafted = spec_decode_metadata.num_draft_tokens if drafted else [0] * batch.num_reqs
     if output.sampled_token_ids.shape[1] == 1:
-        num_emitted = np.ones(batch.num_reqs, np.int64)
+        num_emitted = [1] * batch.num_reqs
     else:
-        num_emitted = (output.sampled_token_ids != REJECTED).sum(dim=1).cpu().numpy()
-    num_emitted[runner.discard_request_mask.np[: batch.num_reqs]] = 0  # unfinished prompts
+        num_emitted = (output.sampled_token_ids != REJECTED).sum(dim=1).tolist()
+    for row in runner.discard_request_mask.np[: batch.num_reqs].nonzero()[0].tolist():
+        num_emitted[row] = 0  # unfinished prompts
     runner.das_meter.record_pass(batch.req_ids, num_drafted, num_emitted)
     return output
 
