@@ -23,8 +23,8 @@ One method of a shared class is replaced, by `apply`, once in each process:
   could only answer by stopping, and accepts min_p and logit_bias, which vLLM refuses with drafts.
 
 TRL:
-- VLLMGeneration, replaced only while a trainer is built (`generation_backend`): the arguments of TRL's colocated LLM are
-  fixed, without speculative_config, dtype or eager mode.
+- VLLMGeneration, replaced only while a trainer is built (`generation_backend`): the arguments of TRL's colocated LLM
+  are fixed, without speculative_config, dtype or eager mode.
 - __init__ of the trainers in das/training/trainers.py, and the method with which each rolls out, from `das.speculate()`
   to `das.speculate("off")` (`patch_trainers`): trainers must be built with the other backend, and TRL tells its backend
   token ids only, neither rows nor the step. Experimental trainers take seconds to import, so a class is patched when it

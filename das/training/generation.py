@@ -19,7 +19,7 @@ from das.budget.schedule import LongestFirst
 from das.engine.build import EngineError, EngineSettings, build_engine
 from das.engine.rollout import Rollout, RolloutRequest, request_seed, roll_out
 from das.training import ranks
-from das.training.support import unsupported_policy
+from das.training.support import unsupported
 from das.training.weight_check import WeightSample, logprob_difference, logprob_problem, require_synced
 
 STATE = "generation.npz"
@@ -241,5 +241,5 @@ def refuse(arguments: Mapping[str, Any]) -> None:
         raise EngineError(
             f"vllm_tensor_parallel_size={arguments['tensor_parallel_size']}: das runs an engine on one GPU; set it to 1"
         )
-    if problem := unsupported_policy(arguments["model"], arguments["accelerator"]):
+    if problem := unsupported(arguments["model"], arguments["accelerator"]):
         raise EngineError(problem)

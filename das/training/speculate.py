@@ -41,7 +41,8 @@ def speculate(
 
     Noise is keyed by `args.seed`, the training step and the request's place in it, so `das.speculate("none")` gives the
     same tokens, rewards, losses and weights without drafts. A row's problem is its `problem_id` or, if it has none, its
-    prompt; GOLD and IW-OPD pass prompts on only. TRL's logs get das/rollout_s, das/tokens_per_pass, das/drafted, das/accepted and das/draft_share.
+    prompt; of GOLD's and IW-OPD's rows only prompts are known. TRL's logs get das/rollout_s, das/tokens_per_pass,
+    das/drafted, das/accepted and das/draft_share.
 
     It calls `das.install()`, which sets environment variables and torch's number of threads
     (OMP_NUM_THREADS, or 1). They stay after "off".

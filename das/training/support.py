@@ -3,27 +3,29 @@
 import os
 from typing import Any
 
-DEEPSPEED = "DeepSpeed keeps weights where das cannot compare them: launch with FSDP 2 (launch/fsdp.yaml)"
-FSDP_1 = "FSDP 1 unwraps no model for the weight check: set fsdp_version to 2 (launch/fsdp.yaml)"
-QUANTIZED = "das cannot sync quantized weights into the engine: load the model without quantization"
+
+def unsupported(model: Any = None, accelerator: Any = None) -> str:
+    """Say in one line why das cannot train in this process, or nothing.
+
+    model: the policy, as loaded. accelerator: accelerate's, which knows what the launcher or the trainer's arguments
+    asked for. Where it is not built yet, the launcher's environment variables are all there is.
+    """
+    state = getattr(accelerator, "state", None)
+    if _is_set("ACCELERATE_USE_DEEPSPEED") or getattr(state, "deepspeed_plugin", None) is not None:
+        return "DeepSpeed keeps weights where das cannot compare them: launch with FSDP 2 (launch/fsdp.yaml)"
+    if _fsdp_version(state) == 1:
+        return "FSDP 1 shards models in a way that das's weight check does not know: use FSDP 2 (launch/fsdp.yaml)"
+    if getattr(model, "quantization_method", None) is not None:
+        return "das cannot sync quantized weights into the engine: load the model without quantization"
+    return ""
 
 
-def unsupported_launch() -> str:
-    """Say why das cannot train in processes that were launched like this one, or nothing."""
-    deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
-    fsdp = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-    return _unsupported(deepspeed, int(os.environ.get("FSDP_VERSION", "1")) if fsdp else None)
+def _fsdp_version(state: Any) -> int | None:
+    """1 or 2, or None without FSDP. state: the accelerator's, or None."""
+    if state is None:
+        return int(os.environ.get("FSDP_VERSION", "1")) if _is_set("ACCELERATE_USE_FSDP") else None
+    return getattr(getattr(state, "fsdp_plugin", None), "fsdp_version", None)
 
 
-def unsupported_policy(model: Any, accelerator: Any) -> str:
-    """Say why das cannot train this model, prepared by this accelerator, or nothing."""
-    fsdp_plugin = getattr(accelerator.state, "fsdp_plugin", None)
-    deepspeed = accelerator.state.deepspeed_plugin is not None
-    sharding = _unsupported(deepspeed, None if fsdp_plugin is None else fsdp_plugin.fsdp_version)
-    return sharding or (QUANTIZED if getattr(model, "quantization_method", None) is not None else "")
-
-
-def _unsupported(deepspeed: bool, fsdp_version: int | None) -> str:
-    if deepspeed:
-        return DEEPSPEED
-    return FSDP_1 if fsdp_version == 1 else ""
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "false").lower() == "true"
