@@ -340,7 +340,7 @@ def patch_trainers(replacements: Mapping[str, Replacements]) -> None:
         patch(trainer)
 
     unpatch_trainers()
-    _BaseTrainer.__init_subclass__ = classmethod(patch_new)  # type: ignore[assignment]
+    _BaseTrainer.__init_subclass__ = classmethod(patch_new)
     for trainer in _subclasses(_BaseTrainer):
         patch(trainer)
 
@@ -357,4 +357,5 @@ def unpatch_trainers() -> None:
 
 def _subclasses(parent: type) -> list[type]:
     """All classes below `parent` that exist now."""
-    return [found for child in parent.__subclasses__() for found in (child, *_subclasses(child))]
+    children: list[type] = parent.__subclasses__()
+    return children + [found for child in children for found in _subclasses(child)]

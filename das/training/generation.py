@@ -90,8 +90,8 @@ class SpeculativeGeneration(VLLMGeneration):
 
             ensure_master_addr_port()
             overrides["distributed_executor_backend"] = "external_launcher"
-        # The engine in this process reseeds torch's global generator. The trainer must not notice.
-        with torch.random.fork_rng():
+        # The engine in this process reseeds all global generators. The trainer must not notice.
+        with random_states_kept():
             self.llm = self._build_engine(**overrides)
         if not hasattr(self.llm.llm_engine.engine_core, "engine_core"):
             raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")

@@ -78,7 +78,9 @@ def speculate(
     speculative_config(settings)
     install(batch_invariant=settings.batch_invariant)
     build = functools.partial(_build, backend=functools.partial(_backend, fields, unit))
-    rolling = {name: {"__init__": build, method: _roll_out} for name, method in ROLLS_OUT.items()}
+    rolling: dict[str, patches.Replacements] = {
+        name: {"__init__": build, method: _roll_out} for name, method in ROLLS_OUT.items()
+    }
     patches.patch_trainers({**rolling, **{name: {"__init__": _refuse} for name in REFUSED}})
 
 
