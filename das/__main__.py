@@ -1,18 +1,27 @@
-"""`python -m das doctor`: can this machine run das, and what will work?"""
+"""`python -m das doctor`: can this machine run das, and what will work? `python -m das serve`: an HTTP server."""
 
 import argparse
 import sys
 
+from das import serve
 from das.doctor import as_json, as_text, examine
 
 
 def main() -> int:
-    """Run the command; return 0 if an engine of das works here, 1 if not."""
-    parser = argparse.ArgumentParser(prog="python -m das", description=__doc__)
+    """Run the command. Returns its exit code: of `doctor` 0 if an engine of das works here, 1 if not."""
+    parser = argparse.ArgumentParser(prog="python -m das", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="check versions, hooks, device and memory; compare tokens (20 seconds)")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of words")
-    arguments = parser.parse_args()
+    server = commands.add_parser(
+        "serve", help="start vLLM's server with drafts; further options are vLLM's", allow_abbrev=False
+    )
+    serve.add_arguments(server)
+    arguments, further = parser.parse_known_args()
+    if arguments.command == "serve":
+        return serve.serve(arguments, further)
+    if further:
+        parser.error(f"unrecognized arguments: {' '.join(further)}")
     report = examine()
     print(as_json(report) if arguments.json else as_text(report))
     return 0 if report.healthy else 1

@@ -27,10 +27,15 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def repetitive_policy(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The tiny policy, sharper: it repeats itself, so that something can be drafted."""
-    from safetensors.torch import load_file, save_file
-
     folder = tmp_path_factory.mktemp("policies") / "repetitive"
     copytree(tiny_policy, folder)
+    return sharpened(folder)
+
+
+def sharpened(folder: Path) -> str:
+    """Make a tiny policy repeat itself. Returns the directory."""
+    from safetensors.torch import load_file, save_file
+
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"] *= 4
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

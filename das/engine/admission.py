@@ -2,12 +2,14 @@
 
 from typing import Any
 
-# Keys of SamplingParams.extra_args (`vllm_xargs` over HTTP): the request's problem id, and the most tokens that a draft
-# of it may have (0: none).
+# Keys of SamplingParams.extra_args (`vllm_xargs` over HTTP): the request's problem id, the most tokens that a draft of
+# it may have (0: none), and the recorded response that it emits (das/engine/forced.py).
 PROBLEM_KEY = "das_problem"
 LIMIT_KEY = "das_limit"
+FORCED_KEY = "das_forced"
 MAX_PROBLEM_ID = 512  # characters; an id names a problem and is no place for its text
 MAX_LIMIT = 2**31 - 1
+KEYS = (PROBLEM_KEY, LIMIT_KEY, FORCED_KEY)
 # Features that the keyed sampler cannot combine with drafts. The sampler could only stop the engine.
 REFUSED = {"logprob_token_ids": "ask for logprobs=N", "thinking_token_budget": "leave it unset"}
 
@@ -23,9 +25,16 @@ def admit(params: Any) -> None:
     if seed is not None and not -(2**63) <= seed <= seed + last < 2**64:
         raise VLLMValidationError(f"seed must fit into 64 bits, for all n={params.n} responses, got {str(seed)[:80]}")
     extra = getattr(params, "extra_args", None) or {}
+    # A misspelled key would draft from the wrong history, or without the limit, and nobody would notice.
+    unknown = [str(key) for key in extra if str(key).startswith("das_") and key not in KEYS]
+    if unknown:
+        raise VLLMValidationError(f"{unknown[0][:80]!r} is no key of das: choose {PROBLEM_KEY} or {LIMIT_KEY}")
     problem, limit = extra.get(PROBLEM_KEY, ""), extra.get(LIMIT_KEY, 0)
-    if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID:
-        kind = f"{len(problem)} characters" if isinstance(problem, str) else f"the {type(problem).__name__} {problem!r}"
+    if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID or not _is_text(problem):
+        if isinstance(problem, str):
+            kind = f"{len(problem)} characters" if _is_text(problem) else f"half a character: {ascii(problem)}"
+        else:
+            kind = f"the {type(problem).__name__} {problem!r}"
         raise VLLMValidationError(
             f"{PROBLEM_KEY} must be a string of at most {MAX_PROBLEM_ID} characters, got {kind[:80]}"
         )
@@ -33,3 +42,12 @@ def admit(params: Any) -> None:
         raise VLLMValidationError(
             f"{LIMIT_KEY} must be a whole number of tokens in 0..{MAX_LIMIT}, got {str(limit)[:80]!r}"
         )
+
+
+def _is_text(text: str) -> bool:
+    """Whether the text can be sent to the engine. JSON can name halves of characters, which UTF-8 cannot write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from das.engine.admission import FORCED_KEY
 from das.engine.sampler import KeyedSampler
 
-FORCED_KEY = "das_forced"  # key of SamplingParams.extra_args: the name of the recorded response
 RAISE = 1e4  # added to a logit; far more than logits, temperature and noise can make up for
 
 

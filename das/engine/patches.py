@@ -13,8 +13,9 @@ objects of that engine, so the classes that other engines share stay as they are
 - model.load_weights: nobody else tells an engine that its weights are new.
 - build_logitsprocs, replaced only while the runner is built: with drafts, vLLM does not load the processors of min_p
   and logit_bias, because its own verifier cannot use them. The keyed verifier can.
-- dispatch_cpu_unquantized_gemm, replaced only while weights are loaded (CPU): vLLM packs the weights and drops them, so
-  loading new ones crashes or leaves stale ones. Also, a single row of a wide layer gets other bits than one of several.
+- dispatch_cpu_unquantized_gemm, replaced only while weights are loaded, and quant_method.process_weights_after_loading
+  of each linear layer (CPU): vLLM packs the weights and drops them, so loading new ones crashes or leaves stale ones.
+  Also, a single row of a wide layer gets other bits than one of several.
 
 One method of a shared class is replaced, by `apply`, once in each process:
 
@@ -260,6 +261,8 @@ def kept_weights(invariant: bool = False) -> AbstractContextManager[None]:
 def _packed_linear(pack: Callable[..., None], original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
     layer.das_repack = functools.partial(pack, original, layer)
     layer.das_repack()
+    # Whoever loads weights may then let vLLM process them, as at the start; it would pack them and drop them.
+    layer.quant_method.process_weights_after_loading = lambda layer: layer.das_repack()
 
 
 def _pack(original: Callable[..., Any], layer: Any) -> None:

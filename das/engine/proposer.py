@@ -1,5 +1,6 @@
 """vLLM's custom proposer class: it gives the engine's tokens to the drafter and returns drafts within the budget."""
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ TOKENS_PER_REQUEST = (
     64  # what a request adds to them: prompt and bookkeeping take about 5 KB, however short its response
 )
 HISTORY, LEARNED = "history.npz", "learned.npz"  # files of a checkpoint
+SILENT_PASSES = 2**10  # after so many passes in a row without a draft the log says so, and again whenever they doubled
+logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a server shows it
 
 
 @dataclass(slots=True)
@@ -79,6 +82,8 @@ class DasProposer:
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._pass_ended = 0.0
+        self._silent_passes = 0  # in a row, in which requests might draft and none did
+        self._warn_at = SILENT_PASSES
         self._unannounced_tokens = 0  # in the history, of rollouts that nobody announced
         self._states: dict[str, tuple[Any, Any]] = {}  # vLLM's state and parameters of each request in `live`
 
@@ -123,6 +128,7 @@ class DasProposer:
         lengths = num_tokens_no_spec[: len(names)].tolist()
         room = [self.max_model_len - lengths[row] - 1 for row in emitted.rows]
         proposal = self.draft_round.propose(emitted.requests, room)
+        self._watch_silence(emitted.requests, drafted=proposal is not None and any(proposal.counts))
         if proposal is None:
             return drafts
         tokens, counts = proposal.drafts.tokens, proposal.counts
@@ -174,6 +180,20 @@ class DasProposer:
             target_pass = TargetPass(live, num_drafted, num_accepted, emitted.context, seconds)
         self._decoding, self._pass_ended = decoding, now
         return target_pass
+
+    def _watch_silence(self, requests: Sequence[LiveRequest], drafted: bool) -> None:
+        """Say in the log that drafts were asked for and none are made: the tokens would be right, and merely slow."""
+        if drafted:
+            self._silent_passes, self._warn_at = 0, SILENT_PASSES
+        elif any(request.limit > 0 for request in requests):
+            self._silent_passes += 1
+        if self._silent_passes == self._warn_at:
+            self._warn_at *= 2
+            logger.warning(
+                "speculation: nothing was drafted in the last %d passes, though requests may draft: do prompts or "
+                "das_problem ids ever come back? Look at drafter.scope, drafter.min_prob and the budget too",
+                self._silent_passes,
+            )
 
     def begin_step(self, num_requests: int) -> None:
         """A rollout of this many requests begins."""

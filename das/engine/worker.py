@@ -76,6 +76,13 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         with patches.runner_under_construction(self.vllm_config):
             super().init_device()
         patches.hook_runner(self.model_runner)
+        speculative_config = self.vllm_config.speculative_config
+        logger.info(
+            "das verifies by keyed noise; drafts: %s",
+            "none, because there is no speculative_config"
+            if speculative_config is None
+            else f"up to {speculative_config.num_speculative_tokens} tokens by {speculative_config.method}",
+        )
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the first weights."""

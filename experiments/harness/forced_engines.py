@@ -169,7 +169,7 @@ def force(llm: Any, asked: ForcedRollout, run_seed: int) -> Any:
     """Roll the recorded responses out. Returns the Rollout."""
     from vllm import SamplingParams
 
-    from das.engine.forced import FORCED_KEY
+    from das.engine.admission import FORCED_KEY
     from das.engine.rollout import RolloutRequest, request_seed, roll_out
 
     work = asked.work

@@ -7,7 +7,7 @@ import pytest
 from conftest import Engines
 from vllm import SamplingParams
 
-from das.engine.forced import FORCED_KEY
+from das.engine.admission import FORCED_KEY
 
 END = 260  # ends a response
 

