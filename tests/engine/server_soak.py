@@ -54,9 +54,17 @@ def client_of(url: str) -> AsyncOpenAI:
 
 def request(prompt: int, seed: int, max_tokens: int, **further: Any) -> dict[str, Any]:
     extra = {"return_token_ids": True, "ignore_eos": True}
-    return dict(
-        model="policy", prompt=prompts()[prompt], seed=seed, max_tokens=max_tokens, temperature=0.7, extra_body=extra
-    ) | further
+    return (
+        dict(
+            model="policy",
+            prompt=prompts()[prompt],
+            seed=seed,
+            max_tokens=max_tokens,
+            temperature=0.7,
+            extra_body=extra,
+        )
+        | further
+    )
 
 
 async def reference_of(url: str) -> Reference:

@@ -97,7 +97,11 @@ async def generate(engine: Any, prompt: list[int], name: str) -> tuple[list[int]
         return [], [], "abort"
     (response,) = last.outputs
     tokens = list(response.token_ids)
-    return tokens, [at[token].logprob for at, token in zip(response.logprobs, tokens, strict=False)], response.finish_reason
+    return (
+        tokens,
+        [at[token].logprob for at, token in zip(response.logprobs, tokens, strict=False)],
+        response.finish_reason,
+    )
 
 
 async def groups(engine: Any, step: int) -> list[Any]:
