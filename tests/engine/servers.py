@@ -1,6 +1,7 @@
 """vLLM's server with an engine of das, in processes of its own, and what tests ask of it."""
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -15,11 +16,11 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 300  # 15 on a quiet machine
-OPTIONS = (
+OPTIONS = shlex.split(
     "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 16 --gpu-memory-utilization 0.1 "
     "--distributed-executor-backend uni --disable-uvicorn-access-log --served-model-name policy "
     "--worker-extension-cls server_counts.Counts"
-).split()
+)
 
 
 class Server:

@@ -90,18 +90,13 @@ async def generate(engine: Any, prompt: list[int], name: str) -> tuple[list[int]
         max_tokens=min(120, MAX_MODEL_LEN - len(prompt)), temperature=0.7, top_p=1.0, top_k=-1, repetition_penalty=1.0,
         logprobs=0, ignore_eos=False,
     )  # fmt: skip
-    last = None
-    async for last in engine.generate(TokensPrompt(prompt_token_ids=prompt), params, name, priority=0):
-        pass
-    if last is None or not last.outputs:
+    outputs = [part async for part in engine.generate(TokensPrompt(prompt_token_ids=prompt), params, name, priority=0)]
+    if not outputs or not outputs[-1].outputs:
         return [], [], "abort"
-    (response,) = last.outputs
+    (response,) = outputs[-1].outputs
     tokens = list(response.token_ids)
-    return (
-        tokens,
-        [at[token].logprob for at, token in zip(response.logprobs, tokens, strict=False)],
-        response.finish_reason,
-    )
+    logprobs = [at[token].logprob for at, token in zip(response.logprobs, tokens, strict=True)]
+    return tokens, logprobs, response.finish_reason
 
 
 async def groups(engine: Any, step: int) -> list[Any]:

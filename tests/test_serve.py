@@ -1,0 +1,77 @@
+"""`python -m das serve`: the command line of vLLM's server. tests/engine/test_server.py starts it."""
+
+import json
+import shlex
+import sys
+from typing import Any
+
+import pytest
+
+from das import __main__
+from das.engine.build import engine_arguments
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["das", "serve", "POLICY", *arguments])
+    return __main__.main()
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], dict[str, Any]]:
+    """The words before the first option, and the options."""
+    words = shlex.split(capsys.readouterr().out)
+    first = next(i for i, word in enumerate(words) if word.startswith("--") and word != "--model")
+    options: dict[str, Any] = {}
+    for word in words[first:]:
+        if word.startswith("--"):
+            options[name := word[2:]] = True
+        else:
+            options[name] = word
+    return words[:first], options
+
+
+def test_the_engine_gets_what_engine_arguments_gives(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget = {"name": "fixed", "tokens": 5}
+    assert run(monkeypatch, "--print", "--drafter", '{"window": 3}', "--budget", json.dumps(budget), "--port", "1") == 0
+    start, options = printed(capsys)
+    wanted = engine_arguments("das", {"window": 3}, budget)
+    assert start[0] == "VLLM_USE_V2_MODEL_RUNNER=0"
+    assert start[-1] == "POLICY"
+    assert json.loads(options["speculative-config"]) == wanted["speculative_config"]
+    assert json.loads(options["additional-config"]) == wanted["additional_config"]
+    assert options["worker-cls"] == wanted["worker_cls"]
+    assert options["no-async-scheduling"] is True
+    assert options["port"] == "1"
+    assert set(options) == {name.replace("_", "-") for name in wanted if name != "async_scheduling"} | {
+        "no-async-scheduling",
+        "port",
+    }
+    run(monkeypatch, "--print", "--method", "none")
+    assert "speculative-config" not in printed(capsys)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--drafter", "{window: 8}"), "'{window: 8}' is not JSON"),
+        (("--drafter", "[8]"), "is no JSON object"),
+        (("--drafter", '{"windw": 8}'), "windw"),
+        (("--drafter", '{"window": -1}'), "window"),
+        (("--budget", '{"name": "fixed", "tokens": "many"}'), "a value of another type"),
+        (("--budget", '{"name": "psychic"}'), "psychic"),
+        (("--method", "psychic"), "unknown speculation method 'psychic'"),
+        (("--method", "stock"), "stock is vLLM as it comes"),
+    ],
+)
+def test_wrong_options_end_in_one_line(
+    arguments: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = run(monkeypatch, *arguments)
+    except SystemExit as stopped:  # argparse
+        code = int(stopped.code or 0)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert code == 2
+    assert words in last
+    assert "error: " in last
