@@ -15,7 +15,7 @@ import httpx
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-START_S = 300  # 15 on a quiet machine
+START_S = 600  # 15 on a quiet machine
 OPTIONS = shlex.split(
     "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 16 --gpu-memory-utilization 0.1 "
     "--distributed-executor-backend uni --disable-uvicorn-access-log --served-model-name policy "

@@ -60,7 +60,7 @@ def verl_command_line(policy: str, method: str) -> list[str]:
         "scheduling_policy": "fcfs",
         **engine_kwargs(method),
     }
-    line = [policy]
+    line = ["--model", policy]
     for name, value in arguments.items():
         if value is True:
             line.append(f"--{name}")
@@ -71,13 +71,11 @@ def verl_command_line(policy: str, method: str) -> list[str]:
 
 def build(policy: str, method: str) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
     from vllm.usage.usage_lib import UsageContext
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    arguments = make_arg_parser(FlexibleArgumentParser()).parse_args(verl_command_line(policy, method))
-    arguments.model = arguments.model_tag
+    arguments = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(verl_command_line(policy, method))
     config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
     return AsyncLLM.from_vllm_config(config, usage_context=UsageContext.OPENAI_API_SERVER, disable_log_stats=True)
 
