@@ -12,12 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from openai import AsyncOpenAI
+from openai import APITimeoutError, AsyncOpenAI
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
 
@@ -100,10 +101,13 @@ async def one_request(client: AsyncOpenAI, rng: random.Random, counts: Counts, r
         return
     num_responses = rng.randint(1, 2)
     seed = rng.randrange(SEEDS - num_responses + 1)
-    answer = client.completions.create(**request(prompt, seed, max_tokens, n=num_responses))
+    # Not by cancelling the task: a connection that is cancelled while it opens can leave the client waiting for ever.
+    timeout = rng.uniform(0.05, 5) if aborts else 300
     try:
-        done = await asyncio.wait_for(answer, rng.uniform(0, 5) if aborts else None)
-    except TimeoutError:
+        done = await client.completions.create(**request(prompt, seed, max_tokens, n=num_responses), timeout=timeout)
+    except APITimeoutError:
+        if not aborts:
+            raise
         counts.aborted += 1
         return
     counts.complete += 1
@@ -133,6 +137,8 @@ async def soak(
     watching = asyncio.create_task(watcher())
     await asyncio.gather(*(client(number) for number in range(CLIENTS)))
     watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching  # raises what ended it early
     return counts
 
 
