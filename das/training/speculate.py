@@ -14,6 +14,7 @@ from das.engine import patches
 from das.engine.build import EngineError, EngineSettings, speculative_config
 from das.engine.install import install
 from das.engine.rollout import rollout_row
+from das.training.conversations import follow_turns
 from das.training.generation import SpeculativeGeneration
 from das.training.trainer import SpeculativeGRPOTrainer
 
@@ -85,9 +86,7 @@ def _build(original: Callable[..., None], trainer: Any, *args: Any, backend: Cal
     with patches.generation_backend(backend):
         original(trainer, *args, **kwargs)
     require_backend(trainer)
-    for name in ("tools", "environment_factories", "rollout_func"):
-        if getattr(trainer, name):
-            raise EngineError(f"{name}: das does not support several turns in TRL; leave it out, or das.speculate()")
+    follow_turns(trainer)
     # On the trainer and not on its class, so that the trainer still announces its rows after das.speculate("off").
     trainer._generate_and_score_completions = functools.partial(
         generate_and_score, trainer._generate_and_score_completions, trainer

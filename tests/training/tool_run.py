@@ -1,0 +1,128 @@
+"""Train a random policy in several turns with das.speculate(): python tests/training/tool_run.py POLICY METHOD KIND OUT
+
+KIND: tools | environment. A random policy writes no calls, so a rule on its tokens decides which responses are one.
+Writes OUT/run.json: what must be equal in all METHODs, and what the turns cost.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import grpo_trainer
+
+import das
+from das.training.digests import weights_digest
+from experiments.small_policy.calculator.chat import CHAT_TEMPLATE, RESPONSE_TEMPLATE
+
+policy, method, kind, out = sys.argv[1:5]
+
+
+def press(button: int) -> str:
+    """Press a button.
+
+    Args:
+        button: its number.
+    """
+    return f"button {button} is {'red' if button % 2 else 'blue'}"
+
+
+class Buttons:
+    """Buttons that know how often they were pressed."""
+
+    def reset(self, name: str, **columns: Any) -> str:
+        """Start anew."""
+        self.pressed = 0
+        return f" {name}"
+
+    def press(self, button: int) -> str:
+        """Press a button.
+
+        Args:
+            button: its number.
+        """
+        self.pressed += 1
+        return f"{self.pressed}: {press(button)}"
+
+
+def parsed(tokenizer: Any, ids: list[int], **more: Any) -> dict[str, Any]:
+    """In place of TRL's parse_response: two of three responses call a tool, whatever they say."""
+    message = {"role": "assistant", "content": tokenizer.decode(ids, skip_special_tokens=True)}
+    if sum(ids) % 3 == 0:
+        return message
+    function = {"name": "press", "arguments": {"button": sum(ids) % 5}}
+    return {**message, "tool_calls": [{"type": "function", "function": function}]}
+
+
+def reward(completions: list[list[dict[str, str]]], **columns: Any) -> list[float]:
+    """Letters of all messages: it depends on every turn."""
+    return [float(sum(map(str.isalpha, "".join(turn["content"] for turn in turns)))) for turns in completions]
+
+
+grpo_trainer.parse_response = parsed
+tokenizer = AutoTokenizer.from_pretrained(policy)
+tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE
+rows = [{"prompt": [{"role": "user", "content": "press"}], "name": name} for name in ("one", "two")]
+several = {"tools": [press]} if kind == "tools" else {"environment_factory": Buttons}
+if kind == "tools":
+    rows = [{**row, "prompt": [{"role": "user", "content": row["name"]}]} for row in rows]
+
+das.speculate(method, drafter={"min_prob": 0.005}, budget={"name": "fixed", "tokens": 6})
+trainer = GRPOTrainer(
+    model=policy,
+    processing_class=tokenizer,
+    reward_funcs=reward,
+    train_dataset=Dataset.from_list(rows),
+    args=GRPOConfig(
+        output_dir=out,
+        use_vllm=True,
+        vllm_mode="colocate",
+        vllm_gpu_memory_utilization=0.1,
+        vllm_max_model_length=480,
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=400,
+        max_tool_calling_iterations=3,
+        generation_kwargs={"max_tokens": 24},  # of a turn
+        temperature=0.3,
+        max_steps=4,
+        learning_rate=0.01,
+        logging_steps=1,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to="none",
+        disable_tqdm=True,
+        save_strategy="no",
+    ),
+    **several,
+)
+generation = trainer.vllm_generation
+steps: list[dict[str, Any]] = []
+finish = generation._finish
+
+
+def finished(rollout: Any) -> None:
+    steps.append({"rollout": rollout, "tick": generation.history_tick})
+    finish(rollout)
+
+
+generation._finish = finished
+trainer.train()
+generation.save_history(Path(out) / "history.npz")
+same = {
+    "responses": [step["rollout"].responses for step in steps],
+    "turns": [[cost["turns"] for cost in step["rollout"].requests] for step in steps],
+    "problems": [step["rollout"].problems for step in steps],
+    "logs": [[row.get(key) for key in ("loss", "grad_norm", "reward", "entropy")] for row in trainer.state.log_history],
+    "weights": weights_digest(trainer.model),
+}
+costs = {
+    "by_turn": [step["rollout"].report["by_turn"] for step in steps],
+    "alarms": [step["rollout"].report.get("alarms", []) for step in steps],
+    "ticks": [step["tick"] for step in steps],
+}
+(Path(out) / "run.json").write_text(json.dumps({"same": same, "costs": costs}))
