@@ -105,8 +105,7 @@ def roll_out(
     Returns vLLM's outputs, in the order of the prompts, and the measured rollout. What the alarm says is raised as a
     RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
     """
-    llm.collective_rpc("das_begin_rollout", args=(len(request.prompts),))
-    outputs, rollout_s = _generate(llm, request, generate)
+    outputs, rollout_s = _generate(llm, request, "das_begin_rollout", generate)
     report = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick, not request.evaluation))[0]
     warn_of(report, request.step)
     return outputs, _measured(request, outputs, report, rollout_s)
@@ -119,8 +118,7 @@ def roll_out_turn(
 
     The responses join the history, but the drafter's clock stands still.
     """
-    llm.collective_rpc("das_begin_turn" if turn else "das_begin_rollout", args=(len(request.prompts),))
-    outputs, rollout_s = _generate(llm, request, generate)
+    outputs, rollout_s = _generate(llm, request, "das_begin_turn" if turn else "das_begin_rollout", generate)
     return outputs, _measured(request, outputs, llm.collective_rpc("das_end_turn")[0], rollout_s)
 
 
@@ -137,17 +135,19 @@ def warn_of(report: dict[str, Any], step: int) -> None:
         warnings.warn(f"speculation, step {step}: {alarm}", RuntimeWarning, stacklevel=3)
 
 
-def _generate(llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None) -> tuple[list[Any], float]:
-    """vLLM's outputs, in the order of the prompts, and the seconds they took."""
+def _generate(
+    llm: Any, request: RolloutRequest, begin: str, generate: Callable[..., list[Any]] | None
+) -> tuple[list[Any], float]:
+    """vLLM's outputs, in the order of the prompts, and the seconds they took. begin: what the worker is told before."""
     parameters = request.parameters()
     order = list(range(len(parameters))) if request.schedule is None else request.schedule.order(request.problems)
     generate = generate or llm.generate
+    llm.collective_rpc(begin, args=(len(parameters),))
     start = time.perf_counter()
     ordered_outputs = generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
     rollout_s = time.perf_counter() - start
-    return [
-        output for _, output in sorted(zip(order, ordered_outputs, strict=True), key=lambda pair: pair[0])
-    ], rollout_s
+    by_prompt = sorted(zip(order, ordered_outputs, strict=True), key=lambda pair: pair[0])
+    return [output for _, output in by_prompt], rollout_s
 
 
 def _measured(request: RolloutRequest, outputs: list[Any], report: dict[str, Any], rollout_s: float) -> Rollout:

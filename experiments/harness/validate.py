@@ -89,11 +89,9 @@ def check_data(config: RunConfig) -> None:
 
 
 def check_agent(config: RunConfig) -> None:
-    """Refuse what only rolls out one turn, where responses have several. Raises UserError."""
+    """Refuse tasks that roll out one turn, where responses have several. Raises UserError."""
     if config.task["name"] not in TRAINING:
         raise UserError(f"data={AGENT}: task={config.task['name']} calls no tools; choose {' or '.join(TRAINING)}")
-    if config.eval.every:
-        raise UserError(f"eval.every={config.eval.every}: evaluations call no tools; with data={AGENT} set it to 0")
 
 
 def check_processes(config: RunConfig) -> None:
