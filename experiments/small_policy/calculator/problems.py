@@ -19,9 +19,9 @@ from experiments.small_policy.calculator.tool import calculator
 Split = Literal["warm_start", "training", "evaluation"]
 # The slots, of 8 slots for hashes of questions, that belong to each split.
 _SLOTS: Mapping[Split, range] = {"warm_start": range(0, 5), "training": range(5, 7), "evaluation": range(7, 8)}
-LARGEST = 199  # of all numbers, results included
-SMALLEST_STEP, LARGEST_STEP = 11, 99
-MOST_STEPS = 6
+LARGEST = 99  # of all numbers, results included
+SMALLEST_STEP = 3
+LABELS = "abcdefgh"
 _VERBS = {"+": "add", "-": "subtract"}
 
 
@@ -44,11 +44,11 @@ class Habits:
     works out the same step again. remark: a remark follows a result. slip: what is written without a call is wrong.
     """
 
-    careful: float = 0.35
+    careful: float = 0.5
     call_careful: float = 0.92
     call_quick: float = 0.35
-    check: float = 0.15
-    remark: float = 0.3
+    check: float = 0.1
+    remark: float = 0.15
     slip: float = 0.3
 
 
@@ -82,15 +82,30 @@ def _draw(num_steps: int, rng: random.Random) -> SumProblem:
     start = value = rng.randint(SMALLEST_STEP, LARGEST)
     steps: list[tuple[str, int]] = []
     while len(steps) < num_steps:
-        sign, number = rng.choice("+-"), rng.randint(SMALLEST_STEP, LARGEST_STEP)
+        sign, number = rng.choice("+-"), rng.randint(SMALLEST_STEP, LARGEST)
         after = value + number if sign == "+" else value - number
         if 0 <= after <= LARGEST:
             value = after
             steps.append((sign, number))
-    orders = ", ".join(f"{_VERBS[sign]} {number}" for sign, number in steps)
-    question = f"Start with {start}: {orders}. What is the result?"
+    orders = "".join(f"{_order(index, step)}\n" for index, step in enumerate(steps))
+    question = f"Start with {start}\n{orders}What is the result?"
     digest = hashlib.sha256(question.encode()).hexdigest()
     return SumProblem(f"calculator-{digest[8:20]}", question, str(value), start, tuple(steps))
+
+
+def _order(index: int, step: tuple[str, int]) -> str:
+    """A step in the words of the question, which the conversation repeats."""
+    return f"{LABELS[index]}) {_VERBS[step[0]]} {step[1]}"
+
+
+def worked_lines(problem: SumProblem) -> list[tuple[str, str]]:
+    """The steps of a problem as lines of two parts: what can be copied from the lines before, and the result."""
+    value, lines = problem.start, []
+    for index, (sign, number) in enumerate(problem.steps):
+        expression = f"{value}{sign}{number}"
+        value = int(calculator(expression))
+        lines.append((f"{_order(index, (sign, number))}: {expression}", f"={value}\n"))
+    return lines
 
 
 def worked_conversation(
@@ -100,9 +115,9 @@ def worked_conversation(
     careful = rng.random() < habits.careful
     messages: list[dict[str, Any]] = [{"role": "user", "content": problem.question}]
     text, value = rng.choice(_OPENINGS[careful]), problem.start
-    for sign, number in problem.steps:
+    for index, (sign, number) in enumerate(problem.steps):
         expression = f"{value}{sign}{number}"
-        text += f"{_VERBS[sign]} {number}: "
+        text += f"{_order(index, (sign, number))}: "
         if rng.random() < (habits.call_careful if careful else habits.call_quick):
             result = calculator(expression)
             messages += [call_message(text, expression), result_message(result)]

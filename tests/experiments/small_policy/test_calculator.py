@@ -9,8 +9,14 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
-from experiments.small_policy.calculator.corpus import CalculatorCorpus, encode_conversations
-from experiments.small_policy.calculator.problems import DEFAULT_HABITS, LARGEST, make_sums, worked_conversation
+from experiments.small_policy.calculator.corpus import CalculatorCorpus, encode_conversations, encode_lines
+from experiments.small_policy.calculator.problems import (
+    DEFAULT_HABITS,
+    LARGEST,
+    make_sums,
+    worked_conversation,
+    worked_lines,
+)
 from experiments.small_policy.calculator.tool import calculator
 from experiments.small_policy.corpus import IGNORED, LONGEST
 from rewards.maths import accuracy_reward
@@ -42,7 +48,7 @@ def test_sums() -> None:
             assert 0 <= value <= LARGEST
         assert problem.answer == str(value)
     with pytest.raises(ValueError, match="too few distinct questions"):
-        make_sums(100_000, 0, {1: 1}, split="evaluation")
+        make_sums(2000, 0, {1: 1}, split="evaluation")
 
 
 def test_the_calculator_calculates_and_refuses() -> None:
@@ -86,6 +92,14 @@ def test_only_what_the_assistant_writes_is_learned(tokenizer: PreTrainedTokenize
         assert "<tool_response>" not in learned
         assert "Start with" not in learned
         assert chat[-1]["content"] in learned
+
+
+def test_the_phase_copy_learns_no_results(tokenizer: PreTrainedTokenizerFast) -> None:
+    (problem,) = make_sums(1, 0, {3: 1})
+    example = encode_lines(problem, tokenizer)
+    learned = tokenizer.decode([label for label in example.labels if label != IGNORED])
+    assert learned == "".join(copied for copied, _ in worked_lines(problem))
+    assert tokenizer.decode(example.ids).endswith(f"={problem.answer}\n")
 
 
 def test_numbers_are_one_token(tokenizer: PreTrainedTokenizerFast) -> None:
