@@ -21,7 +21,7 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
         from experiments.small_policy.calculator.corpus import CalculatorCorpus
 
         # small.py does not know this corpus: its text is part of the names under which other policies are cached.
-        agent = SmallPolicyConfig(corpus=CalculatorCorpus())  # type: ignore[arg-type]
+        agent = SmallPolicyConfig(logit_scale=1.25, corpus=CalculatorCorpus())  # type: ignore[arg-type]
         return str(build_small_policy(agent, cache, progress))
     chains = config.data.judged_by == "code" or config.data.name == "arithmetic"
     policy = build_small_policy(ARITHMETIC if chains else SmallPolicyConfig(), cache, progress)
