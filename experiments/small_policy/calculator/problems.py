@@ -83,7 +83,7 @@ def _draw(num_steps: int, rng: random.Random) -> SumProblem:
     steps: list[tuple[str, int]] = []
     while len(steps) < num_steps:
         sign, number = rng.choice("+-"), rng.randint(SMALLEST_STEP, LARGEST)
-        after = value + number if sign == "+" else value - number
+        after = _apply(value, sign, number)
         if 0 <= after <= LARGEST:
             value = after
             steps.append((sign, number))
@@ -99,13 +99,24 @@ def _order(index: int, step: tuple[str, int]) -> str:
 
 
 def worked_lines(problem: SumProblem) -> list[tuple[str, str]]:
-    """The steps of a problem as lines of two parts: what can be copied from the lines before, and the result."""
+    """The steps of a problem as lines of two parts: what can be copied from the lines before, and the result.
+
+    The last line is the answer, all of which can be copied.
+    """
     value, lines = problem.start, []
     for index, (sign, number) in enumerate(problem.steps):
         expression = f"{value}{sign}{number}"
-        value = int(calculator(expression))
+        value = _apply(value, sign, number)
         lines.append((f"{_order(index, (sign, number))}: {expression}", f"={value}\n"))
-    return lines
+    return [*lines, (_answer(value), "")]
+
+
+def _apply(value: int, sign: str, number: int) -> int:
+    return value + number if sign == "+" else value - number
+
+
+def _answer(value: int) -> str:
+    return f"The answer is \\boxed{{{value}}}."
 
 
 def worked_conversation(
@@ -118,19 +129,17 @@ def worked_conversation(
     for index, (sign, number) in enumerate(problem.steps):
         expression = f"{value}{sign}{number}"
         text += f"{_order(index, (sign, number))}: "
+        value = _apply(value, sign, number)
         if rng.random() < (habits.call_careful if careful else habits.call_quick):
-            result = calculator(expression)
-            messages += [call_message(text, expression), result_message(result)]
+            messages += [call_message(text, expression), result_message(calculator(expression))]
             if rng.random() < habits.check:
-                messages += [call_message("Let me check. ", expression), result_message(result)]
-            text = f"That is {result}.\n"
+                messages += [call_message("Let me check: ", expression), result_message(calculator(expression))]
+            text = ""
         else:
-            result = calculator(expression)
             if rng.random() < habits.slip:
-                result = str(rng.randint(0, LARGEST))
-            text += f"{expression}={result}.\n"
+                value = rng.randint(0, LARGEST)
+            text += f"{expression}={value}\n"
         if rng.random() < habits.remark:
             text += rng.choice(_REMARKS)
-        value = int(result)
-    messages.append({"role": "assistant", "content": f"{text}The answer is \\boxed{{{value}}}."})
+    messages.append({"role": "assistant", "content": text + _answer(value)})
     return messages

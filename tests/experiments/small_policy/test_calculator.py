@@ -52,7 +52,8 @@ def test_sums() -> None:
 
 
 def test_the_calculator_calculates_and_refuses() -> None:
-    assert [calculator(text) for text in ("12+7", "12-7", "7-12", "-5+2")] == ["19", "5", "-5", "-3"]
+    results = [calculator(text) for text in ("12+7", "12-7", "7-12", "-5+2")]
+    assert results == ["12+7=19", "12-7=5", "7-12=-5", "-5+2=-3"]
     for text in ("12*7", "1+2+3", "print(1)", "", "1 + 2", "9999999+1"):
         with pytest.raises(ValueError, match="two whole numbers"):
             calculator(text)
@@ -99,7 +100,7 @@ def test_the_phase_copy_learns_no_results(tokenizer: PreTrainedTokenizerFast) ->
     example = encode_lines(problem, tokenizer)
     learned = tokenizer.decode([label for label in example.labels if label != IGNORED])
     assert learned == "".join(copied for copied, _ in worked_lines(problem))
-    assert tokenizer.decode(example.ids).endswith(f"={problem.answer}\n")
+    assert f"={problem.answer}\nThe answer is" in tokenizer.decode(example.ids)
 
 
 def test_numbers_are_one_token(tokenizer: PreTrainedTokenizerFast) -> None:
