@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,21 +14,22 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def trained(policy: str, kind: str, folder: Path) -> dict[str, Any]:
-    """What the runs without drafts and with das left, by method."""
-    runs = {}
-    for method in ("none", "das"):
-        out = folder / method
-        command = [sys.executable, "tests/training/tool_run.py", policy, method, kind, str(out)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        runs[method] = json.loads((out / "run.json").read_text())
-    return runs
+KINDS = ("tools", "environment")
 
 
-@pytest.mark.parametrize("kind", ["tools", "environment"])
-def test_drafts_change_nothing_in_several_turns(kind: str, repetitive_policy: str, tmp_path: Path) -> None:
-    runs = trained(repetitive_policy, kind, tmp_path)
+@pytest.fixture(scope="module")
+def trained(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what the runs left, by kind and method."""
+    folder = tmp_path_factory.mktemp("trained")
+    command = [sys.executable, "tests/training/tool_run.py", repetitive_policy, str(folder), *KINDS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_change_nothing_in_several_turns(kind: str, trained: Path) -> None:
+    runs = {method: json.loads((trained / kind / f"{method}.json").read_text()) for method in ("none", "das")}
     none, das = runs["none"], runs["das"]
     assert das["same"] == none["same"]
     assert das["costs"]["ticks"] == none["costs"]["ticks"] == [1, 2, 3, 4], "the clock moves by step"
@@ -45,7 +45,7 @@ def test_drafts_change_nothing_in_several_turns(kind: str, repetitive_policy: st
     problems = das["same"]["problems"]
     assert all(len(set(step[:4])) == len(set(step[4:])) == 1 for step in problems)
     assert len({problem for step in problems for problem in step}) == 2, "a row's problem is its own, in every step"
-    history = read_history(tmp_path / "das" / "history.npz")
+    history = read_history(trained / kind / "das.npz")
     texts = sorted(tuple(text.tokens[text.context :].tolist()) for text in history.texts)
     generated = []
     for responses, turns_of_rows in zip(das["same"]["responses"], das["same"]["turns"], strict=True):

@@ -1,4 +1,4 @@
-"""setting=agent_small: the policy is made, calls its calculator, and trains to the same bits with drafts and without."""
+"""setting=agent_small: the policy is made, calls its calculator, and trains to equal bits with drafts and without."""
 
 import json
 import subprocess
