@@ -24,7 +24,7 @@ class RowTokens(list[int]):
         super().__init__(tokens)
         self.row = row
 
-    def __add__(self, tokens: Any) -> "RowTokens":
+    def __add__(self, tokens: Any) -> "RowTokens":  # type: ignore[override]  # TRL appends token ids only
         return RowTokens(super().__add__(tokens), self.row)
 
 

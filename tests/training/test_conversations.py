@@ -44,9 +44,9 @@ class Recorded:
         self.ends: list[tuple[Any, ...]] = []
         monkeypatch.setattr(generation, "roll_out_turn", self._turn)
         monkeypatch.setattr(generation, "end_turns", self._end)
-        self.backend: Any = object.__new__(SpeculativeGeneration)
-        self.finished = 0
-        vars(self.backend).update(
+        backend: Any = object.__new__(SpeculativeGeneration)
+        self.backend, self.finished = backend, 0
+        vars(backend).update(
             history_unit="step", rollouts=0, history_tick=0, num_drafted=0, num_accepted=0, schedule=None, llm=None,
             _engine_generate=None, _counted_in=(0, False), _requests=0, after_rollout=self._finish,
             accelerator=SimpleNamespace(process_index=process, num_processes=processes),
