@@ -1,6 +1,6 @@
 """Rollouts by speculative decoding that change no token.
 
-- `das.speculate()` lets the GRPOTrainers of a TRL script draft.
+- `das.speculate()` lets the trainers of a TRL script draft.
 - `das.install()` and `das.engine_arguments()` do the same for a vLLM engine of your own.
 - `das.drafter.HistoryDrafter` drafts without an engine.
 """

@@ -1,10 +1,9 @@
 """What one rollout cost. The model runner counts it in the same way for every arm, speculative or not."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 TAIL = 4  # passes with at most so many requests are the tail of a rollout
 
@@ -32,10 +31,10 @@ class RolloutMeter:
     step_emitted: list[int] = field(default_factory=list)  # tokens that each pass emitted
     draft_s: float = 0.0  # seconds of drafting and of the drafter's bookkeeping
 
-    def record_pass(self, request_ids: list[str], num_drafted: np.ndarray, num_emitted: np.ndarray) -> None:
-        """Count one target pass. num_drafted, num_emitted: int [requests]; num_emitted is 0 for unfinished prompts."""
+    def record_pass(self, request_ids: list[str], num_drafted: Sequence[int], num_emitted: Sequence[int]) -> None:
+        """Count one target pass. num_drafted, num_emitted: of each request; num_emitted is 0 for unfinished prompts."""
         now = time.perf_counter() - self.began
-        for request, drafted, emitted in zip(request_ids, num_drafted.tolist(), num_emitted.tolist(), strict=True):
+        for request, drafted, emitted in zip(request_ids, num_drafted, num_emitted, strict=True):
             if emitted:
                 cost = self.requests.get(request)
                 if cost is None:
@@ -46,8 +45,8 @@ class RolloutMeter:
                 cost.last_s = now
         self.step_time_s.append(now)
         self.step_live.append(len(request_ids))
-        self.step_tokens.append(len(request_ids) + int(num_drafted.sum()))
-        self.step_emitted.append(int(num_emitted.sum()))
+        self.step_tokens.append(len(request_ids) + sum(num_drafted))
+        self.step_emitted.append(sum(num_emitted))
 
     def report(self) -> dict[str, Any]:
         """The counts as plain numbers and lists, which RPC and JSON can carry."""

@@ -23,22 +23,23 @@ One method of a shared class is replaced, by `apply`, once in each process:
   could only answer by stopping, and accepts min_p and logit_bias, which vLLM refuses with drafts.
 
 TRL:
-- grpo_trainer.VLLMGeneration, replaced only while a trainer is built (`generation_backend`): the arguments of TRL's
-  colocated LLM are fixed, without speculative_config, dtype or eager mode.
-- GRPOTrainer.__init__ and ._generate_and_score_completions, from `das.speculate()` to `das.speculate("off")`
-  (`patch_trainer`): trainers must be built with the other backend, and TRL tells its backend token ids only, neither
-  rows nor the step.
+- VLLMGeneration, replaced only while a trainer is built (`generation_backend`): the arguments of TRL's colocated LLM
+  are fixed, without speculative_config, dtype or eager mode.
+- __init__ of the trainers in das/training/trainers.py, and the method with which each rolls out, from `das.speculate()`
+  to `das.speculate("off")` (`patch_trainers`): trainers must be built with the other backend, and TRL tells its backend
+  token ids only, neither rows nor the step. Experimental trainers take seconds to import, so a class is patched when it
+  is imported: that is what _BaseTrainer.__init_subclass__ is for.
 """
 
 import functools
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 
 from das.engine import hook_check
@@ -191,14 +192,14 @@ def _sample(runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
     batch.generators.clear()
     batch.update_async_output_token_ids()
     output = runner.das_sampler.sample(runner, logits, spec_decode_metadata)
-    num_drafted = np.zeros(batch.num_reqs, np.int64)
-    if spec_decode_metadata is not None:
-        num_drafted = np.asarray(spec_decode_metadata.num_draft_tokens, np.int64)
+    drafted = spec_decode_metadata is not None
+    num_drafted = spec_decode_metadata.num_draft_tokens if drafted else [0] * batch.num_reqs
     if output.sampled_token_ids.shape[1] == 1:
-        num_emitted = np.ones(batch.num_reqs, np.int64)
+        num_emitted = [1] * batch.num_reqs
     else:
-        num_emitted = (output.sampled_token_ids != REJECTED).sum(dim=1).cpu().numpy()
-    num_emitted[runner.discard_request_mask.np[: batch.num_reqs]] = 0  # unfinished prompts
+        num_emitted = (output.sampled_token_ids != REJECTED).sum(dim=1).tolist()
+    for row in runner.discard_request_mask.np[: batch.num_reqs].nonzero()[0].tolist():
+        num_emitted[row] = 0  # unfinished prompts
     runner.das_meter.record_pass(batch.req_ids, num_drafted, num_emitted)
     return output
 
@@ -293,45 +294,67 @@ def hook_loading(model: Any, loaded: Callable[[], None]) -> None:
 
 
 @contextmanager
-def generation_backend(backend: Callable[..., Any]) -> Iterator[None]:
-    """Inside, GRPOTrainers that are built get `backend` where TRL would build its own VLLMGeneration.
+def generation_backend(backend: Callable[..., Any], trainer: Any) -> Iterator[None]:
+    """Inside, `trainer`, which is being built, gets `backend` where TRL would build its own VLLMGeneration.
 
     Afterwards TRL is as it was. Raises UnsupportedVersion when TRL is not a version that the hook was checked with.
     """
     require_trl()
-    from trl.trainer import grpo_trainer
+    from trl.generation import vllm_generation
 
-    original = _hook(grpo_trainer, "VLLMGeneration")
-    grpo_trainer.VLLMGeneration = backend
+    original = _hook(vllm_generation, "VLLMGeneration")
+    # Some trainers import the class when they are built, others have imported it into their modules.
+    modules = {sys.modules[owner.__module__] for owner in type(trainer).__mro__ if owner.__module__.startswith("trl.")}
+    places = [module for module in (vllm_generation, *modules) if vars(module).get("VLLMGeneration") is original]
+    for module in places:
+        vars(module)["VLLMGeneration"] = backend
     try:
         yield
     finally:
-        grpo_trainer.VLLMGeneration = original
+        for module in places:
+            vars(module)["VLLMGeneration"] = original
 
 
-_trainer_originals: dict[str, Any] = {}  # methods of GRPOTrainer as TRL has them, while they are patched
+Replacements = Mapping[str, Callable[..., Any]]  # by the name of a method
+_patched_methods: list[tuple[type, str, Any]] = []  # of TRL's trainers: class, name, the method as TRL has it
 
 
-def patch_trainer(build: Callable[..., Any], generate: Callable[..., Any]) -> None:
-    """Have every GRPOTrainer be built by `build(original, trainer, ...)`, and generate and score a batch by
-    `generate(original, trainer, rows)`, until `unpatch_trainer`. Patches of an earlier call are replaced.
+def patch_trainers(replacements: Mapping[str, Replacements]) -> None:
+    """Replace methods of TRL's trainers until `unpatch_trainers`, also of those that are imported later. Patches of an
+    earlier call are replaced.
 
+    replacements: by full name of the class. Each is called as `replacement(original, trainer, ...)`.
     Raises UnsupportedVersion when TRL is not a version that the hooks were checked with, or lacks a hook.
     """
     require_trl()
-    from trl.trainer.grpo_trainer import GRPOTrainer
+    from trl.trainer.base_trainer import _BaseTrainer
 
-    unpatch_trainer()
-    for name, replacement in (("__init__", build), ("_generate_and_score_completions", generate)):
-        _trainer_originals[name] = _hook(GRPOTrainer, name)
-        _patch(GRPOTrainer, name, replacement)
+    def patch(trainer: type) -> None:
+        for name, replacement in replacements.get(f"{trainer.__module__}.{trainer.__qualname__}", {}).items():
+            _patched_methods.append((trainer, name, _hook(trainer, name)))
+            _patch(trainer, name, replacement)
+
+    def patch_new(trainer: type, **kwargs: Any) -> None:
+        super(_BaseTrainer, trainer).__init_subclass__(**kwargs)
+        patch(trainer)
+
+    unpatch_trainers()
+    _BaseTrainer.__init_subclass__ = classmethod(patch_new)
+    for trainer in _subclasses(_BaseTrainer):
+        patch(trainer)
 
 
-def unpatch_trainer() -> None:
-    """Give GRPOTrainer back the methods that `patch_trainer` replaced."""
-    if not _trainer_originals:
-        return
-    from trl.trainer.grpo_trainer import GRPOTrainer
+def unpatch_trainers() -> None:
+    """Give TRL's trainers back the methods that `patch_trainers` replaced."""
+    from trl.trainer.base_trainer import _BaseTrainer
 
-    while _trainer_originals:
-        setattr(GRPOTrainer, *_trainer_originals.popitem())
+    if "__init_subclass__" in vars(_BaseTrainer):
+        del _BaseTrainer.__init_subclass__
+    while _patched_methods:
+        setattr(*_patched_methods.pop())
+
+
+def _subclasses(parent: type) -> list[type]:
+    """All classes below `parent` that exist now."""
+    children: list[type] = parent.__subclasses__()
+    return children + [found for child in children for found in _subclasses(child)]

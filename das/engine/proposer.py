@@ -109,6 +109,10 @@ class DasProposer:
             ]
         )
         emitted, decoding = self._read_batch(names, sampled_token_ids)
+        if not emitted.rows:  # prompts, or requests that never draft: there is nothing to learn from such a pass
+            self._decoding, self._pass_ended = decoding, time.perf_counter()
+            self._pending, self._sample = {}, ("", [])
+            return [[] for _ in names]
         target_pass = self._watch_pass(names, decoding, emitted)
         self.draft_round.observe(
             emitted.requests, emitted.num_drafted, emitted.num_accepted, emitted.tokens, target_pass
@@ -116,8 +120,6 @@ class DasProposer:
         self._pending = {}
         self._sample = "", []
         drafts: list[list[int]] = [[] for _ in names]
-        if not emitted.rows:  # prompts, or requests that never draft
-            return drafts
         lengths = num_tokens_no_spec[: len(names)].tolist()
         room = [self.max_model_len - lengths[row] - 1 for row in emitted.rows]
         proposal = self.draft_round.propose(emitted.requests, room)

@@ -20,6 +20,7 @@ from das.engine.build import EngineError, EngineSettings, build_engine
 from das.engine.rollout import Rollout, RolloutRequest, end_turns, request_seed, roll_out, roll_out_turn
 from das.training import ranks
 from das.training.conversations import Turn, joined, rows_of
+from das.training.support import unsupported
 from das.training.weight_check import WeightSample, logprob_difference, logprob_problem, require_synced
 
 STATE = "generation.npz"
@@ -84,7 +85,8 @@ class SpeculativeGeneration(VLLMGeneration):
         if self.evaluation:
             return
         self.rollouts += 1
-        problems = len(rows) * trainer.accelerator.num_processes // trainer.num_generations
+        responses = getattr(trainer, "num_generations", 1)  # of a problem; distillation asks for one
+        problems = len(rows) * trainer.accelerator.num_processes // responses
         self.history_tick = history_tick(self.history_unit, self.rollouts, trainer.train_dataset, problems)
 
     def _init_vllm(self) -> None:
@@ -94,8 +96,8 @@ class SpeculativeGeneration(VLLMGeneration):
 
             ensure_master_addr_port()
             overrides["distributed_executor_backend"] = "external_launcher"
-        # The engine in this process reseeds torch's global generator. The trainer must not notice.
-        with torch.random.fork_rng():
+        # The engine in this process reseeds all global generators. The trainer must not notice.
+        with random_states_kept():
             self.llm = self._build_engine(**overrides)
         if not hasattr(self.llm.llm_engine.engine_core, "engine_core"):
             raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")
@@ -273,5 +275,5 @@ def refuse(arguments: Mapping[str, Any]) -> None:
         raise EngineError(
             f"vllm_tensor_parallel_size={arguments['tensor_parallel_size']}: das runs an engine on one GPU; set it to 1"
         )
-    if getattr(arguments["model"], "quantization_method", None) is not None:
-        raise EngineError("das cannot sync quantized weights into the engine: load the model without quantization")
+    if problem := unsupported(arguments["model"], arguments["accelerator"]):
+        raise EngineError(problem)

@@ -1,4 +1,4 @@
-"""`das.speculate()`: speculative rollouts in an ordinary script with TRL's GRPOTrainer and its colocated vLLM."""
+"""`das.speculate()`: speculative rollouts in an ordinary script with a trainer of TRL and its colocated vLLM."""
 
 import functools
 import warnings
@@ -15,8 +15,9 @@ from das.engine.build import EngineError, EngineSettings, speculative_config
 from das.engine.install import install
 from das.engine.rollout import rollout_row
 from das.training.conversations import follow_turns
-from das.training.generation import SpeculativeGeneration
+from das.training.generation import SpeculativeGeneration, problem_id
 from das.training.trainer import SpeculativeGRPOTrainer
+from das.training.trainers import COLLATED, REFUSED, ROLLS_OUT, full_name, method_that_rolls_out, rows_of
 
 LOGGED = ("rollout_s", "tokens_per_pass", "drafted", "accepted", "draft_share")  # in TRL's logs, as das/NAME
 PATIENCE = 3  # training rollouts that may pass without an accepted token before a warning
@@ -28,19 +29,21 @@ def speculate(
     budget: Mapping[str, Any] | None = None,
     engine: Mapping[str, Any] | None = None,
 ) -> None:
-    """Let the GRPOTrainers that this process builds from now on roll out with drafts and keyed verification.
+    """Let TRL's trainers that this process builds from now on roll out with drafts and keyed verification: GRPO, RLOO,
+    Distillation and the experimental GMPO, SDPO, SDFT, GOLD and IW-OPD.
 
     Call it before a trainer is built. The trainer needs `use_vllm=True, vllm_mode="colocate"`; the rest of the script
     stays as it is. `das.speculate("off")` ends it: trainers built afterwards are TRL's own, while those already built
     go on as they are. A second call replaces the options of the first.
 
-    While it is on, a GRPOTrainer that does not use vLLM, or that was built before the call, raises EngineError: it
-    would roll out without drafts and nobody would notice. Build such a trainer after `das.speculate("off")`. Other
-    trainers of TRL are not touched.
+    While it is on, such a trainer that does not use vLLM, or that was built before the call, raises EngineError: it
+    would roll out without drafts and nobody would notice. So do the trainers that das refuses (docs/trainers.md). Build
+    them after `das.speculate("off")`. Trainers that never roll out with vLLM are not touched.
 
     Noise is keyed by `args.seed`, the training step and the request's place in it, so `das.speculate("none")` gives the
     same tokens, rewards, losses and weights without drafts. A row's problem is its `problem_id` or, if it has none, its
-    prompt. TRL's logs get das/rollout_s, das/tokens_per_pass, das/drafted, das/accepted and das/draft_share.
+    prompt; of GOLD's and IW-OPD's rows only prompts are known. TRL's logs get das/rollout_s, das/tokens_per_pass,
+    das/drafted, das/accepted and das/draft_share.
 
     It calls `das.install()`, which sets environment variables and torch's number of threads
     (OMP_NUM_THREADS, or 1). They stay after "off".
@@ -56,7 +59,7 @@ def speculate(
     if method == "off":
         if drafter or budget or engine:
             raise ValueError('das.speculate("off") takes no options')
-        patches.unpatch_trainer()
+        patches.unpatch_trainers()
         return
     options = dict(drafter or {})
     unit = options.pop("unit", DEFAULT_UNIT)
@@ -75,22 +78,34 @@ def speculate(
     settings = EngineSettings(**{"model": "", **fields})
     speculative_config(settings)
     install(batch_invariant=settings.batch_invariant)
-    patches.patch_trainer(functools.partial(_build, backend=functools.partial(_backend, fields, unit)), _generate)
+    build = functools.partial(_build, backend=functools.partial(_backend, fields, unit))
+    rolling: dict[str, patches.Replacements] = {
+        name: {"__init__": build, method: _roll_out} for name, method in ROLLS_OUT.items()
+    }
+    patches.patch_trainers({**rolling, **{name: {"__init__": _refuse} for name in REFUSED}})
+
+
+def _refuse(original: Callable[..., None], trainer: Any, *args: Any, **kwargs: Any) -> None:
+    """__init__ of a trainer that das cannot help."""
+    name, why = next((name, REFUSED[name]) for name in map(full_name, type(trainer).__mro__) if name in REFUSED)
+    raise EngineError(f'{name.split(".")[-1]} {why}: call das.speculate("off") before it is built')
 
 
 def _build(original: Callable[..., None], trainer: Any, *args: Any, backend: Callable[..., Any], **kwargs: Any) -> None:
-    """GRPOTrainer.__init__, with `backend` in place of TRL's own."""
+    """__init__ of a trainer that rolls out with vLLM, with `backend` in place of TRL's own."""
     if isinstance(trainer, SpeculativeGRPOTrainer):  # it brings a backend, and announces its rows itself
         original(trainer, *args, **kwargs)
         return
-    with patches.generation_backend(backend):
+    with patches.generation_backend(backend, trainer):
         original(trainer, *args, **kwargs)
     require_backend(trainer)
     follow_turns(trainer)
     # On the trainer and not on its class, so that the trainer still announces its rows after das.speculate("off").
-    trainer._generate_and_score_completions = functools.partial(
-        generate_and_score, trainer._generate_and_score_completions, trainer
-    )
+    method = method_that_rolls_out(trainer)
+    if method == COLLATED:
+        generation = trainer.vllm_generation
+        generation.generate = functools.partial(_generate_chosen, generation.generate, generation)
+    setattr(trainer, method, functools.partial(roll_out_announced, getattr(trainer, method), trainer))
 
 
 def _backend(fields: Mapping[str, Any], unit: str, *args: Any, **kwargs: Any) -> SpeculativeGeneration:
@@ -111,34 +126,42 @@ def _backend(fields: Mapping[str, Any], unit: str, *args: Any, **kwargs: Any) ->
     )
 
 
-def _generate(original: Callable[..., Any], trainer: Any, rows: list[dict[str, Any]]) -> Any:
-    """GRPOTrainer._generate_and_score_completions, refused for trainers that were built without das."""
+def _roll_out(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """The method with which a trainer rolls out, refused for trainers that were built without das."""
     require_backend(trainer)
-    return original(trainer, rows)
+    return original(trainer, *args, **kwargs)
+
+
+def _generate_chosen(original: Callable[..., Any], generation: Any, *, prompts: list[Any], **kwargs: Any) -> Any:
+    """The backend's generate for a trainer that leaves part of the announced batch out."""
+    generation.problems = [problem_id({"prompt": prompt}) for prompt in prompts]
+    return original(prompts=prompts, **kwargs)
 
 
 def require_backend(trainer: Any) -> None:
     """Raise EngineError, in one line, for a trainer that would roll out without das."""
     if not isinstance(getattr(trainer, "vllm_generation", None), SpeculativeGeneration):
         raise EngineError(
-            "this GRPOTrainer does not roll out with das: give its GRPOConfig use_vllm=True and "
+            f"this {type(trainer).__name__} does not roll out with das: give its config use_vllm=True and "
             'vllm_mode="colocate" and call das.speculate() before it is built, or das.speculate("off") to go without'
         )
 
 
-def generate_and_score(original: Callable[..., Any], trainer: Any, rows: list[dict[str, Any]]) -> Any:
-    """The trainer's own generation of a batch, announced to the backend before and entered into TRL's logs after."""
+def roll_out_announced(original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """The trainer's own rollout of a batch, announced to the backend before and entered into TRL's logs after."""
     generation: SpeculativeGeneration = trainer.vllm_generation
-    generation.announce(trainer, rows)
-    scored = original(rows)
-    assert generation.last is not None
+    generation.announce(trainer, rows_of(batch))
+    earlier = generation.last
+    rolled_out = original(batch, *args, **kwargs)
+    if generation.last is None or generation.last is earlier:
+        return rolled_out  # a batch of GOLD or IW-OPD that takes all its responses from the dataset
     row = rollout_row(generation.last)
     metrics = trainer._metrics["eval" if generation.evaluation else "train"]
     for name in LOGGED:
         metrics[f"das/{name}"].append(row[name])
     if not generation.evaluation:
         warn_of_idle_drafts(generation)
-    return scored
+    return rolled_out
 
 
 def warn_of_idle_drafts(generation: SpeculativeGeneration) -> None:

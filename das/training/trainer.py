@@ -72,7 +72,7 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             schedule=schedule,
             after_rollout=turns.after_rollout,
         )
-        with patches.generation_backend(backend):
+        with patches.generation_backend(backend, self):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
         follow_turns(self)
 

@@ -1,11 +1,11 @@
 """Refuse, before any work is done, a config that cannot run."""
 
-import os
 from math import lcm
 
 from das.engine.build import STOCK, speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
+from das.training.support import unsupported
 from experiments.harness import held_out
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
@@ -104,8 +104,8 @@ def check_processes(config: RunConfig) -> None:
         raise UserError(
             f"engine.processes={wanted}, but run.py was started alone: python -m {config.engine.launch} run.py ..."
         )
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        raise UserError("DeepSpeed keeps weights where das cannot compare them: launch with FSDP (launch/fsdp.yaml)")
+    if problem := unsupported():
+        raise UserError(problem)
     if launched != wanted:
         raise UserError(f"engine.processes={wanted}, but {launched} were launched: set engine.processes={launched}")
     if wanted > 1 and (config.checkpoint.every or config.resume is not None):

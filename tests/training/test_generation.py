@@ -83,7 +83,7 @@ def test_problems_are_told_apart_by_id_or_prompt() -> None:
 
 def trl_arguments(**changed: Any) -> dict[str, Any]:
     usual = {"mode": "colocate", "enable_sleep_mode": False, "tensor_parallel_size": 1, "model": SimpleNamespace()}
-    return {**usual, **changed}
+    return {**usual, "accelerator": None, **changed}
 
 
 @pytest.mark.parametrize(

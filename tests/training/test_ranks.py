@@ -119,14 +119,6 @@ def test_processes_must_be_as_configured(
         check_processes(config)
 
 
-def test_deepspeed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", [])
-    with pytest.raises(UserError, match="launch with FSDP"):
-        check_processes(config)
-
-
 def commands() -> list[str]:
     """The arguments that docs/paper_scale.md gives to run.py after a launcher."""
     text = (ROOT / "docs" / "paper_scale.md").read_text().replace("\\\n", " ")

@@ -1,25 +1,30 @@
 """`das.speculate()`: what it refuses, what it warns of, and that it can be ended. examples/trl_grpo.py runs it."""
 
+import importlib
 import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOTrainer
+from trl.generation import vllm_generation
 from trl.trainer import grpo_trainer
+from trl.trainer.base_trainer import _BaseTrainer
 
 import das
 from das.engine import versions
 from das.engine.build import EngineError
-from das.training import speculate
+from das.training import speculate, trainers
 from das.training.generation import SpeculativeGeneration
 
 HOOKS = ("__init__", "_generate_and_score_completions")
 
 
 def hooks_of_trl() -> list[Any]:
-    return [grpo_trainer.VLLMGeneration, *(getattr(GRPOTrainer, name) for name in HOOKS)]
+    of_trainers = [getattr(trainer, name) for trainer in (GRPOTrainer, RLOOTrainer) for name in HOOKS]
+    new_trainers = vars(_BaseTrainer).get("__init_subclass__")
+    return [vllm_generation.VLLMGeneration, grpo_trainer.VLLMGeneration, new_trainers, *of_trainers]
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +66,7 @@ def test_off_gives_trl_back() -> None:
     before = hooks_of_trl()
     das.speculate()
     das.speculate("none")  # replaces the first call
-    assert grpo_trainer.VLLMGeneration is before[0]  # replaced only while a trainer is built
+    assert hooks_of_trl()[:2] == before[:2]  # replaced only while a trainer is built
     assert hooks_of_trl() != before
     das.speculate("off")
     assert hooks_of_trl() == before
@@ -87,6 +92,49 @@ def test_trainers_without_vllm(tiny_policy: str, tmp_path: Any) -> None:
         earlier._generate_and_score_completions([])
     das.speculate("off")
     assert not isinstance(getattr(build(), "vllm_generation", None), SpeculativeGeneration)
+
+
+REFUSED = {
+    "trl.experimental.async_grpo": "AsyncGRPOTrainer",
+    "trl.experimental.async_distillation": "AsyncDistillationTrainer",
+    "trl.experimental.server_distillation": "ServerDistillationTrainer",
+    "trl.experimental.online_dpo": "OnlineDPOTrainer",
+}
+
+
+@pytest.mark.parametrize(("module", "name"), REFUSED.items())
+def test_trainers_that_are_refused_by_name(module: str, name: str) -> None:
+    das.speculate()
+    refused = getattr(importlib.import_module(module), name)
+    with pytest.raises(EngineError, match=rf'^{name} .*: call das\.speculate\("off"\) before it is built$'):
+        type("Own", (refused,), {})()
+    das.speculate("off")
+    with pytest.raises(TypeError, match=r"missing .* required"):
+        refused()
+
+
+def test_trainers_that_are_imported_later_are_known_too() -> None:
+    """Experimental trainers take seconds to import, so das.speculate() does not."""
+
+    def imported() -> type:
+        body = {"__module__": "trl.trainer.rloo_trainer", "__init__": lambda self: None, HOOKS[1]: lambda self: None}
+        return type("RLOOTrainer", (_BaseTrainer,), body)
+
+    das.speculate()
+    with pytest.raises(EngineError, match="this RLOOTrainer does not roll out with das: give"):
+        imported()()
+    das.speculate("off")
+    imported()()
+
+
+def test_every_name_exists() -> None:
+    """A trainer that TRL renames would roll out without das."""
+    for full_name in (*trainers.ROLLS_OUT, *trainers.REFUSED):
+        module, name = full_name.rsplit(".", 1)
+        trainer = getattr(importlib.import_module(module), name)
+        assert trainers.full_name(trainer) == full_name
+        assert "__init__" in vars(trainer)
+        assert trainers.ROLLS_OUT.get(full_name, "__init__") in vars(trainer)
 
 
 def test_idle_drafts_are_warned_of_once() -> None:

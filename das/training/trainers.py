@@ -1,0 +1,44 @@
+"""TRL's trainers that roll out with vLLM: how each tells what it is about to roll out, or why das refuses it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+COLLATED = "_fill_buffer"  # the method of trainers whose rows were collated, so that only prompts are left
+# By full name of the class: its method that rolls out a batch. The first argument is the batch.
+ROLLS_OUT = {
+    "trl.trainer.grpo_trainer.GRPOTrainer": "_generate_and_score_completions",  # and of GMPOTrainer, a subclass
+    "trl.trainer.rloo_trainer.RLOOTrainer": "_generate_and_score_completions",
+    "trl.trainer.distillation_trainer.DistillationTrainer": "_generate_and_score_completions",
+    "trl.experimental.sdpo.sdpo_trainer.SDPOTrainer": "_prepare_training_batch",
+    "trl.experimental.sdft.sdft_trainer.SDFTTrainer": "_prepare_training_batch",
+    "trl.experimental.gold.gold_trainer.GOLDTrainer": COLLATED,
+    "trl.experimental.iw_opd.iw_opd_trainer.IWOPDTrainer": COLLATED,
+}
+
+REFUSED = {
+    "trl.experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer": "rolls out on a server, while it trains",
+    "trl.experimental.async_distillation.async_distillation_trainer.AsyncDistillationTrainer": (
+        "rolls out on a server, while it trains"
+    ),
+    "trl.experimental.server_distillation.server_distillation_trainer.ServerDistillationTrainer": (
+        "asks a server for the teacher's log-probs, which were never tried beside das"
+    ),
+    "trl.experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer": (
+        "builds a vLLM engine of its own, whose weights das cannot check"
+    ),
+}
+
+
+def full_name(trainer: type) -> str:
+    """The name of a class as ROLLS_OUT and REFUSED have it."""
+    return f"{trainer.__module__}.{trainer.__qualname__}"
+
+
+def method_that_rolls_out(trainer: Any) -> str:
+    """The method in ROLLS_OUT of a trainer of one of these classes, or of a subclass."""
+    return next(ROLLS_OUT[name] for name in map(full_name, type(trainer).__mro__) if name in ROLLS_OUT)
+
+
+def rows_of(batch: Any) -> Sequence[Mapping[str, Any]]:
+    """The rows of a batch that a trainer is about to roll out. Of a collated batch only prompts are left, padded."""
+    return [{"prompt": prompt.tolist()} for prompt in batch["prompts"]] if isinstance(batch, dict) else batch

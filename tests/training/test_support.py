@@ -1,0 +1,46 @@
+"""What das cannot train with gets the same line from run.py and from das.speculate()."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hydra import initialize_config_dir
+
+from das.engine.build import EngineError
+from das.training.generation import refuse
+from das.training.support import unsupported
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.validate import check_processes
+from experiments.run.errors import CONFIGS, UserError
+
+
+@pytest.mark.parametrize(
+    ("launched", "prepared", "message"),
+    [
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, {"deepspeed_plugin": object()}, "DeepSpeed keeps .* FSDP 2"),
+        ({"ACCELERATE_USE_FSDP": "true"}, {"fsdp_plugin": SimpleNamespace(fsdp_version=1)}, "FSDP 1 .* use FSDP 2"),
+    ],
+)
+def test_the_harness_and_scripts_are_refused_alike(
+    launched: dict[str, str], prepared: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """run.py asks before it builds anything; a script's trainer when it is built, whatever asked for the sharding."""
+    arguments = {"mode": "colocate", "enable_sleep_mode": False, "tensor_parallel_size": 1, "model": None}
+    state = SimpleNamespace(**{"deepspeed_plugin": None, **prepared})
+    with pytest.raises(EngineError, match=message) as in_script:
+        refuse({**arguments, "accelerator": SimpleNamespace(state=state)})
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = arm_config("das", [])
+    check_processes(config)
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError) as in_harness:
+        check_processes(config)
+    assert str(in_harness.value) == str(in_script.value)
+
+
+def test_fsdp_2_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    state = SimpleNamespace(deepspeed_plugin=None, fsdp_plugin=SimpleNamespace(fsdp_version=2))
+    assert unsupported() == unsupported(None, SimpleNamespace(state=state)) == ""
