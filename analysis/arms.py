@@ -5,6 +5,7 @@ The first arm is the baseline. An arm that is vLLM as it comes samples other tok
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,22 @@ def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
     return summaries
 
 
+def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Counts of each turn, summed over an arm's steps. Empty where responses have one turn."""
+    turns = zip_longest(*(row.get("by_turn", []) for row in rows))
+    sums = [
+        {key: sum(turn[key] for turn in turns_of_steps if turn) for key in ("requests", "tokens", "passes", "drafted")}
+        for turns_of_steps in turns
+    ]
+    return [{**turn, "tokens_per_pass": turn["tokens"] / turn["passes"]} for turn in sums]
+
+
+def arm_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What result.json says of an arm."""
+    turns = by_turn(rows)
+    return {**summarised(rows), "by_turn": turns} if turns else {**summarised(rows)}
+
+
 def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """The content of result.json for the comparison in `folder`. names[0] is the baseline."""
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
@@ -77,7 +94,7 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     if stock is not None:
         result |= {"ratio_to_stock": {}, "distribution": {}}
     for name in names:
-        result["arms"][name] = summarised(rows[name])
+        result["arms"][name] = arm_result(rows[name])
         for against, ratios in ((baseline, "ratio_to_none"), (stock, "ratio_to_stock")):
             if against not in (None, name):
                 result[ratios][name] = {

@@ -45,7 +45,9 @@ class Alarm:
         before = self._prompt_of.get(problem) or self._new_prompt_of.get(problem, now)
         shared = min(len(before), len(now))
         self._requests += 1
-        self._other_prompt += before[:shared] != now[:shared]  # a conversation's next turn repeats the turns before
+        self._other_prompt += before[:shared] != now[:shared]
+        if now[: len(before)] == before:
+            now = before  # a conversation's next turn: siblings have the first prompt in common, not what follows
         self._prompt_tokens += _held(now) - _held(self._new_prompt_of.get(problem))
         self._new_prompt_of[problem] = now
         self._prompt_tokens += ENTRY * ((key := hash(now.tobytes())) not in self._problem_of)

@@ -201,13 +201,36 @@ class DasProposer:
         self._clear_counts()
         self.draft_round.begin_step(num_requests)
 
+    def begin_turn(self, num_requests: int) -> None:
+        """The running rollout goes on with a turn of this many requests."""
+        self._decoding = set()
+        self.draft_round.begin_step(num_requests)
+
+    def end_turn(self) -> dict[str, Any]:
+        """A turn is over: its requests join the history, and the rollout may go on. Returns what its report adds."""
+        self._end(list(self.live))
+        report = self._predictions()
+        self._clear_predictions()
+        return report
+
     def _clear_counts(self) -> None:
         """Forget the last rollout: expected pass times and lengths, and the sums that the alarm compares."""
+        self._clear_predictions()
+        self._finished = _Finished()
+        self._history_before = self.draft_round.drafter.history_tokens
+
+    def _clear_predictions(self) -> None:
         self._predicted_s: list[float] = []
         self._measured_s: list[float] = []
         self._predicted_length: dict[str, float] = {}
-        self._finished = _Finished()
-        self._history_before = self.draft_round.drafter.history_tokens
+
+    def _predictions(self) -> dict[str, Any]:
+        """Expected lengths, and expected and measured pass times."""
+        return {
+            "predicted_length": self._predicted_length,
+            "pass_predicted_s": self._predicted_s,
+            "pass_measured_s": self._measured_s,
+        }
 
     def end_step(self, history_tick: int, judged: bool = True) -> dict[str, Any]:
         """The rollout is over: its requests join the history, and the window moves to `history_tick` (a step or epoch).
@@ -222,9 +245,7 @@ class DasProposer:
             "history_tokens": self.draft_round.drafter.history_tokens,
             "alarms": alarms,
             "calibration_error": self.calibration.error,
-            "predicted_length": self._predicted_length,
-            "pass_predicted_s": self._predicted_s,
-            "pass_measured_s": self._measured_s,
+            **self._predictions(),
         }
         self._clear_counts()  # for callers that never call begin_step
         return report

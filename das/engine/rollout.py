@@ -15,7 +15,8 @@ from das.engine.noise import splitmix64
 
 # Groups of responses by length, as quantiles of the rollout's lengths.
 CLASSES = {"short": (0.0, 0.5), "medium": (0.5, 0.8), "long": (0.8, 1.0)}
-EVALUATION = 2  # last part of the seeds of evaluations; those of `request_seed` end in 0 or 1
+EVALUATION = 2  # last part of the seeds of evaluations
+TURN = 4  # those of `request_seed` end in TURN * turn, or one more in evaluations
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,12 @@ class Rollout:
         return sum(len(response) for response in self.responses)
 
 
-def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False) -> int:
-    """The seed of the `index`-th request of a step. It differs for every request of a run, and is equal in all arms."""
-    return _mixed(run_seed, step, index, int(evaluation))
+def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False, turn: int = 0) -> int:
+    """The seed of a step's response number `index`. It differs for every request of a run, and is equal in all arms.
+
+    turn: counted from 0; each turn of a response is a request of its own.
+    """
+    return _mixed(run_seed, step, index, int(evaluation) + TURN * turn)
 
 
 def evaluation_seed(run_seed: int, step: int, problem: str, sample: int) -> int:
@@ -101,26 +105,61 @@ def roll_out(
     Returns vLLM's outputs, in the order of the prompts, and the measured rollout. What the alarm says is raised as a
     RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
     """
+    outputs, rollout_s = _generate(llm, request, "das_begin_rollout", generate)
+    report = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick, not request.evaluation))[0]
+    warn_of(report, request.step)
+    return outputs, _measured(request, outputs, report, rollout_s)
+
+
+def roll_out_turn(
+    llm: Any, request: RolloutRequest, turn: int, generate: Callable[..., list[Any]] | None = None
+) -> tuple[list[Any], Rollout]:
+    """Like `roll_out`, for one turn of a rollout in several turns, counted from 0. `end_turns` ends the rollout.
+
+    The responses join the history, but the drafter's clock stands still.
+    """
+    outputs, rollout_s = _generate(llm, request, "das_begin_turn" if turn else "das_begin_rollout", generate)
+    return outputs, _measured(request, outputs, llm.collective_rpc("das_end_turn")[0], rollout_s)
+
+
+def end_turns(llm: Any, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+    """End a rollout in several turns. Returns the report of what was done after the last of them."""
+    report: dict[str, Any] = llm.collective_rpc("das_end_rollout", args=(next_history_tick, not evaluation))[0]
+    warn_of(report, step)
+    return {key: value for key, value in report.items() if key not in ("requests", "predicted_length")}
+
+
+def warn_of(report: dict[str, Any], step: int) -> None:
+    """Raise what the alarm says as a RuntimeWarning."""
+    for alarm in report.get("alarms", []):
+        warnings.warn(f"speculation, step {step}: {alarm}", RuntimeWarning, stacklevel=3)
+
+
+def _generate(
+    llm: Any, request: RolloutRequest, begin: str, generate: Callable[..., list[Any]] | None
+) -> tuple[list[Any], float]:
+    """vLLM's outputs, in the order of the prompts, and the seconds they took. begin: what the worker is told before."""
     parameters = request.parameters()
-    count = len(request.prompts)
-    order = list(range(count)) if request.schedule is None else request.schedule.order(request.problems)
+    order = list(range(len(parameters))) if request.schedule is None else request.schedule.order(request.problems)
     generate = generate or llm.generate
-    llm.collective_rpc("das_begin_rollout", args=(count,))
+    llm.collective_rpc(begin, args=(len(parameters),))
     start = time.perf_counter()
     ordered_outputs = generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
     rollout_s = time.perf_counter() - start
-    report = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick, not request.evaluation))[0]
-    outputs = [output for _, output in sorted(zip(order, ordered_outputs, strict=True), key=lambda pair: pair[0])]
+    by_prompt = sorted(zip(order, ordered_outputs, strict=True), key=lambda pair: pair[0])
+    return [output for _, output in by_prompt], rollout_s
+
+
+def _measured(request: RolloutRequest, outputs: list[Any], report: dict[str, Any], rollout_s: float) -> Rollout:
+    """The rollout that gave these outputs. report: the meter's; what it says of single requests is taken out of it."""
     # vLLM appends a random tail to request ids inside the engine.
     costs = {name.rsplit("-", 1)[0]: cost for name, cost in report.pop("requests").items()}
     for name, predicted in report.pop("predicted_length", {}).items():
         costs[name.rsplit("-", 1)[0]]["predicted_length"] = predicted
-    for alarm in report.get("alarms", []):
-        warnings.warn(f"speculation, step {request.step}: {alarm}", RuntimeWarning, stacklevel=2)
     responses = [list(output.outputs[0].token_ids) for output in outputs]
     if request.schedule is not None:
         request.schedule.observe(request.problems, [len(response) for response in responses])
-    return outputs, Rollout(
+    return Rollout(
         step=request.step,
         problems=list(request.problems),
         responses=responses,
@@ -156,6 +195,10 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
     }
     if row["draft_rounds"]:
         row["accepted_per_round"] = row["accepted"] / row["draft_rounds"]
+    if "by_turn" in rollout.report:
+        row["by_turn"] = [
+            {**turn, "tokens_per_pass": turn["tokens"] / turn["passes"]} for turn in rollout.report["by_turn"]
+        ]
     return row | by_class(rollout) | prediction_errors(rollout) | {"alarms": rollout.report.get("alarms", [])}
 
 

@@ -155,6 +155,26 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self._das_proposer is not None:
             self._das_proposer.begin_step(num_requests)
 
+    def das_begin_turn(self, num_requests: int) -> None:
+        """The running rollout goes on with a turn of this many requests."""
+        self.model_runner.das_meter = RolloutMeter()
+        if self._das_proposer is not None:
+            self._das_proposer.begin_turn(num_requests)
+
+    def das_end_turn(self) -> dict[str, Any]:
+        """A turn of the running rollout is over: its responses join the history, and the window stays where it is.
+
+        Returns the meter's report of the turn and what the proposer adds to it.
+        """
+        counts: RolloutMeter = self.model_runner.das_meter
+        additions: dict[str, Any] = {}
+        if self._das_proposer is not None:
+            start = time.perf_counter()
+            additions = self._das_proposer.end_turn()
+            counts.draft_s += time.perf_counter() - start
+        self.model_runner.das_meter = RolloutMeter()
+        return counts.report() | additions
+
     def das_use_proposer(self, name: str, settings: dict[str, Any]) -> None:
         """Draft with the proposer of this name from now on. One engine can so compare drafters and budgets.
 

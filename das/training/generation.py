@@ -17,8 +17,9 @@ from trl.generation.vllm_generation import VLLMGeneration
 from das.arrays import load_arrays, save_arrays
 from das.budget.schedule import LongestFirst
 from das.engine.build import EngineError, EngineSettings, build_engine
-from das.engine.rollout import Rollout, RolloutRequest, request_seed, roll_out
+from das.engine.rollout import Rollout, RolloutRequest, end_turns, request_seed, roll_out, roll_out_turn
 from das.training import ranks
+from das.training.conversations import Turn, joined, rows_of
 from das.training.support import unsupported
 from das.training.weight_check import WeightSample, logprob_difference, logprob_problem, require_synced
 
@@ -52,12 +53,15 @@ class SpeculativeGeneration(VLLMGeneration):
         self.step = 0
         self.evaluation = False
         self.problems: Sequence[str] = ()
+        self.several_turns = False  # whether the announced rollout is over at `finish_turns` only
+        self._turns: list[Turn] = []  # of the running rollout
         self.rollouts = 0  # of the training, including the one that was announced last
         self.history_tick = 0  # what the drafter's window counts up to once that rollout is over
         self.num_drafted = self.num_accepted = 0  # tokens in the training's rollouts
         self.last: Rollout | None = None
         self._counted_in = (0, False)  # step and evaluation flag that `_requests` belongs to
-        self._requests = 0  # requests of that step so far, over all processes
+        self._requests = 0  # responses of that step so far, over all processes
+        self._first = 0  # number of this process's first response of the running rollout among them
         self.weight_sample = WeightSample(engine.weight_check_every)
         self.syncs = 0  # that were checked by log-probs alone (StockGeneration)
         self.evaluation_sample = WeightSample(engine.weight_check_every)  # of the syncs before evaluations
@@ -75,7 +79,9 @@ class SpeculativeGeneration(VLLMGeneration):
         self.run_seed = trainer.args.seed
         self.step = trainer.state.global_step
         self.evaluation = not trainer.model.training
-        self.problems = [problem_id(row) for row in rows]
+        self.several_turns, self._turns = bool(getattr(trainer, "tools", None)), []
+        writes_prompts = bool(getattr(trainer, "environment_factories", None))  # from all columns of a row
+        self.problems = [problem_id(row, whole_row=writes_prompts) for row in rows]
         if self.evaluation:
             return
         self.rollouts += 1
@@ -129,26 +135,54 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
         """llm.generate as TRL calls it: one `sampling_params` for all prompts, and nothing about problems."""
-        if self._counted_in != (self.step, self.evaluation):
-            self._counted_in, self._requests = (self.step, self.evaluation), 0
-        first = self._requests + self.accelerator.process_index * len(prompts)
-        self._requests += self.accelerator.num_processes * len(prompts)  # a later call of the step gets other seeds
+        turn = len(self._turns)
+        rows = rows_of(prompts) if turn else range(len(prompts))
+        if not turn:
+            self._count_responses(len(prompts))
+        seeds = [request_seed(self.run_seed, self.step, self._first + row, self.evaluation, turn) for row in rows]
         request = RolloutRequest(
             prompts,
             sampling_params,
-            self.problems,
-            seeds=[request_seed(self.run_seed, self.step, first + i, self.evaluation) for i in range(len(prompts))],
+            [self.problems[row] for row in rows] if turn else self.problems,
+            seeds=seeds,
             step=self.step,
             next_history_tick=self.history_tick,
             schedule=None if self.evaluation else self.schedule,
             evaluation=self.evaluation,
         )
-        outputs, self.last = self._roll_out(request)
-        if not self.evaluation:
-            self.num_drafted += self.last.report["drafted"]
-            self.num_accepted += self.last.tokens - self.last.report["passes"]
-        self.after_rollout()
+        if self.several_turns:
+            outputs, rollout = self._roll_out_turn(request, turn)
+            self._turns.append(Turn(rows, rollout))
+        else:
+            outputs, rollout = self._roll_out(request)
+            self._finish(rollout)
         return outputs
+
+    def _count_responses(self, responses: int) -> None:
+        """Number this process's responses within the step."""
+        if self._counted_in != (self.step, self.evaluation):
+            self._counted_in, self._requests = (self.step, self.evaluation), 0
+        self._first = self._requests + self.accelerator.process_index * responses
+        self._requests += self.accelerator.num_processes * responses  # a later rollout of the step gets other seeds
+
+    def finish_turns(self) -> None:
+        """The last turn of the announced rollout is over."""
+        rollout = joined(self._turns, self._end_turns())
+        self._turns = []
+        self._finish(rollout)
+
+    def _finish(self, rollout: Rollout) -> None:
+        self.last = rollout
+        if not self.evaluation:
+            self.num_drafted += rollout.report["drafted"]
+            self.num_accepted += rollout.tokens - rollout.report["passes"]
+        self.after_rollout()
+
+    def _roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
+        return roll_out_turn(self.llm, request, turn, self._engine_generate)
+
+    def _end_turns(self) -> dict[str, Any]:
+        return end_turns(self.llm, self.step, self.history_tick, self.evaluation)
 
     def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         return roll_out(self.llm, request, self._engine_generate)
@@ -223,11 +257,11 @@ def history_tick(unit: str, rollouts: int, dataset: Any, problems: int) -> int:
     return rollouts // max(1, len(dataset) // problems)  # TRL leaves out the rows that fill no batch
 
 
-def problem_id(row: Mapping[str, Any]) -> str:
-    """The row's `problem_id`, or a digest of its prompt (a text or a conversation) if it has none."""
+def problem_id(row: Mapping[str, Any], whole_row: bool = False) -> str:
+    """The row's `problem_id`; or else a digest of its prompt, a text or a conversation, or of all its columns."""
     if "problem_id" in row:
         return str(row["problem_id"])
-    text = json.dumps(row["prompt"], sort_keys=True, default=repr)
+    text = json.dumps(row if whole_row else row["prompt"], sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

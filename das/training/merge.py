@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from das.engine.rollout import Rollout
+from das.training.conversations import added_turns
 
 COUNTS = (
     "passes",
@@ -33,6 +34,8 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
     report["alarms"] = [
         f"rank {rank}: {alarm}" for rank, rollout in enumerate(rollouts) for alarm in rollout.report.get("alarms", [])
     ]
+    if "by_turn" in report:
+        report["by_turn"] = added_turns([rollout.report["by_turn"] for rollout in rollouts])
     return Rollout(
         step=slowest.step,
         problems=[problem for rollout in rollouts for problem in rollout.problems],

@@ -14,6 +14,7 @@ from das.engine import patches
 from das.engine.build import EngineError, EngineSettings, speculative_config
 from das.engine.install import install
 from das.engine.rollout import rollout_row
+from das.training.conversations import follow_turns
 from das.training.generation import SpeculativeGeneration, problem_id
 from das.training.trainer import SpeculativeGRPOTrainer
 from das.training.trainers import COLLATED, REFUSED, ROLLS_OUT, full_name, method_that_rolls_out, rows_of
@@ -98,9 +99,7 @@ def _build(original: Callable[..., None], trainer: Any, *args: Any, backend: Cal
     with patches.generation_backend(backend, trainer):
         original(trainer, *args, **kwargs)
     require_backend(trainer)
-    for name in ("tools", "environment_factories", "rollout_func"):
-        if getattr(trainer, name, None):
-            raise EngineError(f"{name}: das does not support several turns in TRL; leave it out, or das.speculate()")
+    follow_turns(trainer)
     # On the trainer and not on its class, so that the trainer still announces its rows after das.speculate("off").
     method = method_that_rolls_out(trainer)
     if method == COLLATED:

@@ -50,6 +50,12 @@ class StockGeneration(SpeculativeGeneration):
     def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         return roll_out_stock(self.llm, request, self._engine_generate)
 
+    def _roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
+        return self._roll_out(request)
+
+    def _end_turns(self) -> dict[str, Any]:
+        return {}
+
     @contextmanager
     def _evaluation_drafter(self) -> Iterator[None]:
         yield  # it has no drafter

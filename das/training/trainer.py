@@ -14,6 +14,7 @@ from das.engine import patches
 from das.engine.build import STOCK, EngineSettings
 from das.engine.rollout import Rollout, rollout_row
 from das.training import ranks
+from das.training.conversations import follow_turns
 from das.training.digests import digest
 from das.training.errors import TrainingDiverged
 from das.training.generation import SpeculativeGeneration
@@ -73,6 +74,7 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         )
         with patches.generation_backend(backend, self):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
+        follow_turns(self)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> PlacedSampler:
         return PlacedSampler(super()._get_train_sampler(*args, **kwargs), ranks.count())

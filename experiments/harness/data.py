@@ -11,7 +11,8 @@ from experiments.problems import load, reasoning_gym
 from experiments.run.errors import UserError
 
 Split = Literal["training", "evaluation"]
-GENERATED = ("puzzles", "arithmetic", "programs")  # problems that are made here
+AGENT = "calculator"  # problems that a policy works on with a tool
+GENERATED = ("puzzles", "arithmetic", "programs", AGENT)  # problems that are made here
 LIBRARY = "reasoning_gym"  # problems that a package makes
 MADE = (*GENERATED, LIBRARY)  # all other sets are read
 
@@ -64,6 +65,11 @@ def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]
 
         programs = make_program_problems(data.problems, seed, chain_weights, split=split)
         return [{**_row(problem), "tests": problem.tests} for problem in programs]
+    if data.name == AGENT:
+        from experiments.small_policy.calculator.problems import make_sums
+
+        sums = make_sums(data.problems, seed, chain_weights, split=split)
+        return [{**_row(problem), "answer": problem.answer} for problem in sums]
     from experiments.small_policy.arithmetic import make_problems
 
     problems = make_problems(data.problems, seed=seed, mix=chain_weights, split=split)
@@ -72,6 +78,15 @@ def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]
 
 def _row(problem: Any) -> dict[str, Any]:
     return {"prompt": [{"role": "user", "content": problem.question}], "problem_id": problem.problem_id}
+
+
+def tools_of(data: DataConfig) -> list[Callable[..., Any]] | None:
+    """The tools that the policy may call, or None."""
+    if data.name != AGENT:
+        return None
+    from experiments.small_policy.calculator.tool import calculator
+
+    return [calculator]
 
 
 def weight_of_kinds(data: DataConfig) -> dict[str, float]:

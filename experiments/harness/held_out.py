@@ -9,7 +9,7 @@ from datasets import Dataset
 from omegaconf import OmegaConf
 
 from experiments.harness.config import DataConfig, RewardConfig, RunConfig, data_config, reward_config
-from experiments.harness.data import LIBRARY, MADE, rows_of
+from experiments.harness.data import AGENT, LIBRARY, MADE, rows_of
 from experiments.harness.pass_at_k import powers_of_two
 from experiments.harness.reward import check_judge
 from experiments.problems import load, reasoning_gym
@@ -83,6 +83,8 @@ def held_out_data(config: RunConfig) -> DataConfig:
             raise UserError(f"eval.task={wanted.task}: only eval.data={LIBRARY} has tasks, not {settings['name']}")
         settings |= {"task": wanted.task, "options": {}}
     data = data_config({**settings, "problems": wanted.problems})
+    if data.name == AGENT:
+        raise UserError(f"eval.every={wanted.every}: evaluations call no tools, which data={AGENT} needs; set it to 0")
     if data.problems is None and data.name in MADE:
         raise UserError("eval.problems=null: must be a whole number, because generated problems have no end")
     return data

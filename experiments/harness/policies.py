@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.harness.config import RunConfig
+from experiments.harness.data import AGENT
 
 
 def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
@@ -16,6 +17,12 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
     from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig, build_small_policy
 
     cache = Path(config.cache) / "policies"
+    if config.data.name == AGENT:
+        from experiments.small_policy.calculator.corpus import CalculatorCorpus
+
+        # small.py does not know this corpus: its text is part of the names under which other policies are cached.
+        agent = SmallPolicyConfig(logit_scale=1.25, corpus=CalculatorCorpus())  # type: ignore[arg-type]
+        return str(build_small_policy(agent, cache, progress))
     chains = config.data.judged_by == "code" or config.data.name == "arithmetic"
     policy = build_small_policy(ARITHMETIC if chains else SmallPolicyConfig(), cache, progress)
     if config.data.judged_by == "code":

@@ -72,14 +72,16 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
     """Rollout time of each arm over the first one's, had a 7B policy on an H100 given the same responses.
 
     arms: name -> folder. Arms that draft in vLLM are left out. Nothing is returned if the first arm drafts, if several
-    processes rolled out, or if there are more than MOST_TOKENS.
+    processes rolled out, if responses have several turns, or if there are more than MOST_TOKENS.
     Nobody measured these times: the price of a pass is derived from the GPU's data sheet, and drafting costs what the
     run measured. `ratio_to_none_dearer` has the price of drafted tokens at the dear end of what is plausible.
     """
     configs = {name: arm_config_of(path) for name, path in arms.items()}
     baseline = next(iter(arms))
-    tokens = sum(row["tokens"] for row in read.metrics(arms[baseline]))
-    if configs[baseline].arm.method != "none" or configs[baseline].engine.processes > 1 or tokens > MOST_TOKENS:
+    rows = read.metrics(arms[baseline])
+    if configs[baseline].arm.method != "none" or configs[baseline].engine.processes > 1:
+        return {}
+    if any("by_turn" in row for row in rows) or sum(row["tokens"] for row in rows) > MOST_TOKENS:
         return {}
     form, source = chosen_form(None, GPU, MODEL)
     dear = CostScaled(form, DOUBT, VERIFY_TOKEN)

@@ -21,7 +21,7 @@ from das.training.digests import optimizer_digest, weights_digest
 from das.training.turns import Turns
 from experiments.harness import resume
 from experiments.harness.config import RunConfig
-from experiments.harness.data import dataset
+from experiments.harness.data import dataset, tools_of
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process
 from experiments.harness.evaluation import TrainingEvaluation
 from experiments.harness.reward import make_reward
@@ -166,6 +166,7 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
         on_step=log.on_step,
         trim_padding=config.trainer.trim_padding,
         evaluate=parts.evaluation,
+        tools=tools_of(config.data),
         callbacks=list(run.callbacks),
     )
     trainer.remove_callback(PrinterCallback)  # rows go to metrics.jsonl and the progress line

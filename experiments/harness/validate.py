@@ -8,7 +8,7 @@ from das.training import ranks
 from das.training.support import unsupported
 from experiments.harness import held_out
 from experiments.harness.config import RunConfig
-from experiments.harness.data import GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
+from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
 from experiments.harness.engine import engine_settings, make_schedule
 from experiments.harness.reward import check_judge
 from experiments.harness.validate_policy import check_policy
@@ -16,6 +16,7 @@ from experiments.problems import load, reasoning_gym
 from experiments.problems.problem_set import COLUMNS
 from experiments.run.errors import CONFIGS, UserError
 
+TRAINING = ("compare", "train")  # tasks that roll out with TRL, which calls tools
 WANDB_MODES = ("online", "offline", "off")
 
 
@@ -71,6 +72,8 @@ def check_data(config: RunConfig) -> None:
     data = config.data
     if data.name in MADE and data.problems is None:
         raise UserError("data.problems=null: must be a whole number, because generated problems have no end")
+    if data.name == AGENT:
+        check_agent(config)
     if data.name == LIBRARY:
         reasoning_gym.check(data.settings)
     elif data.name == "puzzles":
@@ -83,6 +86,12 @@ def check_data(config: RunConfig) -> None:
         raise UserError(f"data={data.name}: choose {', '.join(known)}")
     else:
         load.check(data.settings)
+
+
+def check_agent(config: RunConfig) -> None:
+    """Refuse tasks that roll out one turn, where responses have several. Raises UserError."""
+    if config.task["name"] not in TRAINING:
+        raise UserError(f"data={AGENT}: task={config.task['name']} calls no tools; choose {' or '.join(TRAINING)}")
 
 
 def check_processes(config: RunConfig) -> None:

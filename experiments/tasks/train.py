@@ -8,7 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from analysis import read
-from analysis.arms import summarised
+from analysis.arms import arm_result
 from das.training import ranks
 from das.training.turns import Alone
 from experiments.harness import resume
@@ -53,7 +53,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     if lock is None:
         return
     progress.terminal = sys.stdout
-    result = {"baseline": config.arm.name, "arms": {config.arm.name: summarised(read.metrics(path))}}
+    result = {"baseline": config.arm.name, "arms": {config.arm.name: arm_result(read.metrics(path))}}
     write_text(path / "result.json", json.dumps(result, indent=1))
     lock.close()
     progress.note(f"run: {folder}")

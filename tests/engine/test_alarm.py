@@ -204,3 +204,14 @@ def test_those_who_only_end_rollouts_hear_no_alarm(roll: tuple[Go, Any]) -> None
         (report,) = llm.collective_rpc("das_end_rollout", args=(tick,))
         assert report["alarms"] == []
         assert report["history_tokens"] in (0, 80)
+
+
+def test_later_turns_of_a_conversation_bring_other_prompts() -> None:
+    """Siblings have the first prompt in common, not what follows it. Nor do the steps."""
+    alarm = Alarm()
+    for number in range(4):
+        for problem, prompt in PROMPTS.items():
+            for sibling in range(4):
+                for turn in range(4):
+                    alarm.begin(problem, [*prompt, *([100 * number + 10 * sibling + turn] * turn)])
+        assert alarm.end_step(passes=1000, num_drafted=5000, num_accepted=2000, lost_tokens=0) == []

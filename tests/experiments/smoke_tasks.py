@@ -24,22 +24,25 @@ from made_inputs import write_lengths, write_problem_sets, write_traces  # noqa:
 
 from experiments.registry import TASKS  # noqa: E402
 
-LONG = ("experiment", "kill_test", "bench_sampler", "bench_budgets", "audit", "soak")
+# Smoke runs beside those of the registry: name -> what chooses the task, and settings. They make a policy of their own.
+MORE = {"agent": ("task=compare", "setting=agent_smoke")}
+SMOKE = {name: task.smoke for name, task in TASKS.items()} | MORE
+LONG = ("experiment", "kill_test", "bench_sampler", "bench_budgets", "audit", "soak", *MORE)
 
 
 def with_needed(names: list[str]) -> list[str]:
     """The tasks to run, in the registry's order: `names` (all, if empty) and the tasks whose runs they read."""
-    chosen = set(names or TASKS)
+    chosen = set(names or SMOKE)
     for name in list(chosen):
-        chosen |= {needed for needed in TASKS if any(f"{{{needed}}}" in setting for setting in TASKS[name].smoke)}
-    return [name for name in TASKS if name in chosen]
+        chosen |= {needed for needed in TASKS if any(f"{{{needed}}}" in setting for setting in SMOKE[name])}
+    return [name for name in SMOKE if name in chosen]
 
 
 def command(name: str, scratch: Path, cache: Path) -> list[str]:
     """The smoke run of a task, with the placeholders of its settings filled in."""
-    folders = {"made": scratch / "made", **{task: scratch / "runs" / task for task in TASKS}}
-    settings = [setting.format_map(folders) for setting in TASKS[name].smoke]
-    chosen = [] if any(setting.startswith("experiment=") for setting in settings) else [f"task={name}"]
+    folders = {"made": scratch / "made", **{task: scratch / "runs" / task for task in SMOKE}}
+    settings = [setting.format_map(folders) for setting in SMOKE[name]]
+    chosen = [] if any(setting.startswith(("experiment=", "task=")) for setting in settings) else [f"task={name}"]
     common = ["wandb=off", f"cache={cache}", f"out={scratch / 'out'}"]
     return [sys.executable, str(ROOT / "run.py"), *chosen, *settings, *common, f"hydra.run.dir={folders[name]}"]
 
@@ -88,9 +91,9 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds that a task may take (1200)")
     parser.add_argument("--jobs", type=int, default=2, help="tasks that run at once (2)")
     chosen = parser.parse_args()
-    unknown = [name for name in chosen.tasks if name not in TASKS]
+    unknown = [name for name in chosen.tasks if name not in SMOKE]
     if unknown:
-        parser.error(f"unknown tasks {', '.join(unknown)}: choose from {', '.join(TASKS)}")
+        parser.error(f"unknown tasks {', '.join(unknown)}: choose from {', '.join(SMOKE)}")
     scratch = Path(tempfile.mkdtemp(prefix="smoke_tasks_"))
     start = time.perf_counter()
     names = with_needed(chosen.tasks)

@@ -15,7 +15,7 @@ def backend(unit: str = "epoch", **attributes: Any) -> Any:
     """A SpeculativeGeneration whose engine was never built."""
     without_engine: Any = object.__new__(generation.SpeculativeGeneration)
     counters = {"rollouts": 0, "history_tick": 0, "num_drafted": 0, "num_accepted": 0}
-    vars(without_engine).update(history_unit=unit, **counters, **attributes)
+    vars(without_engine).update(history_unit=unit, several_turns=False, _turns=[], **counters, **attributes)
     return without_engine
 
 

@@ -113,6 +113,9 @@ kind(
     (["trainer.per_device_train_batch_size=10"], "must be a multiple of trainer.num_generations=8"),
     (["data=arithmetic", "data.weights=[1]"], "data.chain_steps and data.weights must be equally long"),
     (["task=rollout", "eval.every=2"], "eval.every=2: task=rollout trains nothing; set eval.every=0"),
+    (["task=rollout", "setting=agent_small"], "task=rollout calls no tools; choose compare or train"),
+    (["setting=agent_small", "eval.every=2"], "evaluations call no tools, which data=calculator needs"),
+    (["eval.every=2", "eval.data=calculator"], "evaluations call no tools, which data=calculator needs"),
     (["eval.every=2", "eval.data=reasoning_gym"], "also say which of its tasks, eval.task=NAME"),
     (["eval.every=2", "eval.task=spell_backward"], "only eval.data=reasoning_gym has tasks, not puzzles"),
 )

@@ -1,0 +1,39 @@
+"""setting=agent_small: the policy is made, calls its calculator, and trains to equal bits with drafts and without."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis import read
+from experiments.recorded.rollouts import read_rollouts
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_an_agent_trains_to_the_same_bits(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = ["setting=agent_small", "trainer.max_steps=6", "data.problems=4", "wandb=off", f"cache={tmp_path}"]
+    command = [sys.executable, "run.py", *settings, f"hydra.run.dir={folder}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "identical: yes" in done.stdout
+    result = json.loads((folder / "result.json").read_text())
+    none, das = (result["arms"][name]["by_turn"] for name in ("none", "das"))
+    assert [(turn["requests"], turn["tokens"]) for turn in das] == [(turn["requests"], turn["tokens"]) for turn in none]
+    assert das[0]["requests"] == 6 * 16
+    assert das[1]["requests"] > 0.3 * das[0]["requests"], "a good share of responses calls the tool"
+    assert all(turn["tokens_per_pass"] == 1 for turn in none)
+    assert das[0]["tokens_per_pass"] > 1 < das[1]["tokens_per_pass"]
+    assert result["derived"] == {}, "no replay knows turns"
+    rows = read.metrics(folder / "arms" / "das")
+    assert not any(row["alarms"] for row in rows)
+    for name in ("requests", "tokens", "passes", "drafted"):
+        assert sum(turn[name] for row in rows for turn in row["by_turn"]) == sum(turn[name] for turn in das)
+    assert sum(turn["tokens"] for turn in das) == sum(row["tokens"] for row in rows)
+    (step, *_) = read_rollouts(folder / "arms" / "das")
+    assert len(step) == 16
