@@ -10,6 +10,8 @@ objects of that engine, so the classes that other engines share stay as they are
   verifies drafts of token 0 instead. A drafter that runs no model does not need that.
 - builder.build of each CPUAttentionMetadataBuilder (CPU): more than 8 queries of one request get other bits than one
   at a time, and vLLM decides for the whole process whether a sequence's keys are split by load.
+- _CPUSHMDistributed.make_group_name, replaced only while an engine of several ranks is built (CPU): vLLM gives the
+  shared memory of every launch on a machine the same name.
 - model.load_weights: nobody else tells an engine that its weights are new.
 - build_logitsprocs, replaced only while the runner is built: with drafts, vLLM does not load the processors of min_p
   and logit_bias, because its own verifier cannot use them. The keyed verifier can.
@@ -32,6 +34,8 @@ TRL:
 """
 
 import functools
+import itertools
+import os
 import sys
 import threading
 import time
@@ -52,6 +56,7 @@ from das.engine.versions import NotInstalled, UnsupportedVersion, require_trl, r
 WORKER = "das.engine.worker.DasWorker"
 _applied = False
 _replacing = threading.RLock()
+_launched_engines = itertools.count()
 
 
 def apply() -> None:
@@ -87,7 +92,7 @@ def _patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def _replaced(owner: ModuleType, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+def _replaced(owner: ModuleType | type, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
     """Inside, owner.name calls `replacement(original, ...)`. One thread at a time, so that the original comes back."""
     with _replacing:
         original = _hook(owner, name)
@@ -161,6 +166,29 @@ def runner_under_construction(vllm_config: Any) -> AbstractContextManager[None]:
     return _replaced(gpu_model_runner, "build_logitsprocs", _all_logits_processors)
 
 
+@contextmanager
+def own_shared_memory(vllm_config: Any) -> Iterator[None]:
+    """Inside, the ranks of an engine that torchrun launched meet in shared memory that is theirs alone (CPU).
+
+    vLLM's name for it is the same in all launches, so a second one fails, and so does one after a launch that was
+    killed. The ranks of a machine have the same parent process, and each builds its engines in the same order.
+    """
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu() or vllm_config.parallel_config.world_size == 1:
+        yield
+        return
+    from vllm.distributed.device_communicators import cpu_communicator
+
+    own_name = functools.partial(_own_name, f"{os.getppid()}-{next(_launched_engines)}")
+    with _replaced(cpu_communicator._CPUSHMDistributed, "make_group_name", own_name):
+        yield
+
+
+def _own_name(prefix: str, original: Callable[..., str], communicator: Any) -> str:
+    return f"das-{prefix}-{original(communicator).lstrip('/')}"
+
+
 def _all_logits_processors(original: Callable[..., Any], vllm_config: Any, device: Any, pin: bool, *rest: Any) -> Any:
     if any(rest):  # pooling, custom processors
         return original(vllm_config, device, pin, *rest)
@@ -205,10 +233,16 @@ def _sample(runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
 
 
 def _propose_with_requests(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    from vllm.distributed import get_tp_group
+
     start = time.perf_counter()
-    if hasattr(runner.drafter, "attach"):
+    if not hasattr(runner.drafter, "attach"):
+        drafts = original(*args, **kwargs)
+    else:
         runner.drafter.attach(runner)
-    drafts = original(*args, **kwargs)
+        ranks = get_tp_group()
+        drafts = original(*args, **kwargs) if ranks.is_first_rank else None
+        drafts = ranks.broadcast_object(drafts)  # a budget that learns times would draft differently on each rank
     runner.das_meter.draft_s += time.perf_counter() - start
     return drafts
 

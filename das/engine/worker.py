@@ -73,7 +73,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def init_device(self) -> None:
         """Build the model runner, and hook it."""
-        with patches.runner_under_construction(self.vllm_config):
+        with patches.runner_under_construction(self.vllm_config), patches.own_shared_memory(self.vllm_config):
             super().init_device()
         patches.hook_runner(self.model_runner)
 
