@@ -12,6 +12,7 @@ objects of that engine, so the classes that other engines share stay as they are
   at a time, and vLLM decides for the whole process whether a sequence's keys are split by load.
 - _CPUSHMDistributed.make_group_name, replaced only while an engine of several ranks is built (CPU): vLLM gives the
   shared memory of every launch on a machine the same name.
+- WeightTransferEngineFactory gets one more backend, for engines that name it: vLLM's own need CUDA.
 - model.load_weights: nobody else tells an engine that its weights are new.
 - build_logitsprocs, replaced only while the runner is built: with drafts, vLLM does not load the processors of min_p
   and logit_bias, because its own verifier cannot use them. The keyed verifier can.
@@ -54,6 +55,7 @@ from das.engine.noise import REJECTED
 from das.engine.versions import NotInstalled, UnsupportedVersion, require_trl, require_vllm
 
 WORKER = "das.engine.worker.DasWorker"
+WEIGHT_TRANSFER = "das_gloo"  # the backend of das/engine/weight_transfer.py
 _applied = False
 _replacing = threading.RLock()
 _launched_engines = itertools.count()
@@ -312,6 +314,17 @@ def repack_linear_layers(model: torch.nn.Module) -> None:
         repack: Any = getattr(module, "das_repack", None)
         if repack is not None:
             repack()
+
+
+def offer_weight_transfer(vllm_config: Any) -> None:
+    """Let an engine that names our backend find it."""
+    config = vllm_config.weight_transfer_config
+    if config is None or config.backend != WEIGHT_TRANSFER:
+        return
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    if WEIGHT_TRANSFER not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(WEIGHT_TRANSFER, "das.engine.weight_transfer", "GlooWeightTransfer")
 
 
 def hook_loading(model: Any, loaded: Callable[[], None]) -> None:

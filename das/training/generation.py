@@ -158,28 +158,39 @@ class SpeculativeGeneration(VLLMGeneration):
     def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
         """llm.generate as TRL calls it: one `sampling_params` for all prompts, and nothing about problems."""
         self._check_logprobs()
-        if self._counted_in != (self.step, self.evaluation):
-            self._counted_in, self._requests = (self.step, self.evaluation), 0
-        ranks_of_engine = self.tensor_parallel_size
-        engines = self.accelerator.num_processes // ranks_of_engine
-        first = self._requests + self.accelerator.process_index // ranks_of_engine * len(prompts)
-        self._requests += engines * len(prompts)  # a later call of the step gets other seeds
         request = RolloutRequest(
             prompts,
             sampling_params,
             self._gathered_problems(),
-            seeds=[request_seed(self.run_seed, self.step, first + i, self.evaluation) for i in range(len(prompts))],
+            seeds=self._next_seeds(len(prompts)),
             step=self.step,
             next_history_tick=self.history_tick,
             schedule=None if self.evaluation else self.schedule,
             evaluation=self.evaluation,
         )
         outputs, self.last = self._roll_out(request)
-        if not self.evaluation:
-            self.num_drafted += self.last.report["drafted"]
-            self.num_accepted += self.last.tokens - self.last.report["passes"]
+        self._count_drafts(self.last)
         self.after_rollout()
         return outputs
+
+    def _count_drafts(self, rollout: Rollout) -> None:
+        if not self.evaluation:
+            self.num_drafted += rollout.report["drafted"]
+            self.num_accepted += rollout.tokens - rollout.report["passes"]
+
+    def _next_seeds(self, num_requests: int) -> list[int]:
+        """The seeds of this engine's next requests. Every engine takes as many, and they take turns in rank order."""
+        if self._counted_in != (self.step, self.evaluation):
+            self._counted_in, self._requests = (self.step, self.evaluation), 0
+        engine, num_engines = self._own_engine()
+        first = self._requests + engine * num_requests
+        self._requests += num_engines * num_requests  # a later call of the step gets other seeds
+        return [request_seed(self.run_seed, self.step, first + i, self.evaluation) for i in range(num_requests)]
+
+    def _own_engine(self) -> tuple[int, int]:
+        """Which engine is this rank's, counted from 0, and how many there are."""
+        size = self.tensor_parallel_size
+        return self.accelerator.process_index // size, self.accelerator.num_processes // size
 
     def _gathered_problems(self) -> Sequence[str]:
         """The problem ids of all ranks that share this rank's engine, in the order in which TRL gathers prompts."""
@@ -310,7 +321,5 @@ def problem_id(row: Mapping[str, Any]) -> str:
 
 def refuse(arguments: Mapping[str, Any]) -> None:
     """Raise EngineError, in one line, for arguments of TRL's VLLMGeneration that das does not support."""
-    if arguments["mode"] != "colocate":
-        raise EngineError(f'vllm_mode="{arguments["mode"]}": das drafts in the trainer\'s process; set "colocate"')
     if problem := unsupported(arguments["model"], arguments["accelerator"]):
         raise EngineError(problem)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
@@ -26,6 +27,11 @@ def reward_variety(completion_ids: list[list[int]], **columns: Any) -> list[floa
     return [float(len(set(tokens))) for tokens in completion_ids]
 
 
+def unpadded(values_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> list[list[float]]:
+    """The values of each row."""
+    return [values[kept].tolist() for values, kept in zip(values_B_T, mask_B_T, strict=True)]
+
+
 class Recorder(GRPOTrainer):
     """Takes down the tokens, drafts and losses of this rank."""
 
@@ -35,14 +41,14 @@ class Recorder(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         scored = super()._generate_and_score_completions(inputs)
-        last = self.vllm_generation.last
+        last, mask = self.vllm_generation.last, scored["completion_mask"].bool()
         self.steps.append(
             {
-                "prompts": scored["prompt_ids"].tolist(),
-                "tokens": scored["completion_ids"].tolist(),
-                "logprobs": [t.tolist() for t in (scored.get("sampling_per_token_logps"),) if t is not None],
+                "tokens": unpadded(scored["completion_ids"], mask),
+                "logprobs": unpadded(scored["sampling_per_token_logps"], mask),
                 "requests": [[request["passes"], request["drafted"]] for request in last.requests],
                 "drafted": last.report["drafted"],
+                "accepted": last.tokens - last.report["passes"],
                 "problems": list(last.problems),
                 "history_tokens": last.report.get("history_tokens", 0),
                 "losses": [],

@@ -81,7 +81,7 @@ def evaluate(trainer: Any) -> list[list[int]]:
 
 if __name__ == "__main__":
     policy, folder = sys.argv[1], Path(sys.argv[2])
-    CpuPlatform.is_sleep_mode_available = lambda self: True  # type: ignore[method-assign]
+    CpuPlatform.is_sleep_mode_available = lambda self: True
     generation.build_engine = build
     results = {}
     for name, sleep in (("awake", False), ("asleep", True)):

@@ -48,7 +48,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
 def ready_backend(process: int, processes: int, **attributes: Any) -> Any:
     """A backend of this process, for `_generate_keyed`."""
     accelerator = SimpleNamespace(process_index=process, num_processes=processes)
-    nothing = {"llm": None, "_engine_generate": None, "schedule": None, "after_rollout": lambda: None}
+    nothing: dict[str, Any] = {"llm": None, "_engine_generate": None, "schedule": None, "after_rollout": lambda: None}
     return backend(run_seed=7, _counted_in=(0, False), _requests=0, accelerator=accelerator, **nothing, **attributes)
 
 
@@ -131,7 +131,6 @@ def trl_arguments(**changed: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"mode": "server"}, 'set "colocate"'),
         ({"model": SimpleNamespace(quantization_method="bitsandbytes")}, "without quantization"),
     ],
 )

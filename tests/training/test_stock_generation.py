@@ -16,11 +16,11 @@ from das.training.weight_check import WeightSample
 
 
 @pytest.fixture
-def stock(monkeypatch: pytest.MonkeyPatch) -> StockGeneration:
+def stock(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(VLLMGeneration, "sync_weights", lambda self: None)
     monkeypatch.setattr(patches, "repack_linear_layers", lambda model: None)
     monkeypatch.setattr(generation, "logprob_difference", lambda *args: 0.001)
-    backend = StockGeneration.__new__(StockGeneration)
+    backend: Any = StockGeneration.__new__(StockGeneration)
     runner = SimpleNamespace(model=None)
     executor = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
     engine = SimpleNamespace(model_executor=executor, model_config=SimpleNamespace(dtype=torch.float32))
