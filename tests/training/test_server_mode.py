@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from trl_server import free_port, served
+from trl_server import served
 
 from das.budget import DEFAULT_BUDGET
 from das.engine.build import EngineError, engine_arguments
@@ -40,7 +40,7 @@ def results(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) ->
         served(repetitive_policy, folder / "none.log", *start) as none_url,
     ):
         script = str(Path(__file__).with_name("server_run.py"))
-        command = [sys.executable, script, das_url, none_url, str(free_port()), repetitive_policy, str(folder)]
+        command = [sys.executable, script, das_url, none_url, repetitive_policy, str(folder)]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stderr[-3000:]
         with pytest.raises(
