@@ -10,6 +10,9 @@ objects of that engine, so the classes that other engines share stay as they are
   verifies drafts of token 0 instead. A drafter that runs no model does not need that.
 - builder.build of each CPUAttentionMetadataBuilder (CPU): more than 8 queries of one request get other bits than one
   at a time, and vLLM decides for the whole process whether a sequence's keys are split by load.
+- _CPUSHMDistributed.make_group_name, replaced only while an engine of several ranks is built (CPU): vLLM gives the
+  shared memory of every launch on a machine the same name.
+- WeightTransferEngineFactory gets one more backend, for engines that name it: vLLM's own need CUDA.
 - model.load_weights: nobody else tells an engine that its weights are new.
 - build_logitsprocs, replaced only while the runner is built: with drafts, vLLM does not load the processors of min_p
   and logit_bias, because its own verifier cannot use them. The keyed verifier can.
@@ -33,6 +36,8 @@ TRL:
 """
 
 import functools
+import itertools
+import os
 import sys
 import threading
 import time
@@ -51,8 +56,10 @@ from das.engine.noise import REJECTED
 from das.engine.versions import NotInstalled, UnsupportedVersion, require_trl, require_vllm
 
 WORKER = "das.engine.worker.DasWorker"
+WEIGHT_TRANSFER = "das_gloo"  # the backend of das/engine/weight_transfer.py
 _applied = False
 _replacing = threading.RLock()
+_launched_engines = itertools.count()
 
 
 def apply() -> None:
@@ -88,7 +95,7 @@ def _patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def _replaced(owner: ModuleType, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+def _replaced(owner: ModuleType | type, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
     """Inside, owner.name calls `replacement(original, ...)`. One thread at a time, so that the original comes back."""
     with _replacing:
         original = _hook(owner, name)
@@ -162,6 +169,29 @@ def runner_under_construction(vllm_config: Any) -> AbstractContextManager[None]:
     return _replaced(gpu_model_runner, "build_logitsprocs", _all_logits_processors)
 
 
+@contextmanager
+def own_shared_memory(vllm_config: Any) -> Iterator[None]:
+    """Inside, the ranks of an engine that torchrun launched meet in shared memory that is theirs alone (CPU).
+
+    vLLM's name for it is the same in all launches, so a second one fails, and so does one after a launch that was
+    killed. The ranks of a machine have the same parent process, and each builds its engines in the same order.
+    """
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu() or vllm_config.parallel_config.world_size == 1:
+        yield
+        return
+    from vllm.distributed.device_communicators import cpu_communicator
+
+    own_name = functools.partial(_own_name, f"{os.getppid()}-{next(_launched_engines)}")
+    with _replaced(cpu_communicator._CPUSHMDistributed, "make_group_name", own_name):
+        yield
+
+
+def _own_name(prefix: str, original: Callable[..., str], communicator: Any) -> str:
+    return f"das-{prefix}-{original(communicator).lstrip('/')}"
+
+
 def _all_logits_processors(original: Callable[..., Any], vllm_config: Any, device: Any, pin: bool, *rest: Any) -> Any:
     if any(rest):  # pooling, custom processors
         return original(vllm_config, device, pin, *rest)
@@ -206,10 +236,16 @@ def _sample(runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
 
 
 def _propose_with_requests(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    from vllm.distributed import get_tp_group
+
     start = time.perf_counter()
-    if hasattr(runner.drafter, "attach"):
+    if not hasattr(runner.drafter, "attach"):
+        drafts = original(*args, **kwargs)
+    else:
         runner.drafter.attach(runner)
-    drafts = original(*args, **kwargs)
+        ranks = get_tp_group()
+        drafts = original(*args, **kwargs) if ranks.is_first_rank else None
+        drafts = ranks.broadcast_object(drafts)  # a budget that learns times would draft differently on each rank
     runner.das_meter.draft_s += time.perf_counter() - start
     return drafts
 
@@ -281,6 +317,17 @@ def repack_linear_layers(model: torch.nn.Module) -> None:
         repack: Any = getattr(module, "das_repack", None)
         if repack is not None:
             repack()
+
+
+def offer_weight_transfer(vllm_config: Any) -> None:
+    """Let an engine that names our backend find it."""
+    config = vllm_config.weight_transfer_config
+    if config is None or config.backend != WEIGHT_TRANSFER:
+        return
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    if WEIGHT_TRANSFER not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(WEIGHT_TRANSFER, "das.engine.weight_transfer", "GlooWeightTransfer")
 
 
 def hook_loading(model: Any, loaded: Callable[[], None]) -> None:

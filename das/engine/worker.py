@@ -4,6 +4,7 @@ It is the platform's own worker with the hooks of das/engine/patches.py on its o
 `collective_rpc` calls by name. `worker_extension_cls` stays free for others.
 """
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,7 +74,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def init_device(self) -> None:
         """Build the model runner, and hook it."""
-        with patches.runner_under_construction(self.vllm_config):
+        with patches.runner_under_construction(self.vllm_config), patches.own_shared_memory(self.vllm_config):
             super().init_device()
         patches.hook_runner(self.model_runner)
         speculative_config = self.vllm_config.speculative_config
@@ -86,6 +87,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the first weights."""
+        patches.offer_weight_transfer(self.vllm_config)
         with patches.weights_under_load():
             super().load_model(*args, **kwargs)
         patches.hook_loading(self.model_runner.get_model(), self._note_new_weights)
@@ -147,6 +149,10 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return drafter if isinstance(drafter, DasProposer) else None
 
     # ---- what callers call through collective_rpc ----
+
+    def das_call(self, method: str, *args: Any) -> str:
+        """Call one of the methods below. Returns Python's JSON, because that of a server's answers has no NaN."""
+        return json.dumps(getattr(self, method)(*args))
 
     def das_begin_rollout(self, num_requests: int) -> None:
         """Start counting a new rollout of this many requests."""

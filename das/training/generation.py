@@ -18,10 +18,9 @@ from das.arrays import load_arrays, save_arrays
 from das.budget.schedule import LongestFirst
 from das.engine.build import EngineError, EngineSettings, build_engine
 from das.engine.rollout import Rollout, RolloutRequest, end_turns, request_seed, roll_out, roll_out_turn
-from das.training import ranks
 from das.training.conversations import Turn, joined, rows_of
 from das.training.support import unsupported
-from das.training.weight_check import WeightSample, logprob_difference, logprob_problem, require_synced
+from das.training.weight_check import WeightSample, check_together, logprob_difference, logprob_problem
 
 STATE = "generation.npz"
 
@@ -61,12 +60,13 @@ class SpeculativeGeneration(VLLMGeneration):
         self.last: Rollout | None = None
         self._counted_in = (0, False)  # step and evaluation flag that `_requests` belongs to
         self._requests = 0  # responses of that step so far, over all processes
-        self._first = 0  # number of this process's first response of the running rollout among them
+        self._first = 0  # number of this engine's first response of the running rollout among them
         self.weight_sample = WeightSample(engine.weight_check_every)
         self.syncs = 0  # that were checked by log-probs alone (StockGeneration)
         self.evaluation_sample = WeightSample(engine.weight_check_every)  # of the syncs before evaluations
         self.sync_s = 0.0
         self.check_s = 0.0  # part of sync_s: the weight check
+        self._logprobs_checked = True  # since the last sync
         self.sync_error: float | None = None  # largest |log p(engine) - log p(trainer)| after the last sync, if checked
         super().__init__(*args, **kwargs)
 
@@ -96,6 +96,12 @@ class SpeculativeGeneration(VLLMGeneration):
 
             ensure_master_addr_port()
             overrides["distributed_executor_backend"] = "external_launcher"
+        if self.tensor_parallel_size > 1:
+            overrides["tensor_parallel_size"] = self.tensor_parallel_size
+            self.tp_group = tensor_parallel_group(self.tensor_parallel_size, self.accelerator.num_processes)
+        if self.enable_sleep_mode:
+            require_sleep_mode()
+            overrides["enable_sleep_mode"] = True
         # The engine in this process reseeds all global generators. The trainer must not notice.
         with random_states_kept():
             self.llm = self._build_engine(**overrides)
@@ -103,7 +109,11 @@ class SpeculativeGeneration(VLLMGeneration):
             raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")
         self._engine_generate = self.llm.generate
         self.llm.generate = self._generate_keyed
-        self._llm_weights_sleeping = False
+        if self.enable_sleep_mode:
+            self.llm.sleep(level=2)
+        self._llm_weights_sleeping = (
+            self.enable_sleep_mode
+        )  # level 2 forgets them, so TRL loads them before it rolls out
         self.accelerator.wait_for_everyone()
 
     def _build_engine(self, **overrides: Any) -> Any:
@@ -116,25 +126,44 @@ class SpeculativeGeneration(VLLMGeneration):
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine and check that they arrived.
 
-        Raises WeightSyncError, on all ranks, when an engine does not hold them or computes something else with them.
+        With sleep mode, TRL wakes the weights only, so log-probs are checked later, before the next rollout. Raises
+        WeightSyncError, on all ranks, when an engine does not hold them or computes something else with them.
         """
         start = time.perf_counter()
-        try:
-            super().sync_weights()
-            self.llm.collective_rpc("das_use_new_weights")
-            loaded = time.perf_counter()
-            problem = self.weight_sample.problem(self.llm)
-            self.sync_error = logprob_difference(self.model, self._engine_generate, self.step)
-            problem = problem or logprob_problem(self.sync_error, self.llm.llm_engine.model_config.dtype)
-        except Exception as error:
-            if ranks.count() > 1:  # the others wait for this rank's verdict
-                require_synced(f"{type(error).__name__}: {' '.join(str(error).split())}", self.step)
-            raise
-        require_synced(problem, self.step)
-        self.sync_s, self.check_s = time.perf_counter() - start, time.perf_counter() - loaded
+        check_together(self._load_weights, self.step)
+        self.sync_s = time.perf_counter() - start
+        self.sync_error = None
+        self._logprobs_checked = False
+        if not self.enable_sleep_mode:
+            self._check_logprobs()
+
+    def _load_weights(self) -> str:
+        """Load the weights, and say which of them did not arrive."""
+        super().sync_weights()
+        self.llm.collective_rpc("das_use_new_weights")
+        loaded = time.perf_counter()
+        problem = self.weight_sample.problem(self.llm)
+        self.check_s = time.perf_counter() - loaded
+        return problem
+
+    def _check_logprobs(self) -> None:
+        """Check the log-probs of an engine that is awake, once after each sync. The ranks of an engine do it together,
+        so none may begin before all have loaded their weights."""
+        if self._logprobs_checked:
+            return
+        start = time.perf_counter()
+        check_together(self._compare_logprobs, self.step)
+        self._logprobs_checked = True
+        took = time.perf_counter() - start
+        self.sync_s, self.check_s = self.sync_s + took, self.check_s + took
+
+    def _compare_logprobs(self) -> str:
+        self.sync_error = logprob_difference(self.model, self._engine_generate, self.step)
+        return logprob_problem(self.sync_error, self.llm.llm_engine.model_config.dtype)
 
     def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
         """llm.generate as TRL calls it: one `sampling_params` for all prompts, and nothing about problems."""
+        self._check_logprobs()
         turn = len(self._turns)
         rows = rows_of(prompts) if turn else range(len(prompts))
         if not turn:
@@ -143,7 +172,7 @@ class SpeculativeGeneration(VLLMGeneration):
         request = RolloutRequest(
             prompts,
             sampling_params,
-            [self.problems[row] for row in rows] if turn else self.problems,
+            [self.problems[row] for row in rows] if turn else self._gathered_problems(),
             seeds=seeds,
             step=self.step,
             next_history_tick=self.history_tick,
@@ -159,11 +188,12 @@ class SpeculativeGeneration(VLLMGeneration):
         return outputs
 
     def _count_responses(self, responses: int) -> None:
-        """Number this process's responses within the step."""
+        """Number this engine's responses within the step. Engines have equally many, and take turns in rank order."""
         if self._counted_in != (self.step, self.evaluation):
             self._counted_in, self._requests = (self.step, self.evaluation), 0
-        self._first = self._requests + self.accelerator.process_index * responses
-        self._requests += self.accelerator.num_processes * responses  # a later rollout of the step gets other seeds
+        engine, num_engines = self._own_engine()
+        self._first = self._requests + engine * responses
+        self._requests += num_engines * responses  # a later rollout of the step gets other seeds
 
     def finish_turns(self) -> None:
         """The last turn of the announced rollout is over."""
@@ -173,9 +203,7 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def _finish(self, rollout: Rollout) -> None:
         self.last = rollout
-        if not self.evaluation:
-            self.num_drafted += rollout.report["drafted"]
-            self.num_accepted += rollout.tokens - rollout.report["passes"]
+        self._count_drafts(rollout)
         self.after_rollout()
 
     def _roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
@@ -183,6 +211,24 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def _end_turns(self) -> dict[str, Any]:
         return end_turns(self.llm, self.step, self.history_tick, self.evaluation)
+
+    def _count_drafts(self, rollout: Rollout) -> None:
+        if not self.evaluation:
+            self.num_drafted += rollout.report["drafted"]
+            self.num_accepted += rollout.tokens - rollout.report["passes"]
+
+    def _own_engine(self) -> tuple[int, int]:
+        """Which engine is this rank's, counted from 0, and how many there are."""
+        size = self.tensor_parallel_size
+        return self.accelerator.process_index // size, self.accelerator.num_processes // size
+
+    def _gathered_problems(self) -> Sequence[str]:
+        """The problem ids of all ranks that share this rank's engine, in the order in which TRL gathers prompts."""
+        if self.tensor_parallel_size == 1:
+            return self.problems
+        of_ranks: list[Any] = [None] * self.tensor_parallel_size
+        torch.distributed.all_gather_object(of_ranks, self.problems, group=self.tp_group)
+        return [problem for problems in of_ranks for problem in problems]
 
     def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         return roll_out(self.llm, request, self._engine_generate)
@@ -200,6 +246,19 @@ class SpeculativeGeneration(VLLMGeneration):
         finally:
             self.llm.collective_rpc("das_end_evaluation")
 
+    @contextmanager
+    def _kv_cache_awake(self) -> Iterator[None]:
+        """Within this an engine that sleeps between rollouts can roll out. TRL wakes it for its own rollouts only."""
+        if not self.enable_sleep_mode:
+            yield
+            return
+        self.llm.wake_up(tags=["kv_cache"])
+        try:
+            yield
+        finally:
+            self.llm.sleep(level=2)
+            self._llm_weights_sleeping = True
+
     def evaluate(self, request: RolloutRequest) -> Rollout:
         """Roll out `request` with the trainer's weights as they are now. The training will not notice.
 
@@ -212,7 +271,9 @@ class SpeculativeGeneration(VLLMGeneration):
         try:
             with random_states_kept(), self._evaluation_drafter():
                 self.sync_weights()
-                _, rollout = self._roll_out(request)
+                with self._kv_cache_awake():
+                    self._check_logprobs()
+                    _, rollout = self._roll_out(request)
         finally:
             for name, value in kept.items():
                 setattr(self, name, value)
@@ -232,6 +293,29 @@ class SpeculativeGeneration(VLLMGeneration):
         self.rollouts = int(arrays["rollouts"])
         if self.schedule is not None:
             self.schedule.lengths.restore(arrays)
+
+
+def tensor_parallel_group(size: int, num_processes: int) -> Any:
+    """The group of the `size` ranks that share this rank's engine. All ranks must call it, as TRL does.
+
+    Raises EngineError where the ranks cannot be divided into such groups.
+    """
+    if num_processes % size:
+        raise EngineError(
+            f"vllm_tensor_parallel_size={size}: launch a multiple of {size} processes, not {num_processes}"
+        )
+    own, _ = torch.distributed.new_subgroups(size)
+    return own
+
+
+def require_sleep_mode() -> None:
+    """Raise EngineError, in one line, on a device where vLLM has no sleep mode."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_sleep_mode_available():
+        raise EngineError(
+            f"vllm_enable_sleep_mode=True: vLLM has no sleep mode on a {current_platform.device_name}; set it to False"
+        )
 
 
 @contextmanager
@@ -267,13 +351,5 @@ def problem_id(row: Mapping[str, Any], whole_row: bool = False) -> str:
 
 def refuse(arguments: Mapping[str, Any]) -> None:
     """Raise EngineError, in one line, for arguments of TRL's VLLMGeneration that das does not support."""
-    if arguments["mode"] != "colocate":
-        raise EngineError(f'vllm_mode="{arguments["mode"]}": das drafts in the trainer\'s process; set "colocate"')
-    if arguments["enable_sleep_mode"]:
-        raise EngineError("vllm_enable_sleep_mode=True: das checks weights in an engine that is awake; set it to False")
-    if arguments["tensor_parallel_size"] > 1:
-        raise EngineError(
-            f"vllm_tensor_parallel_size={arguments['tensor_parallel_size']}: das runs an engine on one GPU; set it to 1"
-        )
     if problem := unsupported(arguments["model"], arguments["accelerator"]):
         raise EngineError(problem)

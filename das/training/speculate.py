@@ -16,6 +16,7 @@ from das.engine.install import install
 from das.engine.rollout import rollout_row
 from das.training.conversations import follow_turns
 from das.training.generation import SpeculativeGeneration, problem_id
+from das.training.server_generation import ServerGeneration
 from das.training.trainer import SpeculativeGRPOTrainer
 from das.training.trainers import COLLATED, REFUSED, ROLLS_OUT, full_name, method_that_rolls_out, rows_of
 
@@ -121,9 +122,8 @@ def _backend(fields: Mapping[str, Any], unit: str, *args: Any, **kwargs: Any) ->
         "extra": {"model_impl": kwargs["model_impl"], "trust_remote_code": kwargs["trust_remote_code"]},
         **fields,
     }
-    return SpeculativeGeneration(
-        *args, engine=EngineSettings(**settings), history_unit=unit, schedule=LongestFirst(), **kwargs
-    )
+    backend = ServerGeneration if kwargs["mode"] == "server" else SpeculativeGeneration
+    return backend(*args, engine=EngineSettings(**settings), history_unit=unit, schedule=LongestFirst(), **kwargs)
 
 
 def _roll_out(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -113,8 +113,17 @@ def logprob_problem(difference: float, dtype: torch.dtype) -> str:
     )
 
 
-def require_synced(problem: str, step: int) -> None:
-    """Raise WeightSyncError on every rank if any rank has a problem. All ranks must call it, with theirs or ""."""
+def check_together(check: Callable[[], str], step: int) -> None:
+    """Run `check` on every rank. If it returns a problem or raises on any of them, raise WeightSyncError on all.
+
+    All ranks must call it. A single rank raises its own error as it is.
+    """
+    try:
+        problem = check()
+    except Exception as error:
+        if ranks.count() == 1:
+            raise
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
     for rank, theirs in enumerate(ranks.gather(problem)):
         if theirs:
             where = f" (rank {rank})" if ranks.count() > 1 else ""

@@ -100,6 +100,14 @@ def check_processes(config: RunConfig) -> None:
     Raises UserError.
     """
     wanted, launched = config.engine.processes, ranks.count()
+    of_engine = max(
+        config.engine.settings["tensor_parallel_size"], config.trainer.arguments.get("vllm_tensor_parallel_size", 1)
+    )
+    if of_engine > 1:
+        raise UserError(
+            f"engine.tensor_parallel_size={of_engine}: run.py trains with engines of one process each; set it to 1, or "
+            "use das.speculate() in a script of TRL (docs/parallel.md)"
+        )
     if launched == 1 < wanted:
         raise UserError(
             f"engine.processes={wanted}, but run.py was started alone: python -m {config.engine.launch} run.py ..."

@@ -4,18 +4,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from das.engine.build import EngineError
 from das.engine.rollout import RolloutRequest, request_seed
 from das.training import generation
-from das.training.generation import problem_id, refuse
+from das.training.generation import problem_id, refuse, require_sleep_mode, tensor_parallel_group
 
 
 def backend(unit: str = "epoch", **attributes: Any) -> Any:
     """A SpeculativeGeneration whose engine was never built."""
     without_engine: Any = object.__new__(generation.SpeculativeGeneration)
     counters = {"rollouts": 0, "history_tick": 0, "num_drafted": 0, "num_accepted": 0}
-    vars(without_engine).update(history_unit=unit, several_turns=False, _turns=[], **counters, **attributes)
+    usual = {"tensor_parallel_size": 1, "_logprobs_checked": True, "several_turns": False, "_turns": []}
+    vars(without_engine).update(history_unit=unit, **counters, **usual | attributes)
     return without_engine
 
 
@@ -30,24 +32,64 @@ def trainer(problems: int, training: bool = True, processes: int = 1) -> Any:
     )
 
 
-def test_calls_of_one_step_get_different_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An evaluation generates several batches in one step. With equal seeds all of them would draw the same noise."""
-    seeds_of_calls: list[list[int]] = []
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
+    """What backends without an engine would have rolled out."""
+    requested: list[RolloutRequest] = []
 
     def roll_out(llm: Any, request: RolloutRequest, generate: Any) -> Any:
-        seeds_of_calls.append(list(request.seeds))
+        requested.append(request)
         return [], SimpleNamespace(responses=[[1]], tokens=1, report={"drafted": 0, "passes": 1})
 
     monkeypatch.setattr(generation, "roll_out", roll_out)
-    calls = backend(
-        run_seed=7, _counted_in=(0, False), _requests=0, problems=["p", "q"], llm=None, _engine_generate=None,
-        accelerator=SimpleNamespace(process_index=1, num_processes=2), schedule=None, after_rollout=lambda: None,
-    )  # fmt: skip
+    return requested
+
+
+def ready_backend(process: int, processes: int, **attributes: Any) -> Any:
+    """A backend of this process, for `_generate_keyed`."""
+    accelerator = SimpleNamespace(process_index=process, num_processes=processes)
+    nothing: dict[str, Any] = {"llm": None, "_engine_generate": None, "schedule": None, "after_rollout": lambda: None}
+    return backend(run_seed=7, _counted_in=(0, False), _requests=0, accelerator=accelerator, **nothing, **attributes)
+
+
+def test_calls_of_one_step_get_different_seeds(requests: list[RolloutRequest]) -> None:
+    """An evaluation generates several batches in one step. With equal seeds all of them would draw the same noise."""
+    calls = ready_backend(process=1, processes=2, problems=["p", "q"])
     for calls.step, calls.evaluation in [(3, False), (3, True), (3, True), (4, False)]:
         calls._generate_keyed([{}, {}], None)
     places = [(3, 2, False), (3, 3, False), (3, 2, True), (3, 3, True), (3, 6, True), (3, 7, True), (4, 2, False)]
-    assert [seed for seeds in seeds_of_calls for seed in seeds][:7] == [request_seed(7, *place) for place in places]
-    assert len({seed for seeds in seeds_of_calls for seed in seeds}) == 8
+    seeds = [seed for request in requests for seed in request.seeds]
+    assert seeds[:7] == [request_seed(7, *place) for place in places]
+    assert len(set(seeds)) == 8
+
+
+def test_ranks_that_share_an_engine_ask_it_for_the_same(
+    requests: list[RolloutRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 2 and rank 3 of four share the second engine. TRL gathers their prompts; seeds are those of four engines."""
+
+    def all_gather_object(of_ranks: list[Any], own: Any, group: str) -> None:
+        assert group == "2 and 3"
+        of_ranks[:] = [["p"], ["q"]]
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", all_gather_object)
+    for process, own in [(2, ["p"]), (3, ["q"])]:
+        calls = ready_backend(process, processes=4, tensor_parallel_size=2, tp_group="2 and 3", problems=own)
+        for calls.step, calls.evaluation in [(3, True), (3, True)]:
+            calls._generate_keyed([{}, {}], None)
+    assert all(request.problems == ["p", "q"] for request in requests)
+    of_rank_2, of_rank_3 = ([list(request.seeds) for request in requests[at : at + 2]] for at in (0, 2))
+    assert of_rank_2 == of_rank_3 == [[request_seed(7, 3, at, True) for at in call] for call in ([2, 3], [6, 7])]
+
+
+def test_processes_that_cannot_share_engines_are_refused() -> None:
+    with pytest.raises(EngineError, match=r"vllm_tensor_parallel_size=2: launch a multiple of 2 processes, not 3"):
+        tensor_parallel_group(2, num_processes=3)
+
+
+def test_a_device_without_sleep_mode_is_named() -> None:
+    with pytest.raises(EngineError, match="vllm_enable_sleep_mode=True: vLLM has no sleep mode on a cpu; set it to Fa"):
+        require_sleep_mode()
 
 
 @pytest.mark.parametrize(
@@ -82,16 +124,13 @@ def test_problems_are_told_apart_by_id_or_prompt() -> None:
 
 
 def trl_arguments(**changed: Any) -> dict[str, Any]:
-    usual = {"mode": "colocate", "enable_sleep_mode": False, "tensor_parallel_size": 1, "model": SimpleNamespace()}
+    usual = {"mode": "colocate", "model": SimpleNamespace()}
     return {**usual, "accelerator": None, **changed}
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"mode": "server"}, 'set "colocate"'),
-        ({"enable_sleep_mode": True}, "vllm_enable_sleep_mode"),
-        ({"tensor_parallel_size": 2}, "vllm_tensor_parallel_size=2"),
         ({"model": SimpleNamespace(quantization_method="bitsandbytes")}, "without quantization"),
     ],
 )

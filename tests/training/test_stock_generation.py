@@ -8,7 +8,7 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine import patches
-from das.training import stock_generation
+from das.training import generation
 from das.training.resumable_trainer import ResumableGRPOTrainer
 from das.training.stock_generation import StockGeneration
 from das.training.trainer import SpeculativeGRPOTrainer
@@ -16,19 +16,20 @@ from das.training.weight_check import WeightSample
 
 
 @pytest.fixture
-def stock(monkeypatch: pytest.MonkeyPatch) -> StockGeneration:
+def stock(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(VLLMGeneration, "sync_weights", lambda self: None)
     monkeypatch.setattr(patches, "repack_linear_layers", lambda model: None)
-    monkeypatch.setattr(stock_generation, "logprob_difference", lambda *args: 0.001)
-    generation = StockGeneration.__new__(StockGeneration)
+    monkeypatch.setattr(generation, "logprob_difference", lambda *args: 0.001)
+    backend: Any = StockGeneration.__new__(StockGeneration)
     runner = SimpleNamespace(model=None)
     executor = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
     engine = SimpleNamespace(model_executor=executor, model_config=SimpleNamespace(dtype=torch.float32))
     fields: dict[str, Any] = {"llm": SimpleNamespace(llm_engine=engine), "model": None, "_engine_generate": None}
     fields |= {"syncs": 0, "step": 0, "sync_s": 0.0, "check_s": 0.0, "sync_error": None, "weight_sample": None}
     fields |= {"evaluation_sample": WeightSample(1), "_roll_out": lambda request: (None, None)}
-    vars(generation).update(fields)
-    return generation
+    fields |= {"enable_sleep_mode": False, "_logprobs_checked": True}
+    vars(backend).update(fields)
+    return backend
 
 
 def test_evaluations_take_no_check_from_the_training(stock: StockGeneration) -> None:

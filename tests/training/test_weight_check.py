@@ -14,7 +14,7 @@ from das.engine.build import EngineError
 from das.training import generation, ranks
 from das.training.errors import TrainingDiverged, WeightSyncError
 from das.training.trainer import require_finite
-from das.training.weight_check import WeightSample, logprob_difference, logprob_problem, require_synced
+from das.training.weight_check import WeightSample, check_together, logprob_difference, logprob_problem
 
 
 class Engine:
@@ -121,17 +121,17 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_one_ranks_problem_is_everyones(two_ranks: list[str]) -> None:
-    require_synced("", step=3)
+    check_together(lambda: "", step=3)
     two_ranks[0] = "lost"
     with pytest.raises(WeightSyncError, match=r"^step 3: lost \(rank 1\)$"):
-        require_synced("", step=3)
+        check_together(lambda: "", step=3)
     with pytest.raises(TrainingDiverged, match=r"^step 3: loss inf, gradient norm 1: the policy is lost \(rank 1\);"):
         require_finite([1.0, float("inf")], [1.0, 1.0], step=3)
 
 
 def test_a_problem_of_a_single_process_names_no_rank() -> None:
     with pytest.raises(WeightSyncError, match=r"^step 3: lost$"):
-        require_synced("lost", step=3)
+        check_together(lambda: "lost", step=3)
     with pytest.raises(TrainingDiverged, match=r"gradient norm nan: the policy is lost; try"):
         require_finite([1.0], [float("nan")], step=3)
 

@@ -1,0 +1,60 @@
+"""An engine of several ranks: its first rank drafts for all, and its shared memory is its own. No engine is built."""
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import vllm.distributed
+from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
+
+from das.engine import patches
+
+
+class Group:
+    """The ranks of an engine; this is one of them. `sent` is what the first rank broadcasts."""
+
+    sent: Any = None
+
+    def __init__(self, rank: int):
+        self.is_first_rank = rank == 0
+
+    def broadcast_object(self, value: Any) -> Any:
+        if self.is_first_rank:
+            Group.sent = value
+        return Group.sent
+
+
+def drafts_of_ranks(drafter: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What ranks 0 and 1 draft, if each would draft its own number."""
+    runner = SimpleNamespace(drafter=drafter, das_meter=SimpleNamespace(draft_s=0.0))
+    drafts = []
+    for rank in (0, 1):
+        monkeypatch.setattr(vllm.distributed, "get_tp_group", lambda rank=rank: Group(rank))
+        drafts.append(patches._propose_with_requests(runner, lambda rank=rank: [[rank]]))
+    return drafts
+
+
+def test_the_first_rank_drafts_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_das = SimpleNamespace(attach=lambda runner: None)
+    assert drafts_of_ranks(of_das, monkeypatch) == [[[0]], [[0]]]
+    assert drafts_of_ranks(SimpleNamespace(), monkeypatch) == [[[0]], [[1]]], "vLLM's own drafters run on every rank"
+
+
+def test_every_launch_has_shared_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's name for it is the same in all launches, and a launch that was killed leaves its memory behind."""
+    monkeypatch.setenv("VLLM_DIST_IDENT", "//")  # as vLLM sets it under torchrun
+    communicator: Any = SimpleNamespace(unique_name="tp:0", ranks=[0, 1])
+
+    def name(world_size: int = 2) -> str:
+        config = SimpleNamespace(parallel_config=SimpleNamespace(world_size=world_size))
+        with patches.own_shared_memory(config):
+            return _CPUSHMDistributed.make_group_name(communicator)
+
+    stock = _CPUSHMDistributed.make_group_name(communicator)
+    assert name(world_size=1) == stock
+    names = [name(), name()]  # of two engines
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert len({*names, name(), stock}) == 4
+    assert "/" not in names[0]
+    assert _CPUSHMDistributed.make_group_name(communicator) == stock

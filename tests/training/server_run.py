@@ -1,0 +1,20 @@
+"""rank_run.py in server mode and colocated. Usage: server_run.py URL_OF_DAS URL_OF_NONE POLICY FOLDER
+
+It writes FOLDER/results.json: what each training did, by name.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from rank_run import train
+from trl_server import free_port
+
+if __name__ == "__main__":
+    das_url, none_url, policy, out = sys.argv[1:]
+    folder = Path(out)
+    results = {"colocated": train("none", policy, folder, {})}
+    for method, url in (("das", das_url), ("none", none_url)):
+        server = {"vllm_mode": "server", "vllm_server_base_url": url, "vllm_group_port": free_port()}
+        results[method] = train(method, policy, folder, server)
+    (folder / "results.json").write_text(json.dumps(results))

@@ -1,0 +1,29 @@
+"""TRL's sleep mode, with an engine that stands in for one that can sleep: order of calls, and the same training."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+STEPS = 3
+
+
+def test_an_engine_that_sleeps_between_rollouts_trains_alike(repetitive_policy: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("sleep_run.py")), repetitive_policy, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["asleep"]["result"] == results["awake"]["result"]
+    assert results["asleep"]["weights"] == results["awake"]["weights"]
+    for asleep, awake in zip(results["asleep"]["steps"], results["awake"]["steps"], strict=True):
+        assert [asleep[name] for name in ("tokens", "logprobs", "losses")] == [
+            awake[name] for name in ("tokens", "logprobs", "losses")
+        ]
+    calls = json.loads((tmp_path / "calls.json").read_text())
+    # The comparison loads tensors once more. The probe and the rollout generate when all is awake.
+    rollout = ["wake weights", "load_weights", "wake kv_cache", "generate", "sleep 2"]
+    assert calls == ["sleep 2", *rollout * (STEPS + 1)]  # the last one is the evaluation

@@ -1,0 +1,64 @@
+"""TRL with vllm_tensor_parallel_size=2: two ranks with one engine, which one of them drafts for (gloo, CPU)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = str(Path(__file__).with_name("rank_run.py"))
+EXACT = ("tokens", "logprobs", "losses")
+
+
+@pytest.fixture(scope="module")
+def folder(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """none and das on two ranks that share an engine, and none in a single process."""
+    folder = tmp_path_factory.mktemp("ranks")
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    commands = [
+        [*launch, SCRIPT, "none,das", repetitive_policy, str(folder / "two"), "vllm_tensor_parallel_size=2"],
+        [SCRIPT, "none", repetitive_policy, str(folder / "one")],
+    ]
+    for command in commands:
+        run = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr[-3000:]
+    return folder
+
+
+def ranks(folder: Path, method: str) -> list[Any]:
+    """What each rank did with a method."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{method}_rank*.json"))]
+
+
+def test_drafts_change_nothing(folder: Path) -> None:
+    none, das = (ranks(folder / "two", method) for method in ("none", "das"))
+    assert len(das) == 2
+    for of_none, of_das in zip(none, das, strict=True):
+        for before, after in zip(of_none["steps"], of_das["steps"], strict=True):
+            assert [after[name] for name in EXACT] == [before[name] for name in EXACT]
+        assert of_das["weights"] == of_none["weights"]
+    assert das[0]["weights"] == das[1]["weights"]
+    assert sum(step["accepted"] for step in das[0]["steps"]) > 100
+    assert all(step["drafted"] == 0 for step in none[0]["steps"])
+
+
+def test_the_ranks_of_an_engine_take_the_drafts_of_the_first(folder: Path) -> None:
+    """The budget learns times, and times differ between ranks."""
+    first, second = ranks(folder / "two", "das")
+    assert [step["requests"] for step in first["steps"]] == [step["requests"] for step in second["steps"]]
+    assert all(step["history_tokens"] > 0 for step in first["steps"])
+    assert all(step["history_tokens"] == 0 for step in second["steps"])
+
+
+def test_tokens_are_those_of_a_single_process(folder: Path) -> None:
+    """Two ranks add their parts of a sum in another order. Logits differ by that much, and seeds do not differ."""
+    (one,), two = ranks(folder / "one", "none"), ranks(folder / "two", "none")
+    alone = one["steps"][0]  # later steps have other weights: gradients of two processes are averaged
+    assert [row for rank in two for row in rank["steps"][0]["tokens"]] == alone["tokens"]
+    logprobs = [value for rank in two for row in rank["steps"][0]["logprobs"] for value in row]
+    assert logprobs == pytest.approx([value for row in alone["logprobs"] for value in row], abs=1e-4)
