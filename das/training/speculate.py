@@ -1,4 +1,4 @@
-"""`das.speculate()`: speculative rollouts in an ordinary script with a trainer of TRL and its colocated vLLM."""
+"""`das.speculate()`: speculative rollouts in an ordinary script with a trainer of TRL that rolls out with vLLM."""
 
 import functools
 import warnings
@@ -33,8 +33,8 @@ def speculate(
     """Let TRL's trainers that this process builds from now on roll out with drafts and keyed verification: GRPO, RLOO,
     Distillation and the experimental GMPO, SDPO, SDFT, GOLD and IW-OPD.
 
-    Call it before a trainer is built. The trainer needs `use_vllm=True, vllm_mode="colocate"`; the rest of the script
-    stays as it is. `das.speculate("off")` ends it: trainers built afterwards are TRL's own, while those already built
+    Call it before a trainer is built. The trainer needs `use_vllm=True`, and for `vllm_mode="server"` a server that was
+    started with das (docs/parallel.md); the rest of the script stays as it is. `das.speculate("off")` ends it: trainers built afterwards are TRL's own, while those already built
     go on as they are. A second call replaces the options of the first.
 
     While it is on, such a trainer that does not use vLLM, or that was built before the call, raises EngineError: it
@@ -142,8 +142,8 @@ def require_backend(trainer: Any) -> None:
     """Raise EngineError, in one line, for a trainer that would roll out without das."""
     if not isinstance(getattr(trainer, "vllm_generation", None), SpeculativeGeneration):
         raise EngineError(
-            f"this {type(trainer).__name__} does not roll out with das: give its config use_vllm=True and "
-            'vllm_mode="colocate" and call das.speculate() before it is built, or das.speculate("off") to go without'
+            f"this {type(trainer).__name__} does not roll out with das: give its config use_vllm=True and call "
+            'das.speculate() before it is built, or das.speculate("off") to go without'
         )
 
 
