@@ -34,8 +34,9 @@ def speculate(
     Distillation and the experimental GMPO, SDPO, SDFT, GOLD and IW-OPD.
 
     Call it before a trainer is built. The trainer needs `use_vllm=True`, and for `vllm_mode="server"` a server that was
-    started with das (docs/parallel.md); the rest of the script stays as it is. `das.speculate("off")` ends it: trainers built afterwards are TRL's own, while those already built
-    go on as they are. A second call replaces the options of the first.
+    started with das (docs/parallel.md); the rest of the script stays as it is. `das.speculate("off")` ends
+    it: trainers built afterwards are TRL's own, while those already built go on as they are. A second call replaces the
+    options of the first.
 
     While it is on, such a trainer that does not use vLLM, or that was built before the call, raises EngineError: it
     would roll out without drafts and nobody would notice. So do the trainers that das refuses (docs/trainers.md). Build
