@@ -2,14 +2,17 @@
 
 sampling       keyed sampler / vLLM's own with a seed per request, without drafts
 verification   verifying batch x (draft + 1) rows, all drafts right / sampling as many rows, both keyed
-decode_step    a decode step with the plug-in loaded, with keyed sampling, and in a drafting engine of requests that
-               never draft / a decode step of vLLM without the plug-in
+decode_step    a decode step with the plug-in loaded, with keyed sampling, in a drafting engine of requests that never
+               draft, and of vLLM whose ngram drafter finds nothing / a decode step of vLLM without the plug-in
+tax_us         what a drafting engine costs requests that never draft: all of it (never_drafting - keyed), vLLM's own
+               bookkeeping for drafts (ngram - stock), and ours, which is the difference
 """
 
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,8 +30,9 @@ from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
-STEP_ARMS = ("stock", "loaded", "keyed", "never_drafting")
-STEP_BATCHES = (1, 16)  # requests per burst
+STEP_ARMS = ("stock", "loaded", "keyed", "never_drafting", "ngram")
+STEP_BATCHES = (1, 16, 64)  # requests per burst
+FIRST = 5  # steps of a burst that are left out: they compute the prompts
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
@@ -38,7 +42,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     run_folder = RunFolder(Path(folder), config)
     policy = policy_directory(run_config(config), progress.note) if config.task.rounds else ""
     prepare_process(run_config(config))
-    result: dict[str, Any] = {"sampling": {}, "verification": {}, "decode_step": {}}
+    result: dict[str, Any] = {"sampling": {}, "verification": {}, "decode_step": {}, "tax_us": {}}
     for vocabulary in config.task.vocabularies:
         for batch in config.task.batches:
             sampling, verification = sampler_ratios(vocabulary, batch, config.task.draft, config.task.repeats)
@@ -49,8 +53,17 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
                 f"verify / sample {spread(verification)}"
             )
     if config.task.rounds:
-        settings = engine_settings(run_config(config), policy)
-        result["decode_step"] = step_ratios(settings, config.task.rounds, config.task.steps, Path(folder), progress)
+        settings = replace(engine_settings(run_config(config), policy), max_num_seqs=max(STEP_BATCHES))
+        seconds = step_seconds(settings, config.task.rounds, config.task.steps, Path(folder))
+        for batch, arms in seconds.items():
+            for arm in STEP_ARMS[1:]:
+                ratio = result["decode_step"][f"{arm}x{batch}"] = paired_ratio(arms[arm], arms["stock"])
+                progress.note(f"decode step, {batch:2d} requests   {arm:14s} / stock {spread(ratio)}")
+            tax = result["tax_us"][str(batch)] = taxes(arms)
+            parts = "   ".join(
+                f"{part} {us['median']:.0f} [{us['low']:.0f}, {us['high']:.0f}]" for part, us in tax.items()
+            )
+            progress.note(f"tax, {batch:2d} requests, us   {parts}")
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
@@ -114,10 +127,25 @@ def second_call_s(arm: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def step_ratios(
-    settings: EngineSettings, rounds: int, steps: int, folder: Path, progress: Progress
-) -> dict[str, dict[str, float]]:
-    """Decode step time of each arm / that of vLLM without the plug-in. Each arm has an engine in its own process."""
+def taxes(seconds: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
+    """What a drafting engine costs requests that never draft, in us a step: medians and quartiles over the rounds."""
+    arms = {arm: 1e6 * np.asarray(times) for arm, times in seconds.items()}
+    whole, vllm = arms["never_drafting"] - arms["keyed"], arms["ngram"] - arms["stock"]
+    quartiles = {
+        part: np.percentile(values, [25, 50, 75])
+        for part, values in (("whole", whole), ("vllm", vllm), ("ours", whole - vllm))
+    }
+    return {
+        part: {"median": float(middle), "low": float(low), "high": float(high)}
+        for part, (low, middle, high) in quartiles.items()
+    }
+
+
+def step_seconds(settings: EngineSettings, rounds: int, steps: int, folder: Path) -> dict[int, dict[str, list[float]]]:
+    """By requests per burst, and by arm, the median decode step of each burst. The arms' bursts take turns.
+
+    Each arm has an engine in its own process.
+    """
     spawn = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
     processes = []
@@ -127,22 +155,19 @@ def step_ratios(
         processes[-1].start()
         theirs.close()
         _answer(pipes[arm], arm, folder)  # one after the other: building an engine is heavy
-    result = {}
+    seconds: dict[int, dict[str, list[float]]] = {}
     for batch in STEP_BATCHES:
-        times: dict[str, list[float]] = {arm: [] for arm in STEP_ARMS}
+        times = seconds[batch] = {arm: [] for arm in STEP_ARMS}
         for turn in range(rounds):
             for i in range(len(STEP_ARMS)):
                 arm = STEP_ARMS[(turn + i) % len(STEP_ARMS)]
                 pipes[arm].send(batch)
                 times[arm].append(_answer(pipes[arm], arm, folder))
-        for arm in STEP_ARMS[1:]:
-            ratio = result[f"{arm}x{batch}"] = paired_ratio(times[arm], times["stock"])
-            progress.note(f"decode step, {batch:2d} requests   {arm:14s} / stock {spread(ratio)}")
     for pipe in pipes.values():
         pipe.close()
     for process in processes:
         process.join(timeout=15)
-    return result
+    return seconds
 
 
 def _answer(pipe: Connection, arm: str, folder: Path) -> Any:
@@ -154,7 +179,7 @@ def _answer(pipe: Connection, arm: str, folder: Path) -> Any:
 
 def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, pipe: Connection) -> None:
     """Body of an arm's process: answers every batch size with the seconds of a decode step, until the pipe closes."""
-    if arm == "stock":
+    if arm in ("stock", "ngram"):
         os.environ["VLLM_PLUGINS"] = ""  # vLLM loads every installed plug-in unless this names some
     with quiet_into(folder / f"{arm}.log"):
         from vllm import LLM, SamplingParams
@@ -163,16 +188,29 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
         from das.engine.build import build_engine
         from das.engine.install import install
 
-        if arm in ("stock", "loaded"):
+        if arm in ("stock", "loaded", "ngram"):
             arguments = {
                 name: getattr(settings, name)
                 for name in ("model", "dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "seed")
             }
+            if arm == "ngram":  # no text has a sequence of so many tokens twice
+                ngram = {"prompt_lookup_min": steps, "prompt_lookup_max": steps}
+                arguments["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 32, **ngram}
             llm = LLM(**arguments, enforce_eager=True, gpu_memory_utilization=settings.gpu_memory_utilization)
         else:
             install()
             method = "none" if arm == "keyed" else "das"
             llm = build_engine(EngineSettings(**{**vars(settings), "method": method}))
+
+        ended: list[float] = []  # when each step of the burst ended
+        step = llm.llm_engine.step
+
+        def timed_step() -> Any:
+            outputs = step()
+            ended.append(time.perf_counter())
+            return outputs
+
+        llm.llm_engine.step = timed_step
 
         def burst(batch: int) -> float:
             params = [
@@ -180,9 +218,9 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
                 for i in range(batch)
             ]
             prompts: Any = [{"prompt_token_ids": [5 + i, 6, 7, 8]} for i in range(batch)]
-            start = time.perf_counter()
+            ended.clear()
             llm.generate(prompts, params, use_tqdm=False)
-            return (time.perf_counter() - start) / steps
+            return float(np.median(np.diff(ended[FIRST:])))
 
         burst(4)
         pipe.send(None)
