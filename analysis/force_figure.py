@@ -9,7 +9,7 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from analysis.figures import STYLE
+from analysis.figures import STYLE, colour
 
 
 def force_figure(result: dict[str, Any], path: Path) -> None:
@@ -23,13 +23,14 @@ def force_figure(result: dict[str, Any], path: Path) -> None:
         figure, (ratios, passes) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
         for i, arm in enumerate(arms):
             at = places + (i - (len(arms) - 1) / 2) * width
-            ratios.bar(at, [result["ratio_to_none"][arm]["rollout_s"]["by_live"][n] for n in live], width, label=arm)
-            passes.bar(at, [result["arms"][arm]["by_live"][n] for n in live], width, label=arm)
+            shown = {"width": width, "color": colour(arm), "label": arm}
+            ratios.bar(at, [result["ratio_to_none"][arm]["rollout_s"]["by_live"][n] for n in live], **shown)
+            passes.bar(at, [result["arms"][arm]["by_live"][n] for n in live], **shown)
         ratios.axhline(1.0, color="0.4", linewidth=1, linestyle="--")
         ratios.set(title="Rollout time / none", xlabel="live requests")
         passes.set(title="Tokens per target pass", xlabel="live requests")
         for axes in (ratios, passes):
             axes.set_xticks(places, live)
-            axes.legend()
+        figure.legend(*ratios.get_legend_handles_labels(), loc="outside right upper")
         figure.savefig(path)
         plt.close(figure)
