@@ -86,6 +86,7 @@ class DasProposer:
         self._warn_at = SILENT_PASSES
         self._unannounced_tokens = 0  # in the history, of rollouts that nobody announced
         self._states: dict[str, tuple[Any, Any]] = {}  # vLLM's state and parameters of each request in `live`
+        self._num_tracked = 0  # of them, requests that the drafter knows
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to load: the drafter is an index, not a network."""
@@ -106,6 +107,9 @@ class DasProposer:
         names: list[str] = self._runner.input_batch.req_ids
         # A request is over if it is gone, if its id stands for another one now, or if its session got further input.
         states = self._states
+        if not self._num_tracked and self._are_known(names):  # requests that never draft: nothing to read or to learn
+            self._decoding = set()
+            return [[] for _ in names]
         self._end(
             [
                 name
@@ -139,6 +143,15 @@ class DasProposer:
         i = len(self._measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
         self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
+
+    def _are_known(self, names: list[str]) -> bool:
+        """Whether every request of the batch is live and has not changed."""
+        running, states = self._runner.requests, self._states
+        for name in names:
+            known = states.get(name)
+            if known is None or running[name] is not known[0] or known[0].sampling_params is not known[1]:
+                return False
+        return True
 
     def _read_batch(self, names: list[str], sampled_token_ids: list[list[int]]) -> tuple[_Emitted, set[str]]:
         """Find the request of every row, and begin new ones. Also returns the names of all requests that emitted."""
@@ -316,6 +329,7 @@ class DasProposer:
         self._states[name] = state, params
         if request.untracked:
             return request
+        self._num_tracked += 1
         # A preempted request keeps its entry; a request that decoded before brings its text along.
         self.draft_round.begin(request, prompt, state.output_token_ids[:-num_emitted])
         if PROBLEM_KEY in extra:
@@ -330,6 +344,7 @@ class DasProposer:
             del self._states[name]
             if request.untracked:
                 continue
+            self._num_tracked -= 1
             self.draft_round.end(request)
             self.lengths.observe(request.problem, request.generated)
             self._finished.passes += request.passes

@@ -5,7 +5,8 @@ verification   verifying batch x (draft + 1) rows, all drafts right / sampling a
 decode_step    a decode step with the plug-in loaded, with keyed sampling, in a drafting engine of requests that never
                draft, and of vLLM whose ngram drafter finds nothing / a decode step of vLLM without the plug-in
 tax_us         what a drafting engine costs requests that never draft: all of it (never_drafting - keyed), vLLM's own
-               bookkeeping for drafts (ngram - stock), and ours, which is the difference
+               drafting that finds nothing (ngram - stock), the difference; and, timed by itself, the code of ours that
+               such a pass goes through (proposer and meter)
 """
 
 import multiprocessing
@@ -54,12 +55,12 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
             )
     if config.task.rounds:
         settings = replace(engine_settings(run_config(config), policy), max_num_seqs=max(STEP_BATCHES))
-        seconds = step_seconds(settings, config.task.rounds, config.task.steps, Path(folder))
+        seconds, own_code = step_seconds(settings, config.task.rounds, config.task.steps, Path(folder))
         for batch, arms in seconds.items():
             for arm in STEP_ARMS[1:]:
                 ratio = result["decode_step"][f"{arm}x{batch}"] = paired_ratio(arms[arm], arms["stock"])
                 progress.note(f"decode step, {batch:2d} requests   {arm:14s} / stock {spread(ratio)}")
-            tax = result["tax_us"][str(batch)] = taxes(arms)
+            tax = result["tax_us"][str(batch)] = taxes(arms, own_code[batch])
             parts = "   ".join(
                 f"{part} {us['median']:.0f} [{us['low']:.0f}, {us['high']:.0f}]" for part, us in tax.items()
             )
@@ -127,24 +128,26 @@ def second_call_s(arm: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def taxes(seconds: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
-    """What a drafting engine costs requests that never draft, in us a step: medians and quartiles over the rounds."""
+def taxes(seconds: Mapping[str, list[float]], own_code: list[float]) -> dict[str, dict[str, float]]:
+    """What a drafting engine costs requests that never draft, in us a step: medians and quartiles over the rounds.
+
+    seconds: by arm, of each burst's steps. own_code: seconds of a step that the arm never_drafting spent in our code.
+    """
     arms = {arm: 1e6 * np.asarray(times) for arm, times in seconds.items()}
     whole, vllm = arms["never_drafting"] - arms["keyed"], arms["ngram"] - arms["stock"]
-    quartiles = {
-        part: np.percentile(values, [25, 50, 75])
-        for part, values in (("whole", whole), ("vllm", vllm), ("ours", whole - vllm))
-    }
+    parts = {"whole": whole, "vllm": vllm, "difference": whole - vllm, "own_code": 1e6 * np.asarray(own_code)}
+    quartiles = {part: np.percentile(values, [25, 50, 75]) for part, values in parts.items()}
     return {
         part: {"median": float(middle), "low": float(low), "high": float(high)}
         for part, (low, middle, high) in quartiles.items()
     }
 
 
-def step_seconds(settings: EngineSettings, rounds: int, steps: int, folder: Path) -> dict[int, dict[str, list[float]]]:
-    """By requests per burst, and by arm, the median decode step of each burst. The arms' bursts take turns.
-
-    Each arm has an engine in its own process.
+def step_seconds(
+    settings: EngineSettings, rounds: int, steps: int, folder: Path
+) -> tuple[dict[int, dict[str, list[float]]], dict[int, list[float]]]:
+    """By requests per burst, and by arm, the median decode step of each burst; of the arm never_drafting also the time
+    that a step spends in our code. The arms' bursts take turns. Each arm has an engine in its own process.
     """
     spawn = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
@@ -156,18 +159,22 @@ def step_seconds(settings: EngineSettings, rounds: int, steps: int, folder: Path
         theirs.close()
         _answer(pipes[arm], arm, folder)  # one after the other: building an engine is heavy
     seconds: dict[int, dict[str, list[float]]] = {}
+    own_code: dict[int, list[float]] = {batch: [] for batch in STEP_BATCHES}
     for batch in STEP_BATCHES:
         times = seconds[batch] = {arm: [] for arm in STEP_ARMS}
         for turn in range(rounds):
             for i in range(len(STEP_ARMS)):
                 arm = STEP_ARMS[(turn + i) % len(STEP_ARMS)]
                 pipes[arm].send(batch)
-                times[arm].append(_answer(pipes[arm], arm, folder))
+                step_s, own_s = _answer(pipes[arm], arm, folder)
+                times[arm].append(step_s)
+                if arm == "never_drafting":
+                    own_code[batch].append(own_s)
     for pipe in pipes.values():
         pipe.close()
     for process in processes:
         process.join(timeout=15)
-    return seconds
+    return seconds, own_code
 
 
 def _answer(pipe: Connection, arm: str, folder: Path) -> Any:
@@ -178,7 +185,8 @@ def _answer(pipe: Connection, arm: str, folder: Path) -> Any:
 
 
 def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, pipe: Connection) -> None:
-    """Body of an arm's process: answers every batch size with the seconds of a decode step, until the pipe closes."""
+    """Body of an arm's process. Until the pipe closes it answers every batch size with the seconds of a decode step, and
+    with those that the arm never_drafting spent in our proposer and meter."""
     if arm in ("stock", "ngram"):
         os.environ["VLLM_PLUGINS"] = ""  # vLLM loads every installed plug-in unless this names some
     with quiet_into(folder / f"{arm}.log"):
@@ -203,24 +211,33 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
             llm = build_engine(EngineSettings(**{**vars(settings), "method": method}))
 
         ended: list[float] = []  # when each step of the burst ended
+        own_s: list[float] = [0.0]  # seconds of our code, by step
         step = llm.llm_engine.step
 
         def timed_step() -> Any:
             outputs = step()
             ended.append(time.perf_counter())
+            own_s.append(0.0)
             return outputs
 
         llm.llm_engine.step = timed_step
+        if arm == "never_drafting":
+            from das.engine.meter import RolloutMeter
+            from das.engine.proposer import DasProposer
 
-        def burst(batch: int) -> float:
+            _add_time(DasProposer, "propose", own_s)
+            _add_time(RolloutMeter, "record_pass", own_s)
+
+        def burst(batch: int) -> tuple[float, float]:
             params = [
                 SamplingParams(seed=i, max_tokens=steps, ignore_eos=True, detokenize=False, extra_args={LIMIT_KEY: 0})
                 for i in range(batch)
             ]
             prompts: Any = [{"prompt_token_ids": [5 + i, 6, 7, 8]} for i in range(batch)]
             ended.clear()
+            own_s[:] = [0.0]
             llm.generate(prompts, params, use_tqdm=False)
-            return float(np.median(np.diff(ended[FIRST:])))
+            return float(np.median(np.diff(ended[FIRST:]))), float(np.median(own_s[FIRST:-1]))
 
         burst(4)
         pipe.send(None)
@@ -230,3 +247,16 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
             except EOFError:
                 return
             pipe.send(burst(batch))
+
+
+def _add_time(owner: type, name: str, seconds: list[float]) -> None:
+    """Let each call of owner.name add its time to the last of `seconds`."""
+    original = getattr(owner, name)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        result = original(*args, **kwargs)
+        seconds[-1] += time.perf_counter() - start
+        return result
+
+    setattr(owner, name, timed)

@@ -12,7 +12,8 @@ def test_our_share_is_what_vllms_own_drafter_does_not_cost() -> None:
         "keyed": [1.9, 2.9, 1.9],
         "never_drafting": [2.15, 3.1, 2.5],
     }
-    tax = taxes({arm: [1e-3 * value for value in values] for arm, values in milli.items()})
-    assert [tax[part]["median"] for part in ("whole", "vllm", "ours")] == pytest.approx([250, 100, 150])
-    assert tax["ours"]["low"] == pytest.approx(125)
-    assert tax["ours"]["high"] == pytest.approx(175)
+    tax = taxes({arm: [1e-3 * value for value in values] for arm, values in milli.items()}, own_code=[2e-5, 1e-5, 3e-5])
+    medians = [tax[part]["median"] for part in ("whole", "vllm", "difference", "own_code")]
+    assert medians == pytest.approx([250, 100, 150, 20])
+    assert tax["difference"]["low"] == pytest.approx(125)
+    assert tax["difference"]["high"] == pytest.approx(175)
