@@ -185,8 +185,8 @@ def _answer(pipe: Connection, arm: str, folder: Path) -> Any:
 
 
 def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, pipe: Connection) -> None:
-    """Body of an arm's process. Until the pipe closes it answers every batch size with the seconds of a decode step, and
-    with those that the arm never_drafting spent in our proposer and meter."""
+    """Body of an arm's process. Until the pipe closes it answers every batch size with the seconds of a decode step,
+    and with those that the arm never_drafting spent in our proposer and meter."""
     if arm in ("stock", "ngram"):
         os.environ["VLLM_PLUGINS"] = ""  # vLLM loads every installed plug-in unless this names some
     with quiet_into(folder / f"{arm}.log"):

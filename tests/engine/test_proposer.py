@@ -1,0 +1,95 @@
+"""The proposer without an engine: which passes it need not read, and which it must."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from das.engine.admission import LIMIT_KEY
+from das.engine.patches import WORKER
+from das.engine.proposer import DasProposer
+
+
+class Batch:
+    """vLLM's side: requests by name, all in the batch."""
+
+    def __init__(self) -> None:
+        config = SimpleNamespace(
+            parallel_config=SimpleNamespace(worker_cls=WORKER),
+            additional_config={},
+            speculative_config=SimpleNamespace(num_speculative_tokens=8),
+            model_config=SimpleNamespace(max_model_len=100),
+        )
+        self.requests: dict[str, Any] = {}
+        self.proposer = DasProposer(config)
+        self.proposer.attach(self)
+
+    @property
+    def input_batch(self) -> Any:
+        return SimpleNamespace(req_ids=list(self.requests))
+
+    def add(self, name: str, limit: int | None) -> None:
+        self.requests[name] = SimpleNamespace(
+            sampling_params=self.parameters(limit),
+            prompt_token_ids=[1, 2, 3],
+            num_prompt_tokens=3,
+            output_token_ids=[7],
+        )
+
+    @staticmethod
+    def parameters(limit: int | None) -> Any:
+        extra = {} if limit is None else {LIMIT_KEY: limit}
+        return SimpleNamespace(extra_args=extra, max_tokens=50, ignore_eos=True, stop_token_ids=[])
+
+    def propose(self) -> list[list[int]]:
+        count = len(self.requests)
+        return self.proposer.propose([[7]] * count, np.full(count, 4), np.zeros((count, 100), np.int32))
+
+
+@pytest.fixture
+def batch() -> Batch:
+    """Two requests that never draft, after their first pass."""
+    batch = Batch()
+    for name in ("a", "b"):
+        batch.add(name, limit=0)
+    assert batch.propose() == [[], []]
+    return batch
+
+
+def test_a_pass_of_known_requests_that_never_draft_is_not_read(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch.proposer, "_read_batch", lambda *args: pytest.fail("read"))
+    assert batch.propose() == [[], []]
+
+
+def test_a_request_that_drafts_is_noticed_among_them(batch: Batch) -> None:
+    batch.add("c", limit=None)
+    batch.propose()
+    assert not batch.proposer.live["c"].untracked
+    batch.propose()
+    assert batch.proposer.live["c"].generated == 2
+    del batch.requests["c"]
+    batch.propose()
+    assert set(batch.proposer.live) == {"a", "b"}
+    assert batch.proposer.draft_round.drafter.history_tokens == 2, "it has joined the history"
+
+
+def test_an_id_that_stands_for_another_request_now_is_noticed(batch: Batch) -> None:
+    batch.add("a", limit=None)
+    batch.propose()
+    assert not batch.proposer.live["a"].untracked
+
+
+def test_a_session_that_got_further_input_is_noticed(batch: Batch) -> None:
+    batch.requests["a"].sampling_params = batch.parameters(limit=None)
+    batch.propose()
+    assert not batch.proposer.live["a"].untracked
+
+
+def test_requests_that_are_gone_are_forgotten(batch: Batch) -> None:
+    batch.requests.clear()
+    for number in range(3):
+        batch.add(f"new-{number}", limit=0)
+        batch.propose()
+        del batch.requests[f"new-{number}"]
+    assert len(batch.proposer.live) == 1
