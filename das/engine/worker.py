@@ -50,8 +50,8 @@ PlatformWorker = _platform_worker()
 class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at run time
     """The platform's worker, with keyed verification, and with drafts if the engine asks for them.
 
-    A rollout begins and ends by `das_begin_rollout` and `das_end_rollout`. What comes outside of them is a rollout too: it
-    ends when new weights arrive, after MAX_PASSES passes or MAX_REQUESTS requests, or by `das_end_rollout` alone.
+    A rollout begins and ends by `das_begin_rollout` and `das_end_rollout`. What comes outside of them is one as well:
+    it ends when new weights arrive, after MAX_PASSES passes or MAX_REQUESTS requests, or by `das_end_rollout` alone.
     """
 
     model_runner: Any
