@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 MAX_MODEL_LEN = 200
 GROUPS, SIBLINGS = 5, 4
-STUCK_S = 300  # a training takes 20 on a quiet machine
+STUCK_S = 600  # a training takes 20 on a quiet machine
 
 
 def prompts() -> list[list[int]]:
