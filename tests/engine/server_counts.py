@@ -24,7 +24,7 @@ def count_and_end(worker: DasWorker) -> None:
     END_UNANNOUNCED_ROLLOUT(worker)
 
 
-DasWorker._end_unannounced_rollout = count_and_end  # type: ignore[method-assign]
+DasWorker._end_unannounced_rollout = count_and_end  # type: ignore[method-assign, assignment]
 if os.environ.get("SERVER_LOW_BOUNDS"):  # before the engine is built
     from engine_soak import lower_the_bounds
 
