@@ -17,6 +17,10 @@ def main() -> int:
         "serve", help="start vLLM's server with drafts; further options are vLLM's", allow_abbrev=False
     )
     serve.add_arguments(server)
+    first = sys.argv[2:3] if sys.argv[1:2] == ["serve"] else []
+    if first and first[0].startswith("-") and first[0] not in ("-h", "--help"):
+        # The parser does not know vLLM's options, so it would take the value of one of them for the policy.
+        server.error(f"POLICY comes first: python -m das serve POLICY {first[0]} ...")
     arguments, further = parser.parse_known_args()
     if arguments.command == "serve":
         return serve.serve(arguments, further)

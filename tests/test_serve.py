@@ -75,3 +75,20 @@ def test_wrong_options_end_in_one_line(
     assert code == 2
     assert words in last
     assert "error: " in last
+
+
+@pytest.mark.parametrize("option", [("--port", "8000"), ("--print",)])
+def test_the_policy_comes_first(
+    option: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["das", "serve", *option, "POLICY"])
+    with pytest.raises(SystemExit):
+        __main__.main()
+    assert f"error: POLICY comes first: python -m das serve POLICY {option[0]}" in capsys.readouterr().err
+
+
+def test_help_needs_no_policy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["das", "serve", "--help"])
+    with pytest.raises(SystemExit):
+        __main__.main()
+    assert "directory or hub id" in capsys.readouterr().out

@@ -84,7 +84,8 @@ class DasProposer:
         self._pass_ended = 0.0
         self._silent_passes = 0  # in a row, in which requests might draft and none did
         self._warn_at = SILENT_PASSES
-        self._unannounced_tokens = 0  # in the history, of rollouts that nobody announced
+        self._unannounced_tokens = 0  # of rollouts that nobody announced, since they last moved the history's tick
+        self._told_tick = self.draft_round.drafter.history_tick  # the last one that a caller gave
         self._states: dict[str, tuple[Any, Any]] = {}  # vLLM's state and parameters of each request in `live`
         self._num_tracked = 0  # of them, requests that the drafter knows
 
@@ -253,9 +254,13 @@ class DasProposer:
         self._end(list(self.live))
         self._decoding = set()  # the time until the next pass is training, not decoding
         alarms = self._judge(judged)
-        self.draft_round.end_step(history_tick)
+        drafter = self.draft_round.drafter
+        # A smaller tick is that of another trainer, whose clock began at 0. The history's clock never goes back.
+        passed = history_tick - (self._told_tick if history_tick >= self._told_tick else 0)
+        self.draft_round.end_step(drafter.history_tick + passed)
+        self._told_tick = history_tick
         report = {
-            "history_tokens": self.draft_round.drafter.history_tokens,
+            "history_tokens": drafter.history_tokens,
             "alarms": alarms,
             "calibration_error": self.calibration.error,
             **self._predictions(),
@@ -271,8 +276,8 @@ class DasProposer:
         self._decoding = set()
         self._unannounced_tokens += self._finished.tokens + TOKENS_PER_REQUEST * self._finished.requests
         alarms = self._judge(judged=True)
-        drafter = self.draft_round.drafter
-        self.draft_round.end_step(max(drafter.history_tick, self._unannounced_tokens // TOKENS_PER_TICK))
+        passed, self._unannounced_tokens = divmod(self._unannounced_tokens, TOKENS_PER_TICK)
+        self.draft_round.end_step(self.draft_round.drafter.history_tick + passed)
         self._clear_counts()
         self.draft_round.begin_step(0)  # nobody knows how many requests will come
         return alarms
@@ -294,13 +299,19 @@ class DasProposer:
         drafter = self.draft_round.drafter
         drafter.save(folder / HISTORY)
         drafter.load(folder / HISTORY)
-        learned = {**self.lengths.state(), "calibration": self.calibration.counts, "usual": np.array(self.alarm.usual)}
+        learned = {
+            **self.lengths.state(),
+            "calibration": self.calibration.counts,
+            "usual": np.array(self.alarm.usual),
+            "told_tick": np.array(self._told_tick),
+        }
         save_arrays(folder / LEARNED, {"kind": np.array(LEARNED), **learned})
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, at the same history tick. Raises ValueError for files of another kind."""
         self.draft_round.drafter.load(folder / HISTORY)
         learned = load_arrays(folder / LEARNED, LEARNED)
+        self._told_tick = int(learned.get("told_tick", self.draft_round.drafter.history_tick))  # old files lack it
         self.lengths.restore(learned)
         self.calibration.counts = learned["calibration"]
         self.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())

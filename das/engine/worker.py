@@ -24,8 +24,7 @@ from das.engine.loaded_weights import lost_weights  # noqa: E402
 from das.engine.meter import RolloutMeter  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
 
-# An engine whose caller announces no rollouts begins to count anew after so many passes or requests, so that memory is
-# bounded.
+# Outside announced rollouts an engine begins to count anew after so many passes or requests, so that memory is bounded.
 MAX_PASSES = 2**14
 MAX_REQUESTS = 2**16
 logger = init_logger("vllm.das")
@@ -51,8 +50,8 @@ PlatformWorker = _platform_worker()
 class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at run time
     """The platform's worker, with keyed verification, and with drafts if the engine asks for them.
 
-    A rollout begins and ends by `das_begin_rollout` and `das_end_rollout`. Where nobody calls them, it ends when new
-    weights arrive, and after MAX_PASSES passes or MAX_REQUESTS requests.
+    A rollout begins and ends by `das_begin_rollout` and `das_end_rollout`. What comes outside of them is one as well:
+    it ends when new weights arrive, after MAX_PASSES passes or MAX_REQUESTS requests, or by `das_end_rollout` alone.
     """
 
     model_runner: Any
@@ -67,7 +66,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             )
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
-        self._das_announced = False  # whether the caller announces rollouts
+        self._das_announced = False  # whether the running rollout began by das_begin_rollout
         self._das_new_weights = False  # whether weights arrived since the last pass
 
     # ---- what vLLM calls ----
@@ -133,7 +132,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_new_weights = False
         patches.repack_linear_layers(self.model_runner.get_model())
         self.model_runner.das_sampler.default_seeds.new_weights()
-        if not self._das_announced:
+        if not self._das_announced and self.model_runner.das_meter.step_time_s:
             self._end_unannounced_rollout()
 
     def _end_unannounced_rollout(self) -> None:
@@ -218,7 +217,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         judged: whether the alarm compares it with the rollouts before; False for an evaluation. Returns the meter's
         report and what the proposer adds to it.
         """
-        self._das_announced = True
+        self._das_announced = False
         counts: RolloutMeter = self.model_runner.das_meter
         additions: dict[str, Any] = {}
         if self._das_proposer is not None:

@@ -52,6 +52,7 @@ def sizes(worker: Any) -> dict[str, int]:
         "lengths": len(proposer.lengths._problems),
         "passes": len(runner.das_meter.step_time_s) + len(proposer._measured_s),
         "requests": len(runner.das_meter.requests) + len(proposer._predicted_length) + len(proposer.live),
+        "live": len(proposer.live),  # those that have ended leave with the next pass
         "prompts": len(seeds._requests_of),
         "seeds": len(runner.das_sampler._seeded),
         "weight_version": seeds.weight_version,

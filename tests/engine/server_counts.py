@@ -1,8 +1,30 @@
 """A worker extension for servers under test: what the engine's parts of das hold and have counted."""
 
 import os
+from collections import Counter
 from typing import Any
 
+from das.engine.worker import DasWorker
+
+COUNTED: Counter[str] = Counter()  # by meters that were thrown away
+END_UNANNOUNCED_ROLLOUT = DasWorker._end_unannounced_rollout
+
+
+def counted(meter: Any) -> dict[str, int]:
+    report = meter.report()
+    return {
+        "drafts": report["draft_rounds"],
+        "drafted": report["drafted"],
+        "accepted": sum(report["step_emitted"]) - report["passes"],
+    }
+
+
+def count_and_end(worker: DasWorker) -> None:
+    COUNTED.update(counted(worker.model_runner.das_meter))
+    END_UNANNOUNCED_ROLLOUT(worker)
+
+
+DasWorker._end_unannounced_rollout = count_and_end  # type: ignore[method-assign, assignment]
 if os.environ.get("SERVER_LOW_BOUNDS"):  # before the engine is built
     from engine_soak import lower_the_bounds
 
@@ -15,13 +37,9 @@ class Counts:
     model_runner: Any
 
     def drafted(self) -> dict[str, int]:
-        """Counts of all requests since the meter began."""
-        report = self.model_runner.das_meter.report()
-        return {
-            "drafts": report["draft_rounds"],
-            "drafted": report["drafted"],
-            "accepted": sum(report["step_emitted"]) - report["passes"],
-        }
+        """Counts of all requests since the engine began."""
+        now = counted(self.model_runner.das_meter)
+        return {name: COUNTED[name] + count for name, count in now.items()}
 
     def held(self) -> dict[str, int]:
         """What tests/engine/engine_soak.py bounds."""

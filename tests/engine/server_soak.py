@@ -1,7 +1,7 @@
 """Many clients of one server, who abort at random: no wrong token, and nothing grows.
 
-python tests/engine/server_soak.py 10      minutes. Starts a server with drafts and one without, which gives the
-reference; prints a row every ten seconds, then the verdict.
+PYTHONPATH=.dev:. .venv/bin/python tests/engine/server_soak.py 10      minutes. Starts a server with drafts and one
+without, which gives the reference; prints a row every ten seconds, then the verdict.
 """
 
 import argparse
@@ -39,6 +39,7 @@ class Counts:
     complete: int = 0
     aborted: int = 0
     tokens: int = 0
+    unknown: int = 0  # requests without a seed, of prompts that nobody else has
     wrong: list[str] = field(default_factory=list)
 
     def check(self, prompt: int, seed: int, tokens: list[int], expected: int | None, reference: Reference) -> None:
@@ -53,36 +54,31 @@ def client_of(url: str) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=300)
 
 
-def request(prompt: int, seed: int, max_tokens: int, **further: Any) -> dict[str, Any]:
+def request(prompt: list[int], seed: int | None, max_tokens: int, **further: Any) -> dict[str, Any]:
     extra = {"return_token_ids": True, "ignore_eos": True}
-    return (
-        dict(
-            model="policy",
-            prompt=prompts()[prompt],
-            seed=seed,
-            max_tokens=max_tokens,
-            temperature=0.7,
-            extra_body=extra,
-        )
-        | further
-    )
+    asked = {"model": "policy", "prompt": prompt, "seed": seed, "max_tokens": max_tokens, "temperature": 0.7}
+    return asked | {"extra_body": extra} | further
 
 
 async def reference_of(url: str) -> Reference:
     """The responses of a server without drafts, one request after the other for each prompt."""
     found: Reference = {}
     async with client_of(url) as client:
-        for prompt in range(PROMPTS):
+        for number, prompt in enumerate(prompts()):
             answer = await client.completions.create(**request(prompt, 0, TOKENS, n=SEEDS))
             for choice in answer.choices:  # vLLM numbers the seeds of n responses from `seed` on
-                found[prompt, choice.index] = choice.model_dump()["token_ids"]
+                found[number, choice.index] = choice.model_dump()["token_ids"]
     return found
 
 
 async def one_request(client: AsyncOpenAI, rng: random.Random, counts: Counts, reference: Reference) -> None:
     """A request of a random kind: all at once or as a stream, of one response or of two, finished or aborted."""
-    prompt, max_tokens = rng.randrange(PROMPTS), rng.randint(1, TOKENS)
-    aborts = rng.random() < 0.3
+    max_tokens = rng.randint(1, TOKENS)
+    if rng.random() < 1 / 3:
+        await unknown_request(client, [rng.randint(5, 250) for _ in range(12)], max_tokens, counts)
+        return
+    number, aborts = rng.randrange(PROMPTS), rng.random() < 0.4
+    prompt = prompts()[number]
     if rng.random() < 0.5:
         seed = rng.randrange(SEEDS)
         received: list[int] = []
@@ -95,7 +91,7 @@ async def one_request(client: AsyncOpenAI, rng: random.Random, counts: Counts, r
                 break
         await stream.close()
         broken = len(received) < max_tokens and len(received) >= stop_at
-        counts.check(prompt, seed, received, None if broken else max_tokens, reference)
+        counts.check(number, seed, received, None if broken else max_tokens, reference)
         counts.aborted += broken
         counts.complete += not broken
         return
@@ -112,7 +108,18 @@ async def one_request(client: AsyncOpenAI, rng: random.Random, counts: Counts, r
         return
     counts.complete += 1
     for choice in done.choices:
-        counts.check(prompt, seed + choice.index, choice.model_dump()["token_ids"], max_tokens, reference)
+        counts.check(number, seed + choice.index, choice.model_dump()["token_ids"], max_tokens, reference)
+
+
+async def unknown_request(client: AsyncOpenAI, prompt: list[int], max_tokens: int, counts: Counts) -> None:
+    """A request without a seed. The engine has to count its prompt, and there is no end of such prompts."""
+    answer = await client.completions.create(**request(prompt, None, max_tokens))
+    tokens = answer.choices[0].model_dump()["token_ids"]
+    counts.tokens += len(tokens)
+    counts.complete += 1
+    counts.unknown += 1
+    if len(tokens) != max_tokens:
+        counts.wrong.append(f"an unknown prompt: {len(tokens)} tokens, not {max_tokens}")
 
 
 async def soak(

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 600  # 15 on a quiet machine
+PORT_TAKEN = "address already in use"  # another process took the port between our look and the server's start
 OPTIONS = shlex.split(
     "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 16 --gpu-memory-utilization 0.1 "
     "--distributed-executor-backend uni --disable-uvicorn-access-log --served-model-name policy "
@@ -27,12 +28,9 @@ class Server:
     """A server that `python -m das serve` starts. Its log is in `folder`. Call `wait` before its first use."""
 
     def __init__(self, policy: str, folder: Path, method: str, *further: str, low_bounds: bool = False):
-        self.log = folder / f"{method}.log"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        command = [sys.executable, "-m", "das", "serve", policy, "--method", method, *further, *OPTIONS]
-        environment = {
+        self.folder, self.log = folder, folder / f"{method}.log"
+        self.command = [sys.executable, "-m", "das", "serve", policy, "--method", method, *further, *OPTIONS]
+        self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("VLLM_")},
             "PYTHONPATH": f"{ROOT / '.dev'}:{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/engine'}",
             "OMP_NUM_THREADS": "1",
@@ -44,10 +42,16 @@ class Server:
             "HF_HUB_OFFLINE": "1",
             "SERVER_LOW_BOUNDS": "1" if low_bounds else "",
         }
+        self.start()
+
+    def start(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", str(self.port)],
-                env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT,
+                [*self.command, "--host", "127.0.0.1", "--port", str(self.port)],
+                env=self.environment, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
     @property
@@ -56,10 +60,14 @@ class Server:
 
     def wait(self) -> "Server":
         """Return when the server answers."""
-        end = time.monotonic() + START_S
+        end, starts = time.monotonic() + START_S, 1
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                raise RuntimeError(f"the server ended: {self.log.read_text()[-3000:]}")
+                said = self.log.read_text()
+                if starts == 2 or PORT_TAKEN not in said.lower():
+                    raise RuntimeError(f"the server ended: {said[-3000:]}")
+                starts = 2
+                self.start()
             try:
                 if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
                     return self
@@ -93,6 +101,9 @@ class Server:
         }
 
     def stop(self) -> None:
+        """End the server, if it has not ended by itself."""
+        if self.process.poll() is not None:
+            return
         processes = [self.process, *psutil.Process(self.process.pid).children(recursive=True)]
         self.process.terminate()
         _, alive = psutil.wait_procs([psutil.Process(one.pid) for one in processes if psutil.pid_exists(one.pid)], 20)
@@ -105,12 +116,10 @@ class Server:
 def running(policy: str, folder: Path, *methods: str, **options: Any) -> Iterator[Mapping[str, Server]]:
     """Servers by method. They start at the same time and are stopped at the end."""
     servers: dict[str, Server] = {}
-    try:
+    with ExitStack() as stops:
         for method in methods:
             servers[method] = Server(policy, folder, method, *options.get("further", ()), **options.get("server", {}))
+            stops.callback(servers[method].stop)
         for server in servers.values():
             server.wait()
         yield servers
-    finally:
-        for server in servers.values():
-            server.stop()

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 MAX_MODEL_LEN = 200
 GROUPS, SIBLINGS = 5, 4
+STUCK_S = 600  # a training takes 20 on a quiet machine
 
 
 def prompts() -> list[list[int]]:
@@ -80,15 +81,24 @@ def build(policy: str, method: str) -> Any:
     return AsyncLLM.from_vllm_config(config, usage_context=UsageContext.OPENAI_API_SERVER, disable_log_stats=True)
 
 
-async def generate(engine: Any, prompt: list[int], name: str) -> tuple[list[int], list[float], str]:
-    """One request of an agent loop, from token ids to token ids. It brings no seed and no problem id."""
+async def generate(
+    engine: Any, prompt: list[int], name: str, begun: asyncio.Semaphore
+) -> tuple[list[int], list[float], str]:
+    """One request of an agent loop, from token ids to token ids. It brings no seed and no problem id.
+
+    begun: released at the first output.
+    """
     from vllm import SamplingParams, TokensPrompt
 
     params = SamplingParams(
         max_tokens=min(120, MAX_MODEL_LEN - len(prompt)), temperature=0.7, top_p=1.0, top_k=-1, repetition_penalty=1.0,
         logprobs=0, ignore_eos=False,
     )  # fmt: skip
-    outputs = [part async for part in engine.generate(TokensPrompt(prompt_token_ids=prompt), params, name, priority=0)]
+    outputs = []
+    async for part in engine.generate(TokensPrompt(prompt_token_ids=prompt), params, name, priority=0):
+        outputs.append(part)
+        if len(outputs) == 1:
+            begun.release()
     if not outputs or not outputs[-1].outputs:
         return [], [], "abort"
     (response,) = outputs[-1].outputs
@@ -97,10 +107,11 @@ async def generate(engine: Any, prompt: list[int], name: str) -> tuple[list[int]
     return tokens, logprobs, response.finish_reason
 
 
-async def groups(engine: Any, step: int) -> list[Any]:
+async def groups(engine: Any, step: int, begun: asyncio.Semaphore | None = None) -> list[Any]:
     """The responses to all prompts, SIBLINGS to each. Siblings are interchangeable, so they are sorted."""
     names = [(i, k) for i in range(GROUPS) for k in range(SIBLINGS)]
-    answers = await asyncio.gather(*(generate(engine, prompts()[i], f"{step}-{i}-{k}") for i, k in names))
+    begun = begun or asyncio.Semaphore(0)
+    answers = await asyncio.gather(*(generate(engine, prompts()[i], f"{step}-{i}-{k}", begun) for i, k in names))
     return [sorted(answers[i * SIBLINGS : (i + 1) * SIBLINGS]) for i in range(GROUPS)]
 
 
@@ -112,8 +123,10 @@ async def training(policy: str, others: list[Path], method: str) -> tuple[list[A
         await engine.collective_rpc("mask_vocabulary", kwargs={"vocab_size": 280})
         found: list[Any] = [await groups(engine, 0), await groups(engine, 1)]
         for step, weights in enumerate(others, 2):
-            running = asyncio.create_task(groups(engine, -step))
-            await asyncio.sleep(0.05)
+            begun = asyncio.Semaphore(0)
+            running = asyncio.create_task(groups(engine, -step, begun))
+            for _ in range(GROUPS * SIBLINGS):  # a request that came after the pause would wait until its end
+                await begun.acquire()
             await engine.pause_generation()  # aborts what runs, and clears the prefix cache
             ends = [answer[2] for group in await running for answer in group]
             assert "abort" in ends, "nothing was running: the test proves nothing"
@@ -124,6 +137,10 @@ async def training(policy: str, others: list[Path], method: str) -> tuple[list[A
         return found, (await engine.collective_rpc("counted"))[0]
     finally:
         engine.shutdown()
+
+
+def run_training(policy: str, others: list[Path], method: str) -> tuple[list[Any], dict[str, int]]:
+    return asyncio.run(asyncio.wait_for(training(policy, others, method), STUCK_S))
 
 
 @pytest.fixture
@@ -144,8 +161,8 @@ def test_drafts_change_nothing(
     repetitive_policy: str, other_weights: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-    drafted, counted = asyncio.run(training(repetitive_policy, other_weights, "das"))
-    plain, _ = asyncio.run(training(repetitive_policy, other_weights, "none"))
+    drafted, counted = run_training(repetitive_policy, other_weights, "das")
+    plain, _ = run_training(repetitive_policy, other_weights, "none")
     assert [tokens_of(step) for step in drafted] == [tokens_of(step) for step in plain]
     assert drafted == plain  # log-probs and ends too
     assert counted["weight_version"] == 2

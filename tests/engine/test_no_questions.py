@@ -63,11 +63,18 @@ def test_drafts_change_nothing_and_no_two_answers_are_equal(engines: Engines, ti
     assert passes < 3 * 60, "greedy answers that repeat were not drafted, or new weights did not end the rollout"
 
 
-def test_counts_stay_bounded(engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody announces a rollout and no weights arrive."""
+@pytest.mark.parametrize("trained", [False, True])
+def test_counts_stay_bounded(
+    engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch, trained: bool
+) -> None:
+    """Nobody announces a rollout and no weights arrive; or a trainer announced one before, and went away."""
     monkeypatch.setattr(das_worker, "MAX_PASSES", 50)
     monkeypatch.setattr("das.engine.proposer.TOKENS_PER_TICK", 500)
     llm = engines.build(tiny_policy, method="das", drafter={"window": 2})
+    if trained:
+        llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
+        generate(llm)
+        llm.collective_rpc("das_end_rollout", args=(30,))
     rng = np.random.default_rng(0)
     for _ in range(12):
         prompts = [{"prompt_token_ids": rng.integers(5, 200, 4).tolist()} for _ in range(6)]
@@ -77,7 +84,32 @@ def test_counts_stay_bounded(engines: Engines, tiny_policy: str, monkeypatch: py
         assert history_tokens <= 2 * 500 + 2 * 6 * 60
         proposer = llm.collective_rpc(lambda worker: worker.model_runner.drafter)[0]
         assert len(proposer._measured_s) <= 50
-    assert llm.collective_rpc(history)[0][1] >= 5
+    assert llm.collective_rpc(history)[0][1] >= 30 * trained + 5
+
+
+def test_new_weights_end_what_comes_after_an_announced_rollout(engines: Engines, tiny_policy: str) -> None:
+    llm = engines.build(tiny_policy, method="das")
+    llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
+    generate(llm)
+    llm.collective_rpc(load_same_weights)
+    generate(llm)
+    assert llm.collective_rpc(history)[0][2] > 60, "new weights ended an announced rollout"
+    llm.collective_rpc("das_end_rollout", args=(1,))
+    generate(llm)
+    llm.collective_rpc(load_same_weights)
+    generate(llm, max_tokens=5)
+    assert llm.collective_rpc(history)[0][2] <= 5
+
+
+def test_a_second_trainer_brings_a_clock_of_its_own(engines: Engines, tiny_policy: str) -> None:
+    llm = engines.build(tiny_policy, method="das", drafter={"window": 4})
+    ticks = []
+    for told in (3, 4, 0, 1, 2):
+        llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
+        generate(llm, max_tokens=5)
+        llm.collective_rpc("das_end_rollout", args=(told,))
+        ticks.append(llm.collective_rpc(history)[0][1])
+    assert ticks == [3, 4, 4, 5, 6]
 
 
 def test_requests_that_ask_for_nonsense_are_refused_and_the_engine_lives(engines: Engines, tiny_policy: str) -> None:
