@@ -1,7 +1,7 @@
 """`python -m das serve POLICY`: the command line of vLLM's own server with an engine of das in it.
 
 The server is vLLM's, unchanged: this only spells out the options that `das.engine_arguments()` gives, in the form of
-the command line, and sets the one environment variable that they need.
+the command line, and sets the environment variables that they need.
 """
 
 import json
@@ -14,7 +14,13 @@ from typing import Any
 
 from das.engine.versions import installed
 
-ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # das's hooks do not reach the sampler of the second runner
+
+def environment() -> dict[str, str]:
+    """The variables that the server needs, unless they are set."""
+    variables = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # das's hooks do not reach the sampler of the second runner
+    if installed("vllm"):  # the build for CUDA, whose usual kernels give a row other bits beside drafted tokens
+        variables["VLLM_BATCH_INVARIANT"] = "1"
+    return variables
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -74,9 +80,9 @@ def serve(arguments: Namespace, further: Sequence[str]) -> int:
         print(f"error: --drafter or --budget has an unknown key or a value of another type: {error}", file=sys.stderr)
         return 2
     if arguments.print:
-        variables = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
+        variables = [f"{name}={value}" for name, value in environment().items()]
         print(*variables, shlex.join([sys.executable, *line]))
         return 0
-    for name, value in ENVIRONMENT.items():
+    for name, value in environment().items():
         os.environ.setdefault(name, value)
     os.execv(sys.executable, [sys.executable, *line])
