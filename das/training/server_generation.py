@@ -33,7 +33,7 @@ class ServerGeneration(SpeculativeGeneration):
                 base_url=url, group_port=self.group_port, connection_timeout=self.server_timeout
             )
             warn_if_exposed(url)
-            dtype = self.llm.require_das(drafts=self.engine.method != "none")
+            dtype = self.llm.require_das(self.engine.method)
             self.llm.init_communicator(device=self.accelerator.device)
             self.llm.generate = self._generate_for_trl
         self._dtype = getattr(torch, from_main(dtype))
