@@ -81,7 +81,7 @@ class ServerGeneration(SpeculativeGeneration):
         return 0, 1
 
     def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
-        """Move the server's clock by as much as this trainer's. Earlier trainers and other clients have moved it, too."""
+        """Move the server's clock by as much as this trainer's. Earlier trainers and other clients moved it, too."""
         moved = request.next_history_tick - self._told_tick
         self._told_tick = request.next_history_tick
         tick = self.llm.collective_rpc("das_history_tick")[0] + moved
