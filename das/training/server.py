@@ -19,7 +19,7 @@ from requests.adapters import HTTPAdapter
 from trl.generation.vllm_client import VLLMClient
 from vllm.utils.network_utils import get_ip
 
-from das.engine.build import EngineError, EngineSettings, speculative_config
+from das.engine.build import PROPOSER, EngineError
 from das.engine.patches import WEIGHT_TRANSFER, WORKER
 from das.engine.weight_transfer import PATIENCE_S, TRAINER, join
 
@@ -72,11 +72,10 @@ class ServerClient(VLLMClient):
         mode = config["model_config"]["logprobs_mode"]
         if mode != LOGPROBS_MODE:
             raise EngineError(f"the server at {self.base_url} returns {mode}, and TRL needs {LOGPROBS_MODE}: {start}")
-        wanted = _drafts_by(speculative_config(EngineSettings("", method)))
         found = _drafts_by(config["speculative_config"])
-        if found != wanted:
+        if found != method:
             raise EngineError(
-                f"the server at {self.base_url} drafts by {found}, and das.speculate({method!r}) asks for {wanted}: "
+                f"the server at {self.base_url} drafts by {found}, and das.speculate({method!r}) asks for {method}: "
                 f"{start}, or change das.speculate()"
             )
         return str(config["model_config"]["dtype"]).removeprefix("torch.")
@@ -215,10 +214,7 @@ def _drafts_by(config: Mapping[str, Any] | None) -> str:
     """What drafts, from vLLM's speculative_config: das, one of vLLM's methods, or none."""
     if config is None:
         return "none"
-    ours = speculative_config(EngineSettings("", "das"))
-    assert ours is not None
-    is_ours = (config["method"], config["model"]) == (ours["method"], ours["model"])
-    return "das" if is_ours else str(config["method"])
+    return "das" if config["model"] == PROPOSER else str(config["method"])
 
 
 def _is_loopback(host: str) -> bool:
