@@ -228,10 +228,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.model_runner.das_meter = RolloutMeter()  # for callers that never call das_begin_rollout
         return counts.report() | additions
 
-    def das_history_tick(self) -> int:
-        """The tick at which the drafter's window ends; 0 without our drafter."""
-        return 0 if self._das_proposer is None else self._das_proposer.draft_round.drafter.history_tick
-
     def das_save_history(self, path: str) -> None:
         """Write the drafter's history and weights, for `drafter.warm`. Does nothing without our drafter."""
         if self._das_proposer is not None:

@@ -1,7 +1,6 @@
 """TRL's generation backend with `vllm_mode="server"`: rollouts on a server that was started with das."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +24,6 @@ class ServerGeneration(SpeculativeGeneration):
 
     def _init_vllm(self) -> None:
         self.enable_sleep_mode = False  # TRL ignores it here
-        self._told_tick = 0  # what this trainer's clock showed after the last rollout
         self.llm: Any = None
         dtype = ""
         if self.accelerator.is_main_process:
@@ -81,11 +79,7 @@ class ServerGeneration(SpeculativeGeneration):
         return 0, 1
 
     def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
-        """Move the server's clock by as much as this trainer's. Earlier trainers and other clients moved it, too."""
-        moved = request.next_history_tick - self._told_tick
-        self._told_tick = request.next_history_tick
-        tick = self.llm.collective_rpc("das_history_tick")[0] + moved
-        return roll_out(self.llm, replace(request, next_history_tick=tick), self.llm.generate_rows)
+        return roll_out(self.llm, request, self.llm.generate_rows)
 
     def _generate_for_trl(
         self,
