@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 
+PROPOSER = "das.engine.proposer.DasProposer"  # what drafts with the method das
 STOCK = "stock"  # the method of an engine without das (das/engine/stock.py)
 
 
@@ -54,7 +55,7 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
             max_draft_tokens = make_budget(settings.budget).max_draft_tokens
             return {
                 "method": "custom_class",
-                "model": "das.engine.proposer.DasProposer",
+                "model": PROPOSER,
                 "num_speculative_tokens": max_draft_tokens,
             }
         case "ngram":

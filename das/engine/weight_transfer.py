@@ -3,7 +3,9 @@
 vLLM's own backends need CUDA. Start the server with `--weight-transfer-config '{"backend": "das_gloo"}'`.
 """
 
+import socket
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 TRAINER = 0  # its rank; the workers follow
+PATIENCE_S = 120  # the longest that the others may take to come, to send a tensor, or to take it
 
 
 @dataclass
@@ -36,9 +39,14 @@ class GlooUpdateInfo(WeightTransferUpdateInfo):
     shapes: list[list[int]]
 
 
-def join(address: str, port: int, rank: int, world_size: int) -> Any:
-    """Meet the others in a group of their own. It blocks until all have come."""
-    return stateless_init_torch_distributed_process_group(address, port, rank, world_size, "gloo")
+def join(address: str, port: int, rank: int, world_size: int, door: socket.socket | None = None) -> Any:
+    """Meet the others in a group of their own. It blocks until all have come.
+
+    door: the trainer's socket, which listens at `port`.
+    """
+    return stateless_init_torch_distributed_process_group(
+        address, port, rank, world_size, "gloo", listen_socket=door, timeout=timedelta(seconds=PATIENCE_S)
+    )
 
 
 class GlooWeightTransfer(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):

@@ -63,6 +63,11 @@ def follow_turns(trainer: Any) -> None:
             "tools: ranks that share an engine would wait in vain for one whose rows have all ended: set "
             'vllm_mode="colocate" and vllm_tensor_parallel_size=1'
         )
+    if trainer.args.vllm_enable_sleep_mode and trainer.accelerator.num_processes > 1:
+        raise EngineError(
+            "tools: with sleep mode TRL syncs weights in every turn, and ranks would wait in vain for one whose rows "
+            "have all ended: set vllm_enable_sleep_mode=False, or launch one process"
+        )
     trainer._tool_call_loop = functools.partial(_loop_with_rows, trainer._tool_call_loop, trainer.vllm_generation)
 
 

@@ -1,26 +1,31 @@
 """A server of vLLM that a trainer of TRL rolls out on (`vllm_mode="server"`): a request for each row, over HTTP."""
 
 import copy
+import errno
 import json
 import socket
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from datetime import timedelta
 from ipaddress import ip_address
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlparse
 
 import torch
+from requests.adapters import HTTPAdapter
 from trl.generation.vllm_client import VLLMClient
 from vllm.utils.network_utils import get_ip
 
-from das.engine.build import EngineError
+from das.engine.build import PROPOSER, EngineError
 from das.engine.patches import WEIGHT_TRANSFER, WORKER
-from das.engine.weight_transfer import TRAINER, join
+from das.engine.weight_transfer import PATIENCE_S, TRAINER, join
 
 CONNECTIONS = 256  # requests that are sent at once
+ONCE = ("init_weight_transfer_engine", "update_weights", "collective_rpc")  # paths whose requests are never repeated
+LOGPROBS_MODE = "processed_logprobs"  # what TRL's importance-sampling correction expects
 
 
 @dataclass
@@ -49,28 +54,37 @@ class Completion:
 class ServerClient(VLLMClient):
     """TRL's client. It sends weights over gloo where there is no GPU, and is to a rollout what vLLM's LLM is."""
 
-    def require_das(self, drafts: bool) -> str:
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        for path in ONCE:  # TRL repeats what failed, and these would then be done twice
+            self.session.mount(f"{self.base_url}/{path}", HTTPAdapter())
+
+    def require_das(self, method: str) -> str:
         """Check how the server was started, and return its dtype.
 
-        drafts: whether the script asks for drafts. Raises EngineError, in one line, for a server that does not run das
-        or does not do that.
+        method: what drafts, as the script says. Raises EngineError, in one line, for a server that does not run das,
+        drafts otherwise, or returns other log-probs than TRL expects.
         """
         config = self.get_server_info()
+        start = f"start it with `python -m das serve POLICY --method {method}` (docs/parallel.md)"
         if config["parallel_config"]["worker_cls"] != WORKER:
+            raise EngineError(f"the server at {self.base_url} does not run das: {start}")
+        mode = config["model_config"]["logprobs_mode"]
+        if mode != LOGPROBS_MODE:
+            raise EngineError(f"the server at {self.base_url} returns {mode}, and TRL needs {LOGPROBS_MODE}: {start}")
+        found = _drafts_by(config["speculative_config"])
+        if found != method:
             raise EngineError(
-                f"the server at {self.base_url} does not run das: start it with --worker-cls {WORKER} and the other "
-                "arguments in docs/parallel.md"
-            )
-        if drafts != (config["speculative_config"] is not None):
-            raise EngineError(
-                f"the server at {self.base_url} decides what drafts, and it was started "
-                f"{'without' if drafts else 'with'} --speculative-config: "
-                f"{'add it' if drafts else 'leave it out'}, or change das.speculate()"
+                f"the server at {self.base_url} drafts by {found}, and das.speculate({method!r}) asks for {method}: "
+                f"{start}, or change das.speculate()"
             )
         return str(config["model_config"]["dtype"]).removeprefix("torch.")
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Meet the server's workers, to send them weights."""
+        """Meet the server's workers, to send them weights.
+
+        They meet at TRL's `vllm_group_port`, or at a free port if that one is taken, as by an earlier trainer.
+        """
         if not _on_cpu(device):
             super().init_communicator(device)
             return
@@ -80,19 +94,18 @@ class ServerClient(VLLMClient):
                 f"the server at {self.base_url} cannot take weights from a trainer without a GPU: start it with "
                 f"""--weight-transfer-config '{{"backend": "{WEIGHT_TRANSFER}"}}'"""
             )
-        local = _is_loopback(self.host)
-        meeting = {
-            "master_address": "127.0.0.1" if local else get_ip(),
-            "master_port": self.group_port,
-            "rank_offset": 1,
-            "world_size": self.get_world_size() + 1,
-        }
-        with ThreadPoolExecutor(max_workers=1) as executor:  # the workers wait for the trainer, and it for them
-            theirs = executor.submit(
-                self._post, f"{self.base_url}/init_weight_transfer_engine", json={"init_info": meeting}
-            )
-            self.gloo = join(meeting["master_address"], self.group_port, TRAINER, meeting["world_size"])
-            theirs.result()
+        address = "127.0.0.1" if _is_loopback(self.host) else get_ip()
+        door = listen(address, self.group_port)
+        port, size = door.getsockname()[1], self.get_world_size() + 1
+        meeting = {"master_address": address, "master_port": port, "rank_offset": 1, "world_size": size}
+        executor = ThreadPoolExecutor()  # the workers wait for the trainer, and it for them
+        theirs = self._tell(executor, "init_weight_transfer_engine", {"init_info": meeting}, PATIENCE_S)
+        ours = executor.submit(join, address, port, TRAINER, size, door)
+        executor.shutdown(wait=False)
+        wait((theirs, ours), return_when=FIRST_EXCEPTION)
+        if theirs.done():
+            self._require(theirs)
+        self.gloo = ours.result()
 
     def update_named_params(
         self, metadata: list[tuple[str, str, list[int]]], named_params: Iterator[tuple[str, torch.Tensor]]
@@ -104,12 +117,38 @@ class ServerClient(VLLMClient):
         names, dtype_names, shapes = (list(part) for part in zip(*metadata, strict=True))
         announced = {"names": names, "dtype_names": dtype_names, "shapes": shapes}
         self._start_weight_update()
-        with ThreadPoolExecutor(max_workers=1) as executor:
-            theirs = executor.submit(self._post, f"{self.base_url}/update_weights", json={"update_info": announced})
-            for _, tensor in named_params:
-                self.gloo.broadcast(tensor.detach().contiguous(), TRAINER).wait()
-            theirs.result()
+        executor = ThreadPoolExecutor(max_workers=1)
+        theirs = self._tell(executor, "update_weights", {"update_info": announced})
+        executor.shutdown(wait=False)
+        for _, tensor in named_params:
+            self._await_taken(self.gloo.broadcast(tensor.detach().contiguous(), TRAINER), theirs)
+        self._require(theirs)
         self._finish_weight_update()
+
+    def _await_taken(self, sending: Any, theirs: "Future[Any]") -> None:
+        """Wait until the workers took a tensor. If the server stops with an error, they never will: raise it."""
+        while True:
+            try:
+                sending.wait(timedelta(seconds=1))
+                return
+            except RuntimeError:
+                if theirs.done():
+                    self._require(theirs)
+                if sending.is_completed():  # it failed; otherwise only this wait is over
+                    raise
+
+    def _tell(
+        self, executor: ThreadPoolExecutor, path: str, body: Mapping[str, Any], timeout_s: float | None = None
+    ) -> "Future[Any]":
+        """Let the server do something in which its workers wait for this process."""
+        return executor.submit(self._post, f"{self.base_url}/{path}", json=body, timeout=timeout_s)
+
+    def _require(self, theirs: "Future[Any]") -> None:
+        """Wait until the server has done what it was told. Raises EngineError, in one line, if it could not."""
+        if error := theirs.exception():
+            raise EngineError(
+                f"the server at {self.base_url} cannot take weights, see its log: {' '.join(str(error).split())[:300]}"
+            ) from error
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
         """Call a method of every worker."""
@@ -158,6 +197,24 @@ def warn_if_exposed(base_url: str) -> None:
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket at `port`, or at any free port if that one is taken."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return socket.create_server((address, 0), family=family)
+
+
+def _drafts_by(config: Mapping[str, Any] | None) -> str:
+    """What drafts, from vLLM's speculative_config: das, one of vLLM's methods, or none."""
+    if config is None:
+        return "none"
+    return "das" if config["model"] == PROPOSER else str(config["method"])
 
 
 def _is_loopback(host: str) -> bool:

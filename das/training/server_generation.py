@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from trl.generation.vllm_client import parse_logprobs
-from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine.build import EngineError
 from das.engine.rollout import Rollout, RolloutRequest, roll_out
@@ -33,17 +32,17 @@ class ServerGeneration(SpeculativeGeneration):
                 base_url=url, group_port=self.group_port, connection_timeout=self.server_timeout
             )
             warn_if_exposed(url)
-            dtype = self.llm.require_das(drafts=self.engine.method != "none")
+            dtype = self.llm.require_das(self.engine.method)
             self.llm.init_communicator(device=self.accelerator.device)
             self.llm.generate = self._generate_for_trl
         self._dtype = getattr(torch, from_main(dtype))
         self.accelerator.wait_for_everyone()
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return VLLMGeneration._iter_named_params(self)
+        return super(SpeculativeGeneration, self)._iter_named_params()  # TRL's: tensors are not compared
 
     def _load_weights(self) -> str:
-        VLLMGeneration.sync_weights(self)
+        super(SpeculativeGeneration, self).sync_weights()
         self.check_s = 0.0
         return ""
 

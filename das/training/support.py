@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+QUANTIZED = "das cannot sync quantized weights into the engine: load the model without quantization"
+
 
 def unsupported(model: Any = None, accelerator: Any = None) -> str:
     """Say in one line why das cannot train in this process, or nothing.
@@ -16,7 +18,7 @@ def unsupported(model: Any = None, accelerator: Any = None) -> str:
     if _fsdp_version(state) == 1:
         return "FSDP 1 shards models in a way that das's weight check does not know: use FSDP 2 (launch/fsdp.yaml)"
     if getattr(model, "quantization_method", None) is not None:
-        return "das cannot sync quantized weights into the engine: load the model without quantization"
+        return QUANTIZED
     return ""
 
 

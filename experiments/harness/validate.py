@@ -5,7 +5,7 @@ from math import lcm
 from das.engine.build import STOCK, speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
-from das.training.support import unsupported
+from das.training.support import QUANTIZED, unsupported
 from experiments.harness import held_out
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
@@ -32,6 +32,8 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
         check_step(config)
     if config.policy.path is not None:
         check_policy(config.policy.path, config.engine.max_model_len)
+    if "quantization_config" in (config.trainer.arguments.get("model_init_kwargs") or {}):
+        raise UserError(f"trainer.model_init_kwargs: {QUANTIZED}")
     if config.trainer.trust_remote_code:
         raise UserError("trainer.trust_remote_code=true: code that comes with a model is never run")
     make_schedule(config.schedule)

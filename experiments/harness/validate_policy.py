@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from das.training.support import QUANTIZED
 from experiments.run.errors import UserError
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -33,12 +34,14 @@ def check_policy(path: str, max_model_len: int) -> None:
 
 def _not_loadable(folder: Path, max_model_len: int) -> str:
     """What keeps transformers from loading the folder as one complete model. Empty if nothing does."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, logging
 
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)  # no report of many lines
     logging.disable_progress_bar()
     try:
+        if "quantization_config" in PreTrainedConfig.get_config_dict(folder)[0]:
+            return QUANTIZED
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             device_map="meta",  # names and shapes only

@@ -66,7 +66,8 @@ def train(
     method: str, policy: str, folder: Path, further: dict[str, Any], after: Callable[[Any], Any] = lambda trainer: None
 ) -> dict[str, Any]:
     """What this rank did. after: called with the trainer in the end; what it returns is the `result`."""
-    das.speculate(method, drafter={"window": 2})
+    on_server = further.get("vllm_mode") == "server"  # it has the drafter's options
+    das.speculate(method, drafter={} if on_server else {"window": 2})
     arguments = {
         "output_dir": str(folder / "trl"),
         "use_vllm": True,

@@ -8,13 +8,11 @@ import sys
 from pathlib import Path
 
 from rank_run import train
-from trl_server import free_port
 
 if __name__ == "__main__":
     das_url, none_url, policy, out = sys.argv[1:]
     folder = Path(out)
     results = {"colocated": train("none", policy, folder, {})}
-    for method, url in (("das", das_url), ("none", none_url)):
-        server = {"vllm_mode": "server", "vllm_server_base_url": url, "vllm_group_port": free_port()}
-        results[method] = train(method, policy, folder, server)
+    for name, method, url in (("das", "das", das_url), ("none", "none", none_url), ("again", "das", das_url)):
+        results[name] = train(method, policy, folder, {"vllm_mode": "server", "vllm_server_base_url": url})
     (folder / "results.json").write_text(json.dumps(results))

@@ -1,11 +1,10 @@
 """TRL's sleep mode, with an engine that stands in for one that can sleep: order of calls, and the same training."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 pytestmark = pytest.mark.slow
 
@@ -13,9 +12,7 @@ STEPS = 3
 
 
 def test_an_engine_that_sleeps_between_rollouts_trains_alike(repetitive_policy: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(Path(__file__).with_name("sleep_run.py")), repetitive_policy, str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
+    run_script(Path(__file__).with_name("sleep_run.py"), repetitive_policy, tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["asleep"]["result"] == results["awake"]["result"]
     assert results["asleep"]["weights"] == results["awake"]["weights"]

@@ -94,6 +94,28 @@ def test_trainers_without_vllm(tiny_policy: str, tmp_path: Any) -> None:
     assert not isinstance(getattr(build(), "vllm_generation", None), SpeculativeGeneration)
 
 
+@pytest.mark.parametrize("options", [{"drafter": {"window": 2}}, {"budget": {"name": "fixed", "tokens": 2}}])
+def test_options_that_a_server_would_ignore(options: dict[str, Any], tiny_policy: str, tmp_path: Any) -> None:
+    from datasets import Dataset
+
+    rows = Dataset.from_list([{"prompt": "p"}] * 8)
+    args = GRPOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", use_vllm=True, vllm_mode="server"
+    )
+    das.speculate(**options)
+    (name,) = options
+    with pytest.raises(EngineError, match=f"the server has its own {name}: give them to `python -m das serve`"):
+        GRPOTrainer(model=tiny_policy, reward_funcs=lambda **columns: [0.0], args=args, train_dataset=rows)
+
+
+def test_servers_need_the_newest_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """das_gloo cannot be built with the others."""
+    assert speculate._server_backend([]).__name__ == "ServerGeneration"
+    monkeypatch.setattr(speculate, "installed", lambda *names: "0.27.1")
+    with pytest.raises(EngineError, match=r'vllm_mode="server" needs vllm 0\.32\.0, and this is 0\.27\.1'):
+        speculate._server_backend([])
+
+
 REFUSED = {
     "trl.experimental.async_grpo": "AsyncGRPOTrainer",
     "trl.experimental.async_distillation": "AsyncDistillationTrainer",

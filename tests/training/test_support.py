@@ -1,5 +1,8 @@
 """What das cannot train with gets the same line from run.py and from das.speculate()."""
 
+import json
+from pathlib import Path
+from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,9 +11,10 @@ from hydra import initialize_config_dir
 
 from das.engine.build import EngineError
 from das.training.generation import refuse
-from das.training.support import unsupported
+from das.training.support import QUANTIZED, unsupported
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.validate import check_processes
+from experiments.harness.validate import check, check_processes
+from experiments.harness.validate_policy import check_policy
 from experiments.run.errors import CONFIGS, UserError
 
 
@@ -44,3 +48,22 @@ def test_fsdp_2_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FSDP_VERSION", "2")
     state = SimpleNamespace(deepspeed_plugin=None, fsdp_plugin=SimpleNamespace(fsdp_version=2))
     assert unsupported() == unsupported(None, SimpleNamespace(state=state)) == ""
+
+
+def test_quantized_policies_are_refused_before_they_are_loaded(tiny_policy: str, tmp_path: Path) -> None:
+    arguments = {"mode": "colocate", "accelerator": None, "model": SimpleNamespace(quantization_method="bitsandbytes")}
+    with pytest.raises(EngineError) as in_script:
+        refuse(arguments)
+    quantized = tmp_path / "quantized"
+    copytree(tiny_policy, quantized)
+    saved = json.loads((quantized / "config.json").read_text())
+    quantization = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (quantized / "config.json").write_text(json.dumps({**saved, "quantization_config": quantization}))
+    check_policy(tiny_policy, max_model_len=64)
+    with pytest.raises(UserError) as in_harness:
+        check_policy(str(quantized), max_model_len=64)
+    assert str(in_harness.value) == f"policy.path={quantized}: {in_script.value}"
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = arm_config("das", ["+trainer.model_init_kwargs={quantization_config: {load_in_4bit: true}}"])
+    with pytest.raises(UserError, match=QUANTIZED):
+        check(config)

@@ -1,16 +1,14 @@
 """TRL with vllm_tensor_parallel_size=2: two ranks with one engine, which one of them drafts for (gloo, CPU)."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import run_script
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(Path(__file__).with_name("rank_run.py"))
 EXACT = ("tokens", "logprobs", "losses")
 
@@ -20,13 +18,8 @@ def folder(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> 
     """none and das on two ranks that share an engine, and none in a single process."""
     folder = tmp_path_factory.mktemp("ranks")
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    commands = [
-        [*launch, SCRIPT, "none,das", repetitive_policy, str(folder / "two"), "vllm_tensor_parallel_size=2"],
-        [SCRIPT, "none", repetitive_policy, str(folder / "one")],
-    ]
-    for command in commands:
-        run = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stderr[-3000:]
+    run_script(*launch, SCRIPT, "none,das", repetitive_policy, folder / "two", "vllm_tensor_parallel_size=2")
+    run_script(SCRIPT, "none", repetitive_policy, folder / "one")
     return folder
 
 

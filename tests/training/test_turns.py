@@ -80,7 +80,9 @@ class Recorded:
         trainer: Any = SimpleNamespace(
             tools=[print], _tool_call_loop=loop, vllm_generation=self.backend,
             num_generations=2, train_dataset=range(2),
-            args=SimpleNamespace(seed=5, vllm_mode="colocate", vllm_tensor_parallel_size=1),
+            args=SimpleNamespace(
+                seed=5, vllm_mode="colocate", vllm_tensor_parallel_size=1, vllm_enable_sleep_mode=False
+            ),
             state=SimpleNamespace(global_step=3), model=SimpleNamespace(training=training),
             accelerator=self.backend.accelerator,
         )  # fmt: skip
@@ -182,10 +184,14 @@ def test_rows_of_environments_are_told_apart_by_all_columns() -> None:
         ({"rollout_func": print}, r"rollout_func calls the engine itself, .* use tools or environment_factory"),
         ({"tools": [print], "tensor_parallel": 2}, "vllm_tensor_parallel_size=1"),
         ({"tools": [print], "mode": "server"}, "set vllm_mode"),
+        ({"tools": [print], "sleep": True, "processes": 2}, "set vllm_enable_sleep_mode=False, or launch one process"),
     ],
 )
 def test_refusals(trainer: dict[str, Any], message: str) -> None:
     mode, size = trainer.pop("mode", "colocate"), trainer.pop("tensor_parallel", 1)
-    args = SimpleNamespace(vllm_mode=mode, vllm_tensor_parallel_size=size)
+    args = SimpleNamespace(
+        vllm_mode=mode, vllm_tensor_parallel_size=size, vllm_enable_sleep_mode=trainer.pop("sleep", False)
+    )
+    accelerator = SimpleNamespace(num_processes=trainer.pop("processes", 1))
     with pytest.raises(EngineError, match=message):
-        follow_turns(SimpleNamespace(args=args, **trainer))
+        follow_turns(SimpleNamespace(args=args, accelerator=accelerator, **trainer))

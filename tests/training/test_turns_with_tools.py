@@ -1,18 +1,14 @@
 """TRL's tools and environments with das.speculate(): drafts change nothing in any turn, and history is kept by step."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 from das.drafter.saved import read_history
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).resolve().parents[2]
-
 
 KINDS = ("tools", "environment")
 
@@ -21,9 +17,7 @@ KINDS = ("tools", "environment")
 def trained(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what the runs left, by kind and method."""
     folder = tmp_path_factory.mktemp("trained")
-    command = [sys.executable, "tests/training/tool_run.py", repetitive_policy, str(folder), *KINDS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_script("tests/training/tool_run.py", repetitive_policy, folder, *KINDS)
     return folder
 
 

@@ -1,27 +1,21 @@
 """setting=agent_small: the policy is made, calls its calculator, and trains to equal bits with drafts and without."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 from analysis import read
 from experiments.recorded.rollouts import read_rollouts
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 def test_an_agent_trains_to_the_same_bits(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings = ["setting=agent_small", "trainer.max_steps=6", "data.problems=4", "wandb=off", f"cache={tmp_path}"]
-    command = [sys.executable, "run.py", *settings, f"hydra.run.dir={folder}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "identical: yes" in done.stdout
+    assert "identical: yes" in run_script("run.py", *settings, f"hydra.run.dir={folder}")
     result = json.loads((folder / "result.json").read_text())
     none, das = (result["arms"][name]["by_turn"] for name in ("none", "das"))
     assert [(turn["requests"], turn["tokens"]) for turn in das] == [(turn["requests"], turn["tokens"]) for turn in none]

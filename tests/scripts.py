@@ -1,0 +1,27 @@
+"""Scripts that tests run in processes of their own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT_S = 600  # a script that takes longer hangs
+
+
+def run_script(*arguments: str | Path) -> str:
+    """Run Python with these arguments in the repository, and return what it prints. It must end well, and in time."""
+    process = subprocess.Popen(
+        [sys.executable, *map(str, arguments)], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        output, errors = process.communicate(timeout=LIMIT_S)
+    finally:
+        if process.poll() is None:
+            # torchrun puts its ranks into process groups of their own.
+            for started in (*psutil.Process(process.pid).children(recursive=True), process):
+                started.kill()
+            process.wait()
+    assert process.returncode == 0, errors[-3000:]
+    return output
