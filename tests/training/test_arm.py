@@ -32,6 +32,7 @@ SMALL = [
     "trainer.max_completion_length=48",
     "engine.max_model_len=160",
     "data.problems=2",
+    "data.kinds={pair:3,triple:3,walk:2}",  # of these problems the responses stay long and differ
     "reward=brevity",
     "trainer.learning_rate=0.01",
 ]
