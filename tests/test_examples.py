@@ -67,10 +67,9 @@ def test_trl_grpo(repetitive_policy: str, tmp_path: Path) -> None:
         assert differing <= {"step_time", *(f"das/{name}" for name in LOGGED)}
         assert none_row["das/tokens_per_pass"] == 1
         assert {"loss", "reward", "grad_norm", "entropy", "completions/mean_length"} <= row.keys() - differing
+    # How much is drafted in which step depends on the budget's measured times, so only the sum is certain.
     assert sum(row["das/accepted"] for row in logs(drafted)) > 100
     assert all(row["das/drafted"] >= row["das/accepted"] for row in logs(drafted))
-    # Epochs 0 and 1 ask the same questions, so the second one drafts from the history of the first.
-    assert logs(drafted)[3]["das/tokens_per_pass"] > logs(drafted)[0]["das/tokens_per_pass"]
     assert none_output.count("1.00 tokens a pass, 0 of 0 drafted tokens accepted") == 4
     assert output.count("drafted tokens accepted") == 4
 
