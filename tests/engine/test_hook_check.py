@@ -102,3 +102,11 @@ def test_missing_hooks_are_lines(sources: dict[str, str], monkeypatch: pytest.Mo
     without = {**sources, RUNNER: sources[RUNNER].replace("def _sample(", "def _draw(")}
     monkeypatch.setattr(hook_check, "installed_sources", lambda: without)
     assert patches.missing_hooks() == [f"{RUNNER}.GPUModelRunner._sample (verification by keyed noise): missing"]
+
+
+def test_what_one_feature_needs_refuses_nothing(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "vllm.distributed.weight_transfer.base"
+    without = {**sources, module: sources[module].replace("def receive_weights(", "def take_weights(")}
+    monkeypatch.setattr(hook_check, "installed_sources", lambda: without)
+    assert [hook.name for hook in differences(without)] == ["WeightTransferEngine.receive_weights"]
+    assert patches.missing_hooks() == []
