@@ -67,6 +67,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
+        self._das_training: tuple[Any, bool] | None = None  # drafter and das_announced while an evaluation runs
         self._das_new_weights = False  # whether weights arrived since the last pass
 
     # ---- what vLLM calls ----
@@ -153,6 +154,14 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Call one of the methods below. Returns Python's JSON, because that of a server's answers has no NaN."""
         return json.dumps(getattr(self, method)(*args))
 
+    def das_meet_trainer(self) -> None:
+        """A server's next trainer is here. What the one before left open, if it died, is over."""
+        if self._das_training is not None:
+            self.das_end_evaluation()
+        if self._das_announced:
+            self._das_announced = False
+            self._end_unannounced_rollout()
+
     def das_begin_rollout(self, num_requests: int) -> None:
         """Start counting a new rollout of this many requests."""
         self._das_announced = True
@@ -195,8 +204,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_begin_evaluation(self) -> None:
         """Draft with a new drafter until `das_end_evaluation`. The training's own neither sees nor learns anything."""
         runner: Any = self.model_runner
-        self._das_training = getattr(runner, "drafter", None), self._das_announced
-        drafter = self._das_training[0]
+        drafter = getattr(runner, "drafter", None)
+        self._das_training = drafter, self._das_announced
         if isinstance(drafter, DasProposer):
             settings = patches.das_settings(runner.vllm_config)
             scratch = {**settings, "drafter": {**settings.get("drafter", {}), "warm": None}}
@@ -207,7 +216,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_end_evaluation(self) -> None:
         """Drop the evaluation's drafter. The training's own drafts again, as if nothing had happened."""
         runner: Any = self.model_runner
+        assert self._das_training is not None, "no evaluation began"
         drafter, self._das_announced = self._das_training
+        self._das_training = None
         if drafter is not None:
             runner.drafter = drafter
 

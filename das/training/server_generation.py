@@ -33,6 +33,7 @@ class ServerGeneration(SpeculativeGeneration):
             )
             warn_if_exposed(url)
             dtype = self.llm.require_das(self.engine.method)
+            self.llm.collective_rpc("das_meet_trainer")
             self.llm.init_communicator(device=self.accelerator.device)
             self.llm.generate = self._generate_for_trl
         self._dtype = getattr(torch, from_main(dtype))

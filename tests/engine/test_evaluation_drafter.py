@@ -75,3 +75,22 @@ def test_seeds_of_evaluations_belong_to_problem_and_sample() -> None:
     others = {request_seed(0, step, index, flag) for step in (0, 1) for index in range(8) for flag in (False, True)}
     assert not seeds & others
     assert all(0 <= seed < 2**62 for seed in seeds)
+
+
+def test_a_trainer_that_died_leaves_nothing_open(engines: Engines, repetitive_policy: str) -> None:
+    """The next one of the same server drafts from the history of the trainings, not from an evaluation's."""
+    reports = []
+    for died in (False, True):
+        llm = engines.build(repetitive_policy, method="das")
+        rollout(llm, 1)
+        if died:
+            llm.collective_rpc("das_begin_evaluation")
+            llm.collective_rpc("das_begin_rollout", args=(len(PROBLEMS),))
+        llm.collective_rpc("das_meet_trainer")
+        reports.append(rollout(llm, 2))
+    (tokens, report), (other_tokens, other_report) = reports
+    assert other_tokens == tokens
+    assert {name: other_report[name] for name in ("passes", "drafted", "history_tokens")} == {
+        name: report[name] for name in ("passes", "drafted", "history_tokens")
+    }
+    assert report["history_tokens"] > sum(map(len, tokens))
