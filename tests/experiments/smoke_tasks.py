@@ -27,7 +27,10 @@ from experiments.registry import TASKS  # noqa: E402
 # Smoke runs beside those of the registry: name -> what chooses the task, and settings. They make a policy of their own.
 MORE = {"agent": ("task=compare", "setting=agent_smoke")}
 SMOKE = {name: task.smoke for name, task in TASKS.items()} | MORE
-LONG = ("experiment", "kill_test", "bench_sampler", "bench_budgets", "audit", "soak", *MORE)
+# They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare is the
+# first, because other tasks read its run.
+ALONE = ("compare", "experiment", "agent")
+LONG = ("kill_test", "bench_sampler", "bench_budgets", "audit", "soak")
 
 
 def with_needed(names: list[str]) -> list[str]:
@@ -65,18 +68,13 @@ def run_task(name: str, scratch: Path, cache: Path, timeout_s: float) -> bool:
 
 
 def run_tasks(names: list[str], scratch: Path, cache: Path, timeout_s: float, jobs: int) -> list[str]:
-    """Run the tasks, `jobs` at a time; returns those that failed. task=compare runs alone, before the others.
-
-    It makes the small policy and the run that other tasks read.
-    """
+    """Run the tasks: those of ALONE first, then the others, `jobs` at a time. Returns those that failed."""
     write_traces(scratch / "made" / "traces")
     write_lengths(scratch / "made" / "lengths")
     write_problem_sets(scratch / "made" / "problems")
-    works = {}
-    if "compare" in names:
-        works["compare"] = run_task("compare", scratch, cache, timeout_s)
+    works = {name: run_task(name, scratch, cache, timeout_s) for name in ALONE if name in names}
     # Those that start several engines come first, so that they do not remain alone at the end.
-    others = sorted((name for name in names if name != "compare"), key=lambda name: name not in LONG)
+    others = sorted((name for name in names if name not in ALONE), key=lambda name: name not in LONG)
     with ThreadPoolExecutor(jobs) as pool:
         works |= dict(
             zip(others, pool.map(lambda name: run_task(name, scratch, cache, timeout_s), others), strict=True)
