@@ -31,6 +31,16 @@ class Drafts:
         return Draft(self.tokens[row, :count].tolist(), self.probs[row, :count].tolist())
 
 
+@dataclass(slots=True)
+class TreeDraft:
+    """One row of TreeDrafts."""
+
+    tokens: list[int]
+    parents: list[int]
+    probs: list[float]
+    joint: list[float]
+
+
 @dataclass(frozen=True)
 class TreeDrafts:
     """Drafts that branch, one row per request. Row r holds counts[r] nodes; its values behind them are undefined.
@@ -48,3 +58,7 @@ class TreeDrafts:
 
     def __len__(self) -> int:
         return len(self.counts)
+
+    def __getitem__(self, row: int) -> TreeDraft:
+        count = int(self.counts[row])
+        return TreeDraft(*(a[row, :count].tolist() for a in (self.tokens, self.parents, self.probs, self.joint)))
