@@ -176,8 +176,8 @@ class HistoryDrafter:
         floors: a draft ends before the probability that all of it is accepted falls below floors[i] or `min_prob`,
         whichever is higher. Raises ValueError for a request that is not live or named twice.
         """
-        call = self._checked(requests, limits, floors, "limits", checks.MAX_DRAFT)
-        tokens, probs, counts = calls.chains(self._lib, self._core, call, packed=True)
+        call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
+        tokens, probs, counts = calls.chains(self._lib, self._core, requests, call, packed=True)
         ends = list(accumulate(counts, initial=0))
         flat_tokens, flat_probs = tokens[: ends[-1]].tolist(), probs[: ends[-1]].tolist()
         return [Draft(flat_tokens[start:end], flat_probs[start:end]) for start, end in pairwise(ends)]
@@ -186,8 +186,8 @@ class HistoryDrafter:
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """Like `propose`, but returns arrays."""
-        call = self._checked(requests, limits, floors, "limits", checks.MAX_DRAFT)
-        return calls.chains_as_arrays(self._lib, self._core, call)
+        call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
+        return calls.chains_as_arrays(self._lib, self._core, requests, call)
 
     def propose_tree(
         self, requests: Sequence[str], nodes: Sequence[int], floors: Sequence[float] | None = None
@@ -197,19 +197,8 @@ class HistoryDrafter:
         floors: no node is drafted whose path is accepted with a probability below floors[i] or `min_prob`, whichever
         is higher. Raises ValueError for a request that is not live or named twice.
         """
-        call = self._checked(requests, nodes, floors, "nodes", checks.MAX_NODES)
-        return calls.trees(self._lib, self._core, call)
-
-    def _checked(
-        self,
-        requests: Sequence[str],
-        limits: Sequence[int],
-        floors: Sequence[float] | None,
-        limits_name: str,
-        highest: int,
-    ) -> calls.Call:
-        handles = [r.handle for r in self._live(requests)]
-        return calls.checked(requests, handles, limits, floors, limits_name, highest)
+        call = calls.arguments(self._handles(requests), nodes, floors, "nodes", checks.MAX_NODES)
+        return calls.trees(self._lib, self._core, requests, call)
 
     @_locked
     def end(self, request: str, keep: bool = True) -> None:
@@ -325,6 +314,9 @@ class HistoryDrafter:
             raise ValueError(f"request {error.args[0]!r:.100} is not live") from None
         except TypeError:
             raise ValueError("requests must be a list of strings") from None
+
+    def _handles(self, requests: Sequence[str]) -> list[int]:
+        return [r.handle for r in self._live(requests)]
 
     def _store(self, store_key: str) -> Store:
         """The store of this key; a new one if there is none yet."""

@@ -90,16 +90,17 @@ static Open take_child(Tree *t) {
 static void rank_children(const Weights *w, Node *node) {
     const Mixed *m = &node->m;
     int b = likeliest(m);
-    double odds = m->p[b] * late_factor(w, node->depth), total = odds + (1.0 - m->p[b]);
+    Lanes p = m->p;
+    p[b] = m->p[b] * late_factor(w, node->depth);
+    p /= p[b] + (1.0 - m->p[b]);
     node->n_children = m->n_best;
     for (int i = 0; i < m->n_best; i++) {
-        double p = (i == b ? odds : m->p[i]) / total;
         int rank = i;
-        for (; rank && node->p[rank - 1] < p; rank--) {
+        for (; rank && node->p[rank - 1] < p[i]; rank--) {
             node->p[rank] = node->p[rank - 1];
             node->place[rank] = node->place[rank - 1];
         }
-        node->p[rank] = p;
+        node->p[rank] = p[i];
         node->place[rank] = i;
         node->child[i] = 0;
     }
