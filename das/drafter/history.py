@@ -3,9 +3,9 @@
 It looks up occurrences in three sources of the request's problem: the window of past trajectories, the live siblings
 (shared token by token while they decode) and the request's own text. The newest texts of other problems are a fourth
 source. Each occurrence votes for its next token with a weight learned for its match length, source and recency. A
-learned mixture turns the votes into a probability of acceptance for each token (mix.h). The likeliest token is drafted,
-and drafting continues with the occurrences that agree with it. All weights are updated from the emitted tokens, draft
-after draft.
+learned mixture turns the votes into a probability of acceptance for each token (mix.h). A chain drafts the likeliest
+token and continues with the occurrences that agree with it. A tree drafts, of all continuations, those most likely
+accepted. All weights are updated from the emitted tokens, draft after draft.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class HistoryDrafter:
                     "global+request"   like "problem+request", but all problems count as one
                     "siblings"         live siblings, own text and prompt; no history
                     "own"              own text and prompt only
-    min_prob        a draft ends before the estimated probability that all of it is accepted falls below this
+    min_prob        a draft ends before the estimated probability that all of it is accepted falls below this; in a tree no
+                    path is less probable
     max_candidates  occurrences in the problem considered for each drafted token, at most 256
     cross_problem_tokens  tokens of finished texts that problems see of each other as a fallback, at most eight texts of
                     each problem; 0: none. The texts are copied, so they need memory for up to this many more tokens.

@@ -124,7 +124,8 @@ def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: 
     options = {"min_prob": task.min_prob, "window": task.window}
     for rows in task.tree_rows:  # a tree of this many rows has no more nodes than rows
         arm = Arm(lambda: DasTrees(**options), rows, partial(TreeTally, max_rows=rows))
-        row[f"rows_{rows}"] = replay(problems, task, {"rows": arm})["rows"]
+        summary = replay(problems, task, {"rows": arm})["rows"]  # not interleaved: its times compare with nothing
+        row[f"rows_{rows}"] = {key: value for key, value in summary.items() if key not in TIMES}
     if "arctic" in row:
         add_ratios(row, problems, task)
     for which, values in row.items():
@@ -138,7 +139,8 @@ def add_ratios(row: dict[str, Any], problems: Problems, task: DictConfig) -> Non
     arctic = row["arctic"]
     for which in [w for w in row if w.startswith(("tree_", "rows_"))]:
         row[which]["ratio"] = row[which]["tokens_per_pass"] / arctic["tokens_per_pass"]
-        row[which]["query_ratio"] = row[which]["query_us_per_request"] / arctic["query_us_per_request"]
+        if which.startswith("tree_"):
+            row[which]["query_ratio"] = row[which]["query_us_per_request"] / arctic["query_us_per_request"]
     row["ratio"] = {
         key: row["das"][key] / arctic[key] for key in ("tokens_per_pass", "drafted_per_pass", "bytes_per_token", *TIMES)
     }

@@ -229,7 +229,8 @@ def replay_problem(
     """Decode a problem's responses with the drafter and add what happens to `tally`.
 
     Each epoch decodes the next `group` responses in lock step. A drafted token is accepted if it is the recorded one.
-    The first token of a response has a pass of its own. limit: tokens of the longest draft.
+    The first token of a response has a pass of its own. limit: tokens of the longest draft. Times are processor time of
+    this thread, so other processes do not count.
     """
     for epoch in range(len(responses) // group):
         texts = [np.concatenate([PROMPT, r]) for r in responses[epoch * group : (epoch + 1) * group]]
@@ -246,15 +247,15 @@ def replay_problem(
                 num_emitted = tally.count(epoch, draft, coming.tolist())
                 emitted.append(coming[:num_emitted])
                 at[i] += num_emitted
-            start = time.perf_counter()
+            start = time.thread_time()
             drafter.observe([names[i] for i in live], emitted)
-            tally.update_s += time.perf_counter() - start
+            tally.update_s += time.thread_time() - start
             for i in [i for i in live if at[i] == len(texts[i])]:
                 drafter.end(names[i])
                 live.remove(i)
             requests, contexts = [names[i] for i in live], [texts[i][: at[i]] for i in live]
-            start = time.perf_counter()
+            start = time.thread_time()
             drafts = drafter.propose(requests, contexts, limit) if live else []
-            tally.query_s += time.perf_counter() - start
+            tally.query_s += time.thread_time() - start
             tally.queries += len(live)
         drafter.end_epoch()
