@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,3 +63,6 @@ class TreeDrafts:
     def __getitem__(self, row: int) -> TreeDraft:
         count = int(self.counts[row])
         return TreeDraft(*(a[row, :count].tolist() for a in (self.tokens, self.parents, self.probs, self.joint)))
+
+    def __iter__(self) -> Iterator[TreeDraft]:
+        return (self[row] for row in range(len(self)))

@@ -57,8 +57,8 @@ class HistoryDrafter:
                     "global+request"   like "problem+request", but all problems count as one
                     "siblings"         live siblings, own text and prompt; no history
                     "own"              own text and prompt only
-    min_prob        a draft ends before the estimated probability that all of it is accepted falls below this; in a tree no
-                    path is less probable
+    min_prob        a draft ends before the estimated probability that all of it is accepted falls below this; in
+                    a tree no path is less probable
     max_candidates  occurrences in the problem considered for each drafted token, at most 256
     cross_problem_tokens  tokens of finished texts that problems see of each other as a fallback, at most eight texts of
                     each problem; 0: none. The texts are copied, so they need memory for up to this many more tokens.
