@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,7 +78,7 @@ class ReplayedDrafter(Protocol):
     """What `replay_problem` asks of a drafter."""
 
     def begin(self, request: str, problem: str) -> None: ...
-    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> list[Draft] | TreeDrafts: ...
+    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> Iterable[Draft | TreeDraft]: ...
     def observe(self, requests: list[str], tokens: list[np.ndarray]) -> None: ...
     def end(self, request: str) -> None: ...
     def end_epoch(self) -> None: ...
@@ -239,7 +239,7 @@ def replay_problem(
         for name in names:
             drafter.begin(name, problem)
         live = list(range(group))
-        drafts: list[Draft] | TreeDrafts = [Draft([], [])] * group
+        drafts: Iterable[Draft | TreeDraft] = [Draft([], [])] * group
         while live:
             emitted = []
             for i, draft in zip(live, drafts, strict=True):
