@@ -16,7 +16,8 @@ import numpy as np
 from das.arrays import MAX_TOKEN, token_array
 
 MAX_TICK = 2**62  # also the longest window: a tick minus a tick in the window fits into int64
-MAX_DRAFT = 2**16  # tokens of one draft
+MAX_DRAFT = 2**16  # tokens of one chain
+MAX_NODES = 2**10  # nodes of one tree; each takes two to six kilobytes until its tokens are emitted
 
 
 def text(value: Any, name: str) -> str:
@@ -53,15 +54,15 @@ def size(values: Any) -> int | None:
         return None
 
 
-def limits(values: Sequence[int]) -> tuple[array[int], int]:
+def limits(values: Sequence[int], name: str, largest: int) -> tuple[array[int], int]:
     """Limits of drafts as int64, and the highest of them."""
     try:
         numbers = array("q", values)
     except (TypeError, OverflowError):
-        raise ValueError(f"limits must be whole numbers in 0..{MAX_DRAFT}") from None
+        raise ValueError(f"{name} must be whole numbers in 0..{largest}") from None
     highest = max(numbers, default=0)
-    if highest > MAX_DRAFT or min(numbers, default=0) < 0:
-        raise ValueError(f"limits must be in 0..{MAX_DRAFT}, got {min(numbers)}..{highest}")
+    if highest > largest or min(numbers, default=0) < 0:
+        raise ValueError(f"{name} must be in 0..{largest}, got {min(numbers)}..{highest}")
     return numbers, highest
 
 

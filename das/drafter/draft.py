@@ -1,7 +1,8 @@
-"""What a drafter returns: drafted tokens and the probability that each is accepted."""
+"""What a drafter returns: drafted tokens, as chains or trees, and the probability that each is accepted."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,3 +30,39 @@ class Drafts:
     def __getitem__(self, row: int) -> Draft:
         count = int(self.counts[row])
         return Draft(self.tokens[row, :count].tolist(), self.probs[row, :count].tolist())
+
+
+@dataclass(slots=True)
+class TreeDraft:
+    """One row of TreeDrafts."""
+
+    tokens: list[int]
+    parents: list[int]
+    probs: list[float]
+    joint: list[float]
+
+
+@dataclass(frozen=True)
+class TreeDrafts:
+    """Drafts that branch, one row per request. Row r holds counts[r] nodes; its values behind them are undefined.
+
+    A parent precedes its children, and nodes come in order of falling joint probability. So any first part of a row is
+    a tree, too: the best one of its size. Siblings hold different tokens, so at most one of them can be accepted. A
+    chain is a tree whose parents are -1, 0, 1, ...
+    """
+
+    tokens: np.ndarray  # int32 [R, N]
+    parents: np.ndarray  # int32 [R, N]: the parent's index in the row; -1: the node follows the last emitted token
+    probs: np.ndarray  # float64 [R, N]: P(the node is accepted | its parent was accepted)
+    joint: np.ndarray  # float64 [R, N]: P(all of the path to the node is accepted)
+    counts: np.ndarray  # int64 [R]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, row: int) -> TreeDraft:
+        count = int(self.counts[row])
+        return TreeDraft(*(a[row, :count].tolist() for a in (self.tokens, self.parents, self.probs, self.joint)))
+
+    def __iter__(self) -> Iterator[TreeDraft]:
+        return (self[row] for row in range(len(self)))

@@ -3,9 +3,9 @@
 It looks up occurrences in three sources of the request's problem: the window of past trajectories, the live siblings
 (shared token by token while they decode) and the request's own text. The newest texts of other problems are a fourth
 source. Each occurrence votes for its next token with a weight learned for its match length, source and recency. A
-learned mixture turns the votes into a probability of acceptance for each token (mix.h). The likeliest token is drafted,
-and drafting continues with the occurrences that agree with it. All weights are updated from the emitted tokens, draft
-after draft.
+learned mixture turns the votes into a probability of acceptance for each token (mix.h). A chain drafts the likeliest
+token and continues with the occurrences that agree with it. A tree drafts, of all continuations, those most likely
+accepted. All weights are updated from the emitted tokens, draft after draft.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from das.arrays import token_array
-from das.drafter import checks, native
+from das.drafter import calls, checks, native
 from das.drafter.constants import CROSS_PROBLEM_CANDIDATES, FALLBACK_VISITS, MAX_MATCH, PROMPT_CONTEXT, VISITS
-from das.drafter.draft import Draft, Drafts
+from das.drafter.draft import Draft, Drafts, TreeDrafts
 from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.drafter.texts import LivePrompt, Request, SharedTexts, Store
@@ -57,7 +57,8 @@ class HistoryDrafter:
                     "global+request"   like "problem+request", but all problems count as one
                     "siblings"         live siblings, own text and prompt; no history
                     "own"              own text and prompt only
-    min_prob        a draft ends before the estimated probability that all of it is accepted falls below this
+    min_prob        a draft ends before the estimated probability that all of it is accepted falls below this; in
+                    a tree no path is less probable
     max_candidates  occurrences in the problem considered for each drafted token, at most 256
     cross_problem_tokens  tokens of finished texts that problems see of each other as a fallback, at most eight texts of
                     each problem; 0: none. The texts are copied, so they need memory for up to this many more tokens.
@@ -176,7 +177,8 @@ class HistoryDrafter:
         floors: a draft ends before the probability that all of it is accepted falls below floors[i] or `min_prob`,
         whichever is higher. Raises ValueError for a request that is not live or named twice.
         """
-        tokens, probs, counts, _ = self._draft(requests, limits, floors, packed=True)
+        call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
+        tokens, probs, counts = calls.chains(self._lib, self._core, requests, call, packed=True)
         ends = list(accumulate(counts, initial=0))
         flat_tokens, flat_probs = tokens[: ends[-1]].tolist(), probs[: ends[-1]].tolist()
         return [Draft(flat_tokens[start:end], flat_probs[start:end]) for start, end in pairwise(ends)]
@@ -185,50 +187,19 @@ class HistoryDrafter:
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """Like `propose`, but returns arrays."""
-        tokens, probs, counts, stride = self._draft(requests, limits, floors, packed=False)
-        shape = len(counts), stride
-        return Drafts(
-            np.frombuffer(tokens, np.int32).reshape(shape),
-            np.frombuffer(probs, np.float64).reshape(shape),
-            np.frombuffer(counts, np.int64),
-        )
+        call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
+        return calls.chains_as_arrays(self._lib, self._core, requests, call)
 
-    def _draft(
-        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None, packed: bool
-    ) -> tuple[array[int], array[float], array[int], int]:
-        """Drafted tokens, their probabilities, the number of tokens of each row, and the highest limit.
+    def propose_tree(
+        self, requests: Sequence[str], nodes: Sequence[int], floors: Sequence[float] | None = None
+    ) -> TreeDrafts:
+        """Draft a tree of at most nodes[i] tokens for each request, in one native call: those most likely accepted.
 
-        Rows are as long as the highest limit, or follow each other without gaps if packed.
+        floors: no node is drafted whose path is accepted with a probability below floors[i] or `min_prob`, whichever
+        is higher. Raises ValueError for a request that is not live or named twice.
         """
-        limit_array, stride = checks.limits(limits)
-        handles = array("q", [r.handle for r in self._live(requests)])
-        floor_array = None if floors is None else checks.floors(floors)
-        n = len(handles)
-        if len(limit_array) != n or (floor_array is not None and len(floor_array) != n):
-            given = "" if floor_array is None else f", {len(floor_array)} floors"
-            raise ValueError(f"{n} requests but {len(limit_array)} limits{given}")
-        tokens, probs, counts = (
-            array("i", bytes(4 * n * stride)),
-            array("d", bytes(8 * n * stride)),
-            array("q", bytes(8 * n)),
-        )
-        code = self._lib.das_propose(
-            self._core,
-            n,
-            handles.buffer_info()[0],
-            limit_array.buffer_info()[0],
-            None if floor_array is None else floor_array.buffer_info()[0],
-            stride,
-            packed,
-            tokens.buffer_info()[0],
-            probs.buffer_info()[0],
-            counts.buffer_info()[0],
-        )
-        if code == native.BUSY:
-            twice = next(r for i, r in enumerate(requests) if r in requests[:i])
-            raise ValueError(f"request {twice!r} is named twice: name each request once")
-        native.check(code)
-        return tokens, probs, counts, stride
+        call = calls.arguments(self._handles(requests), nodes, floors, "nodes", checks.MAX_NODES)
+        return calls.trees(self._lib, self._core, requests, call)
 
     @_locked
     def end(self, request: str, keep: bool = True) -> None:
@@ -344,6 +315,9 @@ class HistoryDrafter:
             raise ValueError(f"request {error.args[0]!r:.100} is not live") from None
         except TypeError:
             raise ValueError("requests must be a list of strings") from None
+
+    def _handles(self, requests: Sequence[str]) -> list[int]:
+        return [r.handle for r in self._live(requests)]
 
     def _store(self, store_key: str) -> Store:
         """The store of this key; a new one if there is none yet."""

@@ -50,6 +50,7 @@ typedef struct {
 } Store;
 
 struct Trace;
+static void trace_free(struct Trace *t);
 typedef struct {
     int32_t store, state, generation;  /* generation: the upper half of its handle; 0: free */
     int64_t tick;                    /* the history tick in which it finished */
@@ -195,7 +196,7 @@ static int32_t seq_new(Index *x, int32_t store, int32_t origin) {
     return i;
 }
 static void seq_free(Index *x, int32_t i) {
-    free(x->seqs[i].trace);
+    trace_free(x->seqs[i].trace);
     x->seqs[i] = (Seq){.store = x->free_seq, .state = FREE};
     x->free_seq = i;
 }
@@ -325,7 +326,7 @@ static int sweep(Index *x, Store *s) {
 static int seq_end(Index *x, int32_t seq, int keep, int64_t tick) {
     Seq *q = &x->seqs[seq];
     Store *s = &x->stores[q->store];
-    free(q->trace);
+    trace_free(q->trace);
     q->trace = NULL;
     if (keep) { q->state = HISTORY; q->tick = tick; return 0; }
     if (!q->len) { seq_free(x, seq); return 0; }

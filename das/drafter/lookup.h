@@ -19,8 +19,10 @@ typedef struct {
 
 typedef struct { double prob; int32_t tok; } Drafted;  /* side by side: learning reads few cache lines */
 
+typedef struct Tree Tree;            /* tree.h */
 typedef struct Trace {
-    int32_t n, stride;
+    Tree *tree;                      /* NULL until the first draft that may branch */
+    int32_t n, n_nodes, stride;      /* positions of the last draft if it was a chain; nodes if it was a tree */
     int32_t claimed;                 /* 1 while a call drafts: two calls must not write one trace at the same time */
     Drafted drafted[POSITIONS];      /* with corrected probabilities */
     Mixed mixed[TRACE];
@@ -36,6 +38,11 @@ typedef struct {
     pthread_mutex_t turnstile;       /* held while waiting for the lock, so that readers cannot keep a writer out */
     pthread_rwlock_t lock;
 } Drafter;
+
+static void trace_free(Trace *t) {
+    if (t) free(t->tree);
+    free(t);
+}
 
 /* How many tokens before pos equal the end of the context, at most `limit`. */
 static int32_t match_length(const Store *s, const int32_t *end, uint32_t pos, int32_t limit) {

@@ -300,9 +300,13 @@ static void learn(Weights *w, const Candidate *cand, Mixed *m, int32_t tok) {
     *none *= 1.0 + ((correct_weight > 0.0 ? 0.0 : VOTE_RATE) - none_before * scale);
 }
 
-/* A probability at a position of the draft, its odds corrected. */
+/* The factor that corrects the odds of the likeliest token at a position of the draft. */
+static double late_factor(const Weights *w, int64_t position) {
+    return w->late[position < POSITIONS ? position : POSITIONS - 1];
+}
+/* The likeliest token's probability at a position of the draft, its odds corrected. */
 static double corrected(const Weights *w, int64_t position, double p) {
-    double odds = p * w->late[position < POSITIONS ? position : POSITIONS - 1];
+    double odds = p * late_factor(w, position);
     return odds / (odds + (1.0 - p));
 }
 

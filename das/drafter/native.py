@@ -15,7 +15,7 @@ import numpy as np
 from das.drafter.prior import PRIOR, SIZES
 from das.native import load_native
 
-BUSY = -5  # das_propose: a request is named twice
+BUSY = -5  # of drafts: a request is named twice
 SOURCE = Path(__file__).with_name("native.c")
 
 
@@ -49,6 +49,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_end": (_I32, [_PTR, _I64, _I32, _I64]),
     "das_set_tick": (_I32, [_PTR, _I64]),
     "das_propose": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I64, _I32, _PTR, _PTR, _PTR]),
+    "das_propose_tree": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I64, _PTR, _PTR, _PTR, _PTR, _PTR]),
     "das_bytes": (_I64, [_PTR]),
 }
 

@@ -25,7 +25,18 @@ class _Request:
     store_key: str
     text: Text
     prompt: tuple[int, ...]
-    trace: list[Mixed] = field(default_factory=list)
+    trace: Mixed | None = None  # the first position of the last draft, to learn from
+
+
+@dataclass(eq=False)
+class Node:
+    """A node of a tree."""
+
+    token: int
+    parent: Node | None  # None: it follows the last emitted token
+    prob: float  # P(accepted | the parent was accepted)
+    joint: float  # P(all of the path is accepted)
+    mixed: Mixed  # the position whose token it is
 
 
 @dataclass
@@ -81,13 +92,15 @@ class ReferenceDrafter:
 
     def observe(self, request: str, tokens: Sequence[int]) -> None:
         live = self._requests[request]
-        for position, (mixed, token) in enumerate(zip(live.trace, tokens, strict=False)):
-            if position < TRACE:
-                self._mixture.learn(mixed, int(token))
-            self._mixture.learn_late(position, mixed.prob, mixed.drafted == int(token))
-            if mixed.drafted != int(token):
+        mixed = live.trace
+        for position, token in enumerate(map(int, tokens)):
+            if mixed is None or position == POSITIONS:
                 break
-        live.trace = []
+            if position < TRACE:
+                self._mixture.learn(mixed, token)
+            self._mixture.learn_late(position, mixed.likeliest_prob, mixed.likeliest == token)
+            mixed = mixed.after.get(token)
+        live.trace = None
         for token in tokens:
             self._stores[live.store_key].log.append((live.text, len(live.text.tokens)))
             live.text.tokens.append(int(token))
@@ -148,37 +161,74 @@ class ReferenceDrafter:
         rows = zip(requests, limits, floors, strict=True)
         return [self._draft(self._requests[r], limit, max(floor, self.min_prob)) for r, limit, floor in rows]
 
+    def propose_tree(
+        self, requests: Sequence[str], nodes: Sequence[int], floors: Sequence[float] | None = None
+    ) -> list[list[Node]]:
+        """The drafted nodes of each request."""
+        floors = [0.0] * len(requests) if floors is None else floors
+        rows = zip(requests, nodes, floors, strict=True)
+        return [self._draft_tree(self._requests[r], count, max(floor, self.min_prob)) for r, count, floor in rows]
+
     # ---- drafting ----
 
     def _draft(self, request: _Request, limit: int, floor: float) -> Draft:
         draft = Draft([], [])
-        request.trace = []
-        context = request.text.tokens[-constants.MAX_MATCH :]
-        occurrences: list[Occurrence] = []
+        request.trace = before = None
         reach = 1.0
         while len(draft.tokens) < limit:
-            if not occurrences:
-                occurrences = self._look_up(request, context, is_first=not draft.tokens)
-            if not occurrences:
+            mixed = self._mix(request, before, draft.tokens)
+            if mixed is None:
                 break
-            mixed = self._mixture.mix(occurrences)
-            best = max(range(len(mixed.probs)), key=lambda b: (mixed.probs[b], -b))
-            token, prob = mixed.tokens[best], self._mixture.corrected(len(draft.tokens), mixed.probs[best])
-            if len(request.trace) < POSITIONS:
-                mixed.drafted, mixed.prob = token, prob
-                request.trace.append(mixed)
-            reach *= prob
+            reach *= mixed.likeliest_prob
             if reach < floor:
                 break
-            draft.tokens.append(token)
-            draft.probs.append(prob)
-            context = [*context, token]
-            occurrences = [
-                Occurrence(o.text, o.index + 1, min(o.match + 1, constants.MAX_MATCH), o.source, o.cross_problem)
-                for o in occurrences
-                if o.token == token and o.index + 1 < len(o.text.tokens)
-            ]
+            draft.tokens.append(mixed.likeliest)
+            draft.probs.append(mixed.likeliest_prob)
+            before = mixed
         return draft
+
+    def _draft_tree(self, request: _Request, limit: int, floor: float) -> list[Node]:
+        """Expand the last emitted token. Then draft and expand the likeliest child of all expanded nodes, and so on."""
+        drafted: list[Node] = []
+        possible: list[Node] = []
+        request.trace = None
+        while len(drafted) < limit:
+            possible += self._children(request, drafted[-1] if drafted else None)
+            likely = [node for node in possible if node.joint >= floor]
+            if not likely:
+                break
+            best = max(likely, key=lambda node: node.joint)  # of equals the one that was added first
+            possible.remove(best)
+            drafted.append(best)
+        return drafted
+
+    def _children(self, request: _Request, parent: Node | None) -> list[Node]:
+        """The possible children of a drafted node, or of the last emitted token."""
+        path: list[int] = []
+        node = parent
+        while node is not None:
+            path.insert(0, node.token)
+            node = node.parent
+        mixed = self._mix(request, parent.mixed if parent else None, path)
+        if mixed is None:
+            return []
+        joint = parent.joint if parent else 1.0
+        return [Node(token, parent, prob, joint * prob, mixed) for token, prob in mixed.children]
+
+    def _mix(self, request: _Request, before: Mixed | None, path: list[int]) -> Mixed | None:
+        """The position behind these drafted tokens; None without occurrences. before: the position of the last one."""
+        occurrences = _follow(before.occurrences, path[-1]) if before else []
+        if not occurrences:
+            context = request.text.tokens[-constants.MAX_MATCH :] + path
+            occurrences = self._look_up(request, context, is_first=not path)
+        if not occurrences:
+            return None
+        mixed = self._mixture.mix(occurrences, len(path))
+        if before:
+            before.after[path[-1]] = mixed
+        else:
+            request.trace = mixed
+        return mixed
 
     def _look_up(self, request: _Request, context: list[int], is_first: bool) -> list[Occurrence]:
         """Occurrences for a draft's first token, or for a later one where none agrees with the draft any more."""
@@ -223,3 +273,12 @@ class ReferenceDrafter:
             return 0
         age = 0 if text.history_tick is None else self.history_tick - text.history_tick
         return 1 + min(age, CROSS_PROBLEM - 2)
+
+
+def _follow(occurrences: list[Occurrence], token: int) -> list[Occurrence]:
+    """The occurrences that continue with a token, one token on."""
+    return [
+        Occurrence(o.text, o.index + 1, min(o.match + 1, constants.MAX_MATCH), o.source, o.cross_problem)
+        for o in occurrences
+        if o.token == token and o.index + 1 < len(o.text.tokens)
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from das.drafter import constants
@@ -59,8 +59,11 @@ class Mixed:
     none_log: float
     probs: list[float]
     none_prob: float
-    drafted: int = -1
-    prob: float = 0.0  # of the drafted token, corrected
+    occurrences: list[Occurrence]
+    likeliest: int
+    likeliest_prob: float  # corrected
+    children: list[tuple[int, float]]  # the best tokens and their corrected probabilities, likeliest first
+    after: dict[int, Mixed] = field(default_factory=dict)  # by drafted token: the position behind it
 
 
 class Mixture:
@@ -73,8 +76,8 @@ class Mixture:
         w = self._weights
         return w["match"][cross_problem][bucket] * w["source"][source] * w["rank"][rank]
 
-    def mix(self, occurrences: list[Occurrence]) -> Mixed:
-        """Probabilities of the BEST most voted next tokens, and of none of them."""
+    def mix(self, occurrences: list[Occurrence], position: int) -> Mixed:
+        """Probabilities of the BEST most voted next tokens, and of none of them, at a position of the draft."""
         everything = 0.0
         share: dict[int, float] = {}
         newest = _set_ranks(occurrences)
@@ -101,13 +104,21 @@ class Mixture:
             features.append(row)
         probs, none_prob = _softmax(v, features, v[0] * none_log + v[-1])
         votes = [(o.token, int(o.cross_problem), o.bucket, o.source, o.rank) for o in occurrences]
-        return Mixed(votes, top, variety, tokens, features, none_log, probs, none_prob)
+        best, corrected = self._corrected(position, probs)
+        children = sorted(zip(tokens, corrected, strict=True), key=lambda child: -child[1])
+        mixed = (votes, top, variety, tokens, features, none_log, probs, none_prob, occurrences)
+        return Mixed(*mixed, tokens[best], corrected[best], children)
 
-    def corrected(self, position: int, prob: float) -> float:
-        """A probability at a position of the draft, its odds corrected."""
+    def _corrected(self, position: int, probs: list[float]) -> tuple[int, list[float]]:
+        """The likeliest token's place, and the tokens' probabilities at a position of the draft.
+
+        The odds of the likeliest token against everything else are corrected.
+        """
+        best = max(range(len(probs)), key=lambda b: (probs[b], -b))
         late = self._weights["late"]
-        odds = prob * late[min(position, len(late) - 1)]
-        return float(odds / (odds + (1.0 - prob)))
+        odds = probs[best] * late[min(position, len(late) - 1)]
+        total = odds + (1.0 - probs[best])
+        return best, [(odds if b == best else prob) / total for b, prob in enumerate(probs)]
 
     def learn_late(self, position: int, prob: float, accepted: bool) -> None:
         """The gradient step for a position's correction."""

@@ -2,12 +2,18 @@
 
 result.json: traces.NAME.{das,arctic}.{tokens_per_pass, by_epoch, drafted_per_pass, accept_rate, query_us_per_request,
 update_us_per_token, build_us_per_token, evict_us_per_trajectory, bytes_per_token, ...}, traces.NAME.ratio.*;
+traces.NAME.tree_N: drafts that branch, of N nodes: tokens_per_pass, ratio (to arctic's tokens per pass), rows_per_pass
+(tokens that a pass verifies where branches share nothing), query_us_per_request, query_ratio (to arctic's query),
+drafted_per_pass; traces.NAME.rows_N: trees cut at N rows; traces.NAME.ratio_to_generous: das's chains against arctic
+at the better of its two settings that draft most;
 batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array: against a suffix array.
 """
 
 import resource
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,7 +26,9 @@ from das.drafter import HistoryDrafter
 from experiments.recorded.drafter_replay import (
     Arctic,
     Das,
+    DasTrees,
     Problems,
+    ReplayedDrafter,
     Tally,
     has_arctic,
     made_up_problems,
@@ -28,12 +36,14 @@ from experiments.recorded.drafter_replay import (
     replay_problem,
 )
 from experiments.recorded.suffix_array import against_array
+from experiments.recorded.tree_replay import TreeTally
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
 # Times are medians over repeated runs. Everything else does not depend on the clock and is equal in every run.
 TIMES = ("query_us_per_request", "update_us_per_token", "build_us_per_token", "evict_us_per_trajectory")
+GENEROUS = ((4.0, 0.05), (100.0, 0.0))  # arctic's longest drafts: factor and minimum probability (default 2, 0.1)
 MIN_PROB = 0.005  # of the measurements that have no trace; earlier records were measured with it
 
 
@@ -71,31 +81,73 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
-def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: str) -> dict[str, Any]:
-    """One trace: replays with both drafters, interleaved problem by problem, and the cost of building and evicting."""
-    makers: dict[str, Callable[[], Das | Arctic]] = {"das": lambda: Das(min_prob=task.min_prob, window=task.window)}
+@dataclass(frozen=True)
+class Arm:
+    """A drafter to be replayed: how it is made, and how its drafts are counted. tokens: of the longest draft."""
+
+    make: Callable[[], ReplayedDrafter]
+    tokens: int
+    tally: Callable[[], Tally] = Tally
+
+
+def arms_of(task: DictConfig) -> dict[str, Arm]:
+    """The drafters that take turns, problem by problem."""
+    options = {"min_prob": task.min_prob, "window": task.window}
+    arms = {"das": Arm(lambda: Das(**options), task.tokens)}
+    arms |= {f"tree_{n}": Arm(lambda: DasTrees(**options), n, TreeTally) for n in task.trees}
     if has_arctic():
-        makers["arctic"] = lambda: Arctic(task.depth)
-    runs: dict[str, list[dict[str, Any]]] = {which: [] for which in makers}
+        arms["arctic"] = Arm(lambda: Arctic(task.depth), task.tokens)
+    return arms
+
+
+def replay(problems: Problems, task: DictConfig, arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
+    """Replay a trace with new drafters, interleaved problem by problem; returns a summary of each."""
+    drafters = {name: arm.make() for name, arm in arms.items()}
+    tallies = {name: arm.tally() for name, arm in arms.items()}
+    for problem, responses in problems:
+        for name, arm in arms.items():
+            replay_problem(problem, responses, drafters[name], task.group, arm.tokens, tallies[name])
+    return {name: tally.summary() for name, tally in tallies.items()}
+
+
+def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: str) -> dict[str, Any]:
+    """One trace: replays with all drafters, and the cost of building and evicting a history."""
+    arms = arms_of(task)
+    runs: dict[str, list[dict[str, Any]]] = {which: [] for which in arms}
     for _ in range(task.runs):
-        drafters = {which: make() for which, make in makers.items()}
-        tallies = {which: Tally() for which in makers}
-        for problem, responses in problems:
-            for which, drafter in drafters.items():
-                replay_problem(problem, responses, drafter, task.group, task.tokens, tallies[which])
-        for which in makers:
-            runs[which].append({**tallies[which].summary(), **HISTORY_COSTS[which](problems, task)})
-    row: dict[str, Any] = {w: {**r[0], **{k: median(x[k] for x in r) for k in TIMES}} for w, r in runs.items()}
+        for which, summary in replay(problems, task, arms).items():
+            costs = HISTORY_COSTS[which](problems, task) if which in HISTORY_COSTS else {}
+            runs[which].append({**summary, **costs})
+    row: dict[str, Any] = {
+        w: {**r[0], **{k: median(x[k] for x in r) for k in TIMES if k in r[0]}} for w, r in runs.items()
+    }
+    options = {"min_prob": task.min_prob, "window": task.window}
+    for rows in task.tree_rows:  # a tree of this many rows has no more nodes than rows
+        arm = Arm(lambda: DasTrees(**options), rows, partial(TreeTally, max_rows=rows))
+        summary = replay(problems, task, {"rows": arm})["rows"]  # not interleaved: its times compare with nothing
+        row[f"rows_{rows}"] = {key: value for key, value in summary.items() if key not in TIMES}
     if "arctic" in row:
-        row["ratio"] = {
-            key: row["das"][key] / row["arctic"][key]
-            for key in ("tokens_per_pass", "drafted_per_pass", "bytes_per_token", *TIMES)
-        }
-        row["ratio"]["drafted_at_equal_tokens_per_pass"] = drafted_at_equal(problems, task, row)
+        add_ratios(row, problems, task)
     for which, values in row.items():
         numbers = "  ".join(f"{k} {v:.4g}" for k, v in values.items() if isinstance(v, float))
         progress.note(f"{name} {which}: {numbers}")
     return row
+
+
+def add_ratios(row: dict[str, Any], problems: Problems, task: DictConfig) -> None:
+    """Add to a trace's results how they compare with arctic's."""
+    arctic = row["arctic"]
+    for which in [w for w in row if w.startswith(("tree_", "rows_"))]:
+        row[which]["ratio"] = row[which]["tokens_per_pass"] / arctic["tokens_per_pass"]
+        if which.startswith("tree_"):
+            row[which]["query_ratio"] = row[which]["query_us_per_request"] / arctic["query_us_per_request"]
+    row["ratio"] = {
+        key: row["das"][key] / arctic[key] for key in ("tokens_per_pass", "drafted_per_pass", "bytes_per_token", *TIMES)
+    }
+    row["ratio"]["drafted_at_equal_tokens_per_pass"] = drafted_at_equal(problems, task, row)
+    generous = {f"{s}": Arm(partial(Arctic, task.depth, *s), task.tokens) for s in GENEROUS}
+    best = max(summary["tokens_per_pass"] for summary in replay(problems, task, generous).values())
+    row["ratio_to_generous"] = {"tokens_per_pass": row["das"]["tokens_per_pass"] / best}
 
 
 def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) -> float | None:

@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from das.arrays import token_array
-from das.drafter import Draft, HistoryDrafter
+from das.drafter import Draft, HistoryDrafter, TreeDraft, TreeDrafts
 from experiments.recorded.published_traces import COPIED_RUNS
 from experiments.run.errors import UserError, reading
 
@@ -78,7 +78,7 @@ class ReplayedDrafter(Protocol):
     """What `replay_problem` asks of a drafter."""
 
     def begin(self, request: str, problem: str) -> None: ...
-    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> list[Draft]: ...
+    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> Iterable[Draft | TreeDraft]: ...
     def observe(self, requests: list[str], tokens: list[np.ndarray]) -> None: ...
     def end(self, request: str) -> None: ...
     def end_epoch(self) -> None: ...
@@ -106,13 +106,24 @@ class Das:
         self.drafter.end_step(self.drafter.history_tick + 1)
 
 
-class Arctic:
-    """arctic-inference's suffix trees: one tree per problem, shared by its siblings. `depth`: longest match, tokens."""
+class DasTrees(Das):
+    """The same drafter, but its drafts branch."""
 
-    def __init__(self, depth: int) -> None:
+    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> TreeDrafts:  # type: ignore[override]
+        return self.drafter.propose_tree(requests, [limit] * len(requests))
+
+
+class Arctic:
+    """arctic-inference's suffix trees: one tree per problem, shared by its siblings.
+
+    depth: longest match, tokens. A draft is at most `factor` times as long as the match, and ends before a token whose
+    estimated probability is below min_prob.
+    """
+
+    def __init__(self, depth: int, factor: float = 2.0, min_prob: float = 0.1) -> None:
         from arctic_inference.suffix_decoding import SuffixDecodingCache
 
-        self.new_cache, self.depth = SuffixDecodingCache, depth
+        self.new_cache, self.depth, self.factor, self.min_prob = SuffixDecodingCache, depth, factor, min_prob
         self.cache_of_problem: dict[str, Any] = {}
         self.cache_of_request: dict[str, Any] = {}
 
@@ -126,7 +137,11 @@ class Arctic:
         drafts = []
         for request, context in zip(requests, contexts, strict=True):
             draft = self.cache_of_request[request].speculate(
-                request, context[-self.depth :], max_spec_tokens=limit, max_spec_factor=2.0, min_token_prob=0.1
+                request,
+                context[-self.depth :],
+                max_spec_tokens=limit,
+                max_spec_factor=self.factor,
+                min_token_prob=self.min_prob,
             )
             drafts.append(Draft(draft.token_ids, draft.probs))
         return drafts
@@ -180,17 +195,14 @@ class Tally:
             "reliability": [[e / d, a / d, d] for d, e, a in zip(drafted, estimated, accepted, strict=True) if d],
         }
 
-    def count(self, epoch: int, draft: Draft, coming: Sequence[int]) -> int:
+    def count(self, epoch: int, draft: Draft | TreeDraft, coming: Sequence[int]) -> int:
         """Count one pass of one request and return how many tokens it emits.
 
         coming: the recorded tokens that follow, at most one more than was drafted. The drafted tokens that equal them
         are accepted.
         """
-        num_drafted, num_accepted = len(draft.tokens), 0
-        while num_accepted < min(num_drafted, len(coming)) and draft.tokens[num_accepted] == coming[num_accepted]:
-            num_accepted += 1
-        for j in range(min(num_accepted + 1, num_drafted, len(coming))):
-            self.bins[min(19, int(draft.probs[j] * 20))] += (1, draft.probs[j], j < num_accepted)
+        num_drafted = len(draft.tokens)
+        num_accepted = self.judge(draft, coming)
         num_emitted = min(num_accepted + 1, len(coming))
         self.by_epoch[epoch][0] += num_emitted
         self.by_epoch[epoch][1] += 1
@@ -201,6 +213,15 @@ class Tally:
         self.num_accepted += num_accepted
         return num_emitted
 
+    def judge(self, draft: Draft | TreeDraft, coming: Sequence[int]) -> int:
+        """Add to `bins`; returns how many tokens are accepted."""
+        num_drafted, num_accepted = len(draft.tokens), 0
+        while num_accepted < min(num_drafted, len(coming)) and draft.tokens[num_accepted] == coming[num_accepted]:
+            num_accepted += 1
+        for j in range(min(num_accepted + 1, num_drafted, len(coming))):
+            self.bins[min(19, int(draft.probs[j] * 20))] += (1, draft.probs[j], j < num_accepted)
+        return num_accepted
+
 
 def replay_problem(
     problem: str, responses: Sequence[np.ndarray], drafter: ReplayedDrafter, group: int, limit: int, tally: Tally
@@ -208,7 +229,8 @@ def replay_problem(
     """Decode a problem's responses with the drafter and add what happens to `tally`.
 
     Each epoch decodes the next `group` responses in lock step. A drafted token is accepted if it is the recorded one.
-    The first token of a response has a pass of its own. limit: tokens of the longest draft.
+    The first token of a response has a pass of its own. limit: tokens of the longest draft. Times are processor time of
+    this thread, so other processes do not count.
     """
     for epoch in range(len(responses) // group):
         texts = [np.concatenate([PROMPT, r]) for r in responses[epoch * group : (epoch + 1) * group]]
@@ -217,7 +239,7 @@ def replay_problem(
         for name in names:
             drafter.begin(name, problem)
         live = list(range(group))
-        drafts = [Draft([], [])] * group
+        drafts: Iterable[Draft | TreeDraft] = [Draft([], [])] * group
         while live:
             emitted = []
             for i, draft in zip(live, drafts, strict=True):
@@ -225,15 +247,15 @@ def replay_problem(
                 num_emitted = tally.count(epoch, draft, coming.tolist())
                 emitted.append(coming[:num_emitted])
                 at[i] += num_emitted
-            start = time.perf_counter()
+            start = time.thread_time()
             drafter.observe([names[i] for i in live], emitted)
-            tally.update_s += time.perf_counter() - start
+            tally.update_s += time.thread_time() - start
             for i in [i for i in live if at[i] == len(texts[i])]:
                 drafter.end(names[i])
                 live.remove(i)
             requests, contexts = [names[i] for i in live], [texts[i][: at[i]] for i in live]
-            start = time.perf_counter()
+            start = time.thread_time()
             drafts = drafter.propose(requests, contexts, limit) if live else []
-            tally.query_s += time.perf_counter() - start
+            tally.query_s += time.thread_time() - start
             tally.queries += len(live)
         drafter.end_epoch()

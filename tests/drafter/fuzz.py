@@ -85,7 +85,10 @@ class Twin:
             names = rng.sample(self.live, rng.randint(1, len(self.live)))
             drafts = [drafter.propose(names, [12] * len(names)) for drafter in (self.shared, self.alone)]
             assert drafts[0] == drafts[1], "a draft differs from the one that a single thread gets"
-            self.num_drafted += sum(len(draft.tokens) for draft in drafts[0])
+            nodes = [rng.randrange(40) for _ in names]
+            trees = [list(drafter.propose_tree(names, nodes)) for drafter in (self.shared, self.alone)]
+            assert trees[0] == trees[1], "a tree differs from the one that a single thread gets"
+            self.num_drafted += sum(len(draft.tokens) for draft in [*drafts[0], *trees[0]])
             self.both(lambda drafter: drafter.observe_batch(names, [[]] * len(names)))
 
     def end(self) -> None:
@@ -154,7 +157,9 @@ class Chaos:
     def propose(self, rng: random.Random) -> None:
         names = rng.sample(list(self.problem_of), rng.randint(1, 3))
         limits = [rng.randrange(40) for _ in names]
-        drafts = self.drafter.propose(names, limits, Pause([0.0] * len(names)) if rng.random() < 0.5 else None)
+        floors = Pause([0.0] * len(names)) if rng.random() < 0.5 else None
+        propose = self.drafter.propose if rng.random() < 0.5 else self.drafter.propose_tree
+        drafts = list(propose(names, limits, floors))
         for name, draft in zip(names, drafts, strict=True):
             strange = [token for token in draft.tokens if token // 100 != self.problem_of[name]]
             assert not strange, f"tokens of another problem: {strange}"

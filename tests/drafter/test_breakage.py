@@ -76,8 +76,9 @@ def test_a_request_named_twice_is_refused() -> None:
     drafter.begin("y", "p", [1, 2, 3] * 20)
     drafter.observe("y", [1, 2, 3, 4, 1, 2, 3, 5, 6] * 50 + [1, 2, 3])
     before = drafter.propose(["y"], [16])
-    with pytest.raises(ValueError, match="request 'y' is named twice"):
-        drafter.propose(["y", "y"], [16, 16])
+    for propose in (drafter.propose, drafter.propose_batch, drafter.propose_tree):
+        with pytest.raises(ValueError, match="request 'y' is named twice"):
+            propose(["y", "y"], [16, 16])
     assert drafter.propose(["y"], [16]) == before
 
 
@@ -191,8 +192,9 @@ def test_wrong_arguments_are_one_line_and_change_nothing(method: str, arguments:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         getattr(drafter, method)(*arguments)
     if method == "propose":
-        with pytest.raises(ValueError, match=r"^[^\n]+$"):
-            drafter.propose_batch(*arguments)
+        for propose in (drafter.propose_batch, drafter.propose_tree):
+            with pytest.raises(ValueError, match=r"^[^\n]+$"):
+                propose(*arguments)
     if method != "load":
         assert state(drafter) == before
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from das.drafter import Draft, HistoryDrafter
+from das.drafter import Draft, HistoryDrafter, TreeDrafts
 from das.drafter.options import SCOPES
-from das.drafter.reference import ReferenceDrafter
+from das.drafter.reference import Node, ReferenceDrafter
 from das.drafter.reference_mix import exp_of, log_of
 
 BIG = 2**31 - 1
 ALPHABETS = ([7], [0, 1], [0, 1, 2, BIG], list(range(BIG - 40, BIG + 1)), [k * 7919 % BIG for k in range(1000)])
 PROBLEMS = ("p", "q")
-ACTIONS = ("begin", "observe", "batch", "propose", "end", "end_step")
+ACTIONS = {"begin": 0.15, "observe": 0.2, "batch": 0.2, "propose": 0.15, "tree": 0.15, "end": 0.1, "end_step": 0.05}
 
 
 def random_text(rng: np.random.Generator, alphabet: list[int], past: list[list[int]], longest: int) -> list[int]:
@@ -37,6 +37,17 @@ def assert_same(fast: list[Draft], slow: list[Draft]) -> None:
     for a, b in zip(fast, slow, strict=True):
         assert a.probs == b.probs
         assert len(a.probs) == len(a.tokens)
+
+
+def assert_same_trees(fast: TreeDrafts, slow: list[list[Node]]) -> None:
+    assert fast.counts.tolist() == [len(nodes) for nodes in slow]
+    for row, nodes in enumerate(slow):
+        place = {id(node): i for i, node in enumerate(nodes)}
+        n = len(nodes)
+        assert fast.tokens[row, :n].tolist() == [node.token for node in nodes]
+        assert fast.parents[row, :n].tolist() == [place[id(node.parent)] if node.parent else -1 for node in nodes]
+        assert fast.probs[row, :n].tolist() == [node.prob for node in nodes]
+        assert fast.joint[row, :n].tolist() == [node.joint for node in nodes]
 
 
 class Pair:
@@ -87,6 +98,15 @@ class Pair:
         assert all(len(draft.tokens) <= limit for draft, limit in zip(drafts, limits, strict=True))
         self.num_drafted += sum(len(draft.tokens) for draft in drafts)
 
+    def tree(self) -> None:
+        names = list(self.live)
+        limits = [int(n) for n in self.rng.integers(0, 40, len(names))]
+        floors = None if self.rng.integers(2) else (0.2 * self.rng.random(len(names))).tolist()
+        trees = self.fast.propose_tree(names, limits, floors)
+        assert_same_trees(trees, self.slow.propose_tree(names, limits, floors))
+        assert all(trees.counts <= limits)
+        self.num_drafted += int(trees.counts.sum())
+
     def end(self) -> None:
         request = str(self.rng.choice(list(self.live)))
         keep = bool(self.rng.integers(4))
@@ -105,7 +125,7 @@ def drive(seed: int, steps: int, max_new_tokens: int, **options: Any) -> int:
     rng = np.random.default_rng(seed)
     pair = Pair(rng, max_new_tokens, **options)
     for _ in range(steps):
-        action = rng.choice(ACTIONS, p=[0.15, 0.2, 0.2, 0.3, 0.1, 0.05])
+        action = rng.choice(list(ACTIONS), p=list(ACTIONS.values()))
         getattr(pair, action if pair.live else "begin")()
         assert pair.fast.history_tokens == pair.slow.history_tokens
         assert pair.fast.live_tokens == pair.slow.live_tokens

@@ -60,9 +60,17 @@ def test_result_has_its_keys(tmp_path: Path) -> None:
     assert keys <= row["das"].keys()
     assert row["das"]["tokens_per_pass"] > 1.5
     assert len(row["das"]["by_epoch"]) == 4
+    for nodes in ("tree_16", "tree_32"):
+        assert row[nodes]["tokens_per_pass"] > row["das"]["tokens_per_pass"]
+        assert row[nodes]["rows_per_pass"] > row[nodes]["drafted_per_pass"]
+        assert row[nodes]["query_us_per_request"] > 0
+    assert row["rows_16"]["rows_per_pass"] <= 16
     if result["arctic"]:
         assert keys <= row["arctic"].keys()
         assert row["ratio"]["tokens_per_pass"] > 1
+        assert row["tree_16"]["ratio"] > row["rows_16"]["ratio"] > 1
+        assert row["tree_16"]["query_ratio"] > 0
+        assert row["ratio_to_generous"]["tokens_per_pass"] > 0.9
     assert set(result["batches"]) == {"1", "4"}
     assert result["sizes"][0]["tokens"] == 20000
     assert (tmp_path / "drafter.png").exists()

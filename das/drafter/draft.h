@@ -1,0 +1,122 @@
+/* Drafting token by token. Here is what chains and trees (tree.h) share, and how a chain is drafted and learned from. */
+#include "lookup.h"
+
+/* Candidates that a drafted position can have. */
+static int32_t candidate_stride(const Drafter *d) { return d->c.max_candidates + d->c.cross_problem_candidates; }
+
+/* Keeps the candidates that continue with tok and moves them one token on. Writes them to `out`, which may be `cand`,
+ * and returns how many there are. */
+static int follow(const Drafter *d, const Store *own, const Store *shared, const Candidate *cand, int n, int32_t tok,
+                  Candidate *out) {
+    uint16_t same[MAX_CAND];
+    int n_same = 0, n_out = 0;
+    for (int i = 0; i < n; i++) {                      /* without branches */
+        same[n_same] = (uint16_t)i;
+        n_same += cand[i].tok == tok;
+    }
+    for (int i = 0; i < n_same; i++) {
+        Candidate k = cand[same[i]];
+        const Store *s = k.cross_problem ? shared : own;
+        if ((k.pos = step_on(s, k.pos)) == NONE || (k.tok = s->toks[k.pos]) == NO_TOKEN) continue;
+        k.match += k.match < d->c.max_match;
+        out[n_out++] = k;
+    }
+    return n_out;
+}
+
+/* One request's draft while it is being made. */
+typedef struct {
+    int32_t seq, *ctx;               /* ctx: recent tokens, then drafted ones */
+    Trace *t;
+    Candidate *cand;                 /* [n_cand] */
+    int64_t len, limit;              /* tokens in ctx; tokens that may be drafted */
+    double reach, floor;             /* probability that the whole chain is accepted; nothing below the floor is drafted */
+    int n_cand, needs_lookup, done;
+    Lookup own, shared;              /* in the problem's store; in the store of all problems' newest texts */
+} Work;
+
+static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, int32_t *ctx) {
+    const Seq *q = &d->x.seqs[seq];
+    w->seq = seq; w->ctx = ctx; w->t = q->trace; w->cand = w->t->cand; w->t->n = w->t->n_nodes = 0;
+    w->own.s = &d->x.stores[q->store]; w->own.cross_problem = 0; w->own.skip = d->c.exclude_own ? seq : -1;
+    w->shared.s = &d->x.stores[d->shared_store]; w->shared.cross_problem = 1; w->shared.skip = -1;
+    w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
+    w->limit = limit; w->reach = 1.0;
+    w->floor = floor > d->c.min_prob ? floor : d->c.min_prob;
+    w->n_cand = 0; w->done = 0;
+}
+
+/* Runs the lookups of token j, stage by stage, for all requests that have no candidates left. */
+static void look_up(const Drafter *d, Work *work, int32_t n, int64_t j) {
+    int shared = d->c.cross_problem_candidates;
+    for (int32_t r = 0; r < n; r++) {
+        Work *w = &work[r];
+        w->done |= j >= w->limit;
+        w->needs_lookup = !w->done && !w->n_cand;
+        if (!w->needs_lookup) continue;
+        w->own.end = w->shared.end = w->ctx + w->len;
+        w->own.limit = w->shared.limit = (int32_t)(w->len < d->c.max_match ? w->len : d->c.max_match);
+        w->own.max_visits = j ? d->c.fallback_visits : MAX_VISITS;
+        w->shared.max_visits = d->c.fallback_visits;
+        lookup_start(&w->own);
+        if (shared) lookup_start(&w->shared);
+    }
+    for (int32_t r = 0; r < n; r++) {
+        if (!work[r].needs_lookup) continue;
+        lookup_slots(&work[r].own);
+        if (shared) lookup_slots(&work[r].shared);
+    }
+    for (int32_t r = 0; r < n; r++) {
+        if (!work[r].needs_lookup) continue;
+        lookup_heads(&work[r].own);
+        if (shared) lookup_heads(&work[r].shared);
+    }
+    for (int i = 0, goes_on = 1; goes_on && i < MAX_VISITS; i++) {
+        goes_on = 0;
+        for (int32_t r = 0; r < n; r++) {
+            if (!work[r].needs_lookup) continue;
+            goes_on |= lookup_step(d, &work[r].own, i);
+            if (shared) goes_on |= lookup_step(d, &work[r].shared, i);
+        }
+    }
+}
+
+/* Collects the candidates that a request's lookups found for token j. */
+static void collect(const Drafter *d, Work *w, int64_t j) {
+    int32_t room = j && d->c.fallback_visits < d->c.max_candidates ? d->c.fallback_visits : d->c.max_candidates;
+    w->n_cand = lookup_collect(d, &w->own, w->seq, w->cand, room);
+    if (!d->c.cross_problem_candidates) return;
+    w->n_cand += lookup_collect(d, &w->shared, w->seq, w->cand + w->n_cand, d->c.cross_problem_candidates);
+}
+
+/* Drafts token j of a request's chain from its candidates, or ends the chain. */
+static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, double *prob, Singles *singles) {
+    Mixed spare, *m = j < TRACE ? &w->t->mixed[j] : &spare;
+    if (!w->n_cand) { w->done = 1; return; }
+    mix(&d->w, w->cand, w->n_cand, m, singles);
+    int b = likeliest(m);
+    int32_t tok = m->best[b];
+    double p = corrected(&d->w, j, m->p[b]);
+    if (j < POSITIONS) {
+        w->t->drafted[j] = (Drafted){p, tok};
+        w->t->n = (int32_t)j + 1;
+    }
+    w->reach *= p;
+    if (w->reach < w->floor) { w->done = 1; return; }
+    *token = w->ctx[w->len++] = tok;
+    *prob = p;
+    Candidate *next = j < TRACE ? w->cand + w->t->stride : w->cand;   /* traced candidates must not be overwritten */
+    w->n_cand = follow(d, w->own.s, w->shared.s, w->cand, w->n_cand, tok, next);
+    w->cand = next;
+}
+
+/* Learns from what the last chain predicted and what was emitted, then forgets the chain. */
+static void learn_from_chain(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
+    for (int32_t i = 0; i < t->n && i < n; i++) {
+        int accepted = t->drafted[i].tok == toks[i];
+        if (i < TRACE) learn(&d->w, t->cand + (size_t)i * (size_t)t->stride, &t->mixed[i], toks[i]);
+        learn_late(&d->w, i, t->drafted[i].prob, accepted);
+        if (!accepted) break;
+    }
+    t->n = 0;
+}

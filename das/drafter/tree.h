@@ -1,0 +1,162 @@
+/* Drafts that branch: the nodes with the highest joint probabilities, best first.
+ *
+ * A node is expanded as a chain is drafted: its candidates follow its token, their votes are mixed, and the best tokens
+ * become its possible children. A heap holds, for each expanded node, the likeliest child that was not drafted yet. The
+ * likeliest of them all is drafted and expanded next. A child is never likelier than its parent, so nodes come in order
+ * of falling joint probability, and any first part of them is the best tree of its size. */
+#include "draft.h"
+
+/* A child that may be drafted next: the rank-th likeliest of an expanded node. */
+typedef struct { double joint; int32_t node, rank; } Open;
+
+/* An expanded node. Node 0 is the last emitted token; node i > 0 is the i-th drafted token. */
+typedef struct {
+    double joint, p[BEST];           /* P(all of the path is accepted); p, place [rank]: of its likeliest children */
+    Candidate *cand;
+    int32_t tok, parent, depth;      /* depth: drafted tokens of the path that ends here */
+    int32_t n_children;              /* possible ones, at most BEST; 0: there are no candidates */
+    int32_t child[BEST];             /* [rank]: the node, or 0 where this child was not drafted */
+    int32_t place[BEST];             /* [rank]: among the mixture's best tokens */
+    Mixed m;
+} Node;
+
+struct Tree {
+    int32_t room, n_open;            /* nodes that may be drafted; size of the heap */
+    int64_t context;                 /* tokens before the draft in Work.ctx */
+    Open *open;                      /* [room]: a binary heap */
+    Candidate *cand;                 /* [room * stride]: the expanded nodes' candidates, list behind list */
+    Node nodes[];                    /* [room] */
+};
+
+/* Makes room for a tree of this many nodes. What the last tree predicted is forgotten. */
+static int tree_reserve(Trace *t, int64_t room) {
+    t->n_nodes = 0;
+    if (t->tree && t->tree->room >= room) return 0;
+    free(t->tree);
+    size_t nodes = sizeof(Node) * (size_t)room, open = sizeof(Open) * (size_t)room;
+    t->tree = malloc(sizeof(Tree) + nodes + open + sizeof(Candidate) * (size_t)(room * t->stride));
+    if (!t->tree) return NO_MEMORY;
+    t->tree->room = (int32_t)room;
+    t->tree->open = (Open *)((char *)t->tree->nodes + nodes);
+    t->tree->cand = (Candidate *)((char *)t->tree->open + open);
+    return 0;
+}
+
+static uint64_t tree_bytes(const Trace *t) {
+    if (!t->tree) return 0;
+    return sizeof(Tree) + (uint64_t)t->tree->room * (sizeof(Node) + sizeof(Open) + sizeof(Candidate) * (uint64_t)t->stride);
+}
+
+static void start_tree(Work *w) {
+    Tree *t = w->t->tree;
+    t->n_open = 0;
+    t->context = w->len;
+    t->nodes[0].joint = 1.0;
+    t->nodes[0].depth = 0;
+    w->cand = t->cand;
+}
+
+/* Whether a comes before b. A node has one child in the heap, so no two are equal. */
+static int precedes(const Open *a, const Open *b) {
+    return a->joint > b->joint || (a->joint == b->joint && a->node < b->node);
+}
+
+/* Adds the rank-th likeliest child of a node to the heap, if there is one that reaches the floor. */
+static void open_child(Tree *t, int32_t node, int32_t rank, double floor) {
+    const Node *of = &t->nodes[node];
+    if (rank >= of->n_children) return;
+    Open added = {of->joint * of->p[rank], node, rank};
+    if (added.joint < floor) return;
+    int32_t i = t->n_open++;
+    for (int32_t up; i && precedes(&added, &t->open[up = (i - 1) / 2]); i = up) t->open[i] = t->open[up];
+    t->open[i] = added;
+}
+
+/* Takes the likeliest child from the heap. */
+static Open take_child(Tree *t) {
+    Open first = t->open[0], last = t->open[--t->n_open];
+    int32_t i = 0;
+    for (int32_t down; (down = 2 * i + 1) < t->n_open; i = down) {
+        if (down + 1 < t->n_open && precedes(&t->open[down + 1], &t->open[down])) down++;
+        if (!precedes(&t->open[down], &last)) break;
+        t->open[i] = t->open[down];
+    }
+    t->open[i] = last;
+    return first;
+}
+
+/* Orders a mixed node's best tokens by probability, corrected. The correction is one of the likeliest token's odds
+ * against everything else, so the others keep their proportions. The larger share decides between equals. */
+static void rank_children(const Weights *w, Node *node) {
+    const Mixed *m = &node->m;
+    int b = likeliest(m);
+    Lanes p = m->p;
+    p[b] = m->p[b] * late_factor(w, node->depth);
+    p /= p[b] + (1.0 - m->p[b]);
+    node->n_children = m->n_best;
+    for (int i = 0; i < m->n_best; i++) {
+        int rank = i;
+        for (; rank && node->p[rank - 1] < p[i]; rank--) {
+            node->p[rank] = node->p[rank - 1];
+            node->place[rank] = node->place[rank - 1];
+        }
+        node->p[rank] = p[i];
+        node->place[rank] = i;
+        node->child[i] = 0;
+    }
+}
+
+/* Makes a drafted node the one to be expanded next: finds its candidates, or sets the context to look them up. */
+static void enter_node(const Drafter *d, Work *w, int32_t i) {
+    Tree *t = w->t->tree;
+    const Node *node = &t->nodes[i], *from = &t->nodes[node->parent];
+    w->cand += w->n_cand;
+    w->n_cand = follow(d, w->own.s, w->shared.s, from->cand, from->m.n, node->tok, w->cand);
+    if (w->n_cand) return;
+    int32_t *end = w->ctx + (w->len = t->context + node->depth);
+    for (; i; i = t->nodes[i].parent) *--end = t->nodes[i].tok;
+}
+
+/* Expands node j of a request's tree, and drafts the likeliest of all open children or ends the draft. */
+static void draft_node(const Drafter *d, Work *w, int64_t j, int32_t *token, int32_t *parent, double *prob,
+                       double *joint, Singles *singles) {
+    Tree *t = w->t->tree;
+    Node *node = &t->nodes[j];
+    w->t->n_nodes = (int32_t)j + 1;
+    node->cand = w->cand;
+    node->n_children = 0;
+    if (w->n_cand) {
+        mix(&d->w, w->cand, w->n_cand, &node->m, singles);
+        rank_children(&d->w, node);
+        open_child(t, (int32_t)j, 0, w->floor);
+    }
+    if (!t->n_open) { w->done = 1; return; }
+    Open best = take_child(t);
+    open_child(t, best.node, best.rank + 1, w->floor);
+    Node *from = &t->nodes[best.node];
+    from->child[best.rank] = (int32_t)j + 1;
+    *token = from->m.best[from->place[best.rank]];
+    *parent = best.node - 1;
+    *prob = from->p[best.rank];
+    *joint = best.joint;
+    if (j + 1 == w->limit) return;
+    Node *drafted = &t->nodes[j + 1];
+    drafted->joint = best.joint; drafted->tok = *token; drafted->parent = best.node; drafted->depth = from->depth + 1;
+    enter_node(d, w, (int32_t)j + 1);
+}
+
+/* Learns from what the last tree predicted along the path that was emitted, then forgets the tree. */
+static void learn_from_tree(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
+    for (int32_t i = 0, at = 0; i < POSITIONS && i < n && at < t->n_nodes; i++) {
+        Node *node = &t->tree->nodes[at];
+        if (!node->n_children) break;
+        if (i < TRACE) learn(&d->w, node->cand, &node->m, toks[i]);
+        int b = likeliest(&node->m), rank = 0;
+        for (int r = 0; r < node->n_children; r++) if (node->place[r] == b) rank = r;
+        learn_late(&d->w, i, node->p[rank], node->m.best[b] == toks[i]);
+        for (rank = 0; rank < node->n_children && node->m.best[node->place[rank]] != toks[i];) rank++;
+        if (rank == node->n_children || !node->child[rank]) break;
+        at = node->child[rank];
+    }
+    t->n_nodes = 0;
+}
