@@ -38,6 +38,7 @@ class EngineSettings:
     gpu_memory_utilization: float = 0.1  # fraction of device memory (of host memory on the CPU)
     tensor_parallel_size: int = 1
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
+    branch_blocks: int = 0  # KV blocks set aside for drafts that branch, one or two a branch; 0: drafts are chains
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
     drafter: Mapping[str, Any] = field(default_factory=dict)  # options of HistoryDrafter that differ from its defaults
@@ -96,12 +97,15 @@ def engine_arguments(
 def _arguments(settings: EngineSettings) -> dict[str, Any]:
     if settings.method == STOCK:
         return {"logprobs_mode": "processed_logprobs"}  # as TRL sets it
+    das: dict[str, Any] = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
+    if settings.branch_blocks:
+        das["branch_blocks"] = settings.branch_blocks
     return {
         "async_scheduling": False,  # vLLM turns it off for drafts; engines must differ in their drafts only
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects
         "speculative_config": speculative_config(settings),
         "worker_cls": patches.WORKER,
-        "additional_config": {"das": {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}},
+        "additional_config": {"das": das},
     }
 
 

@@ -150,15 +150,17 @@ def drafts_by_das(vllm_config: Any) -> bool:
 
 
 def das_settings(vllm_config: Any) -> dict[str, Any]:
-    """The `das` part of the engine's additional_config: its `drafter` and `budget`; {} where it is absent.
+    """The `das` part of the engine's additional_config: its `drafter`, `budget` and `branch_blocks`; {} where it is
+    absent.
 
     Raises ValueError, in one line, for settings of another form.
     """
     additional_config = vllm_config.additional_config
     settings = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
-    if not isinstance(settings, dict) or set(settings) - {"drafter", "budget"}:
+    if not isinstance(settings, dict) or set(settings) - {"drafter", "budget", "branch_blocks"}:
         raise ValueError(
-            f'additional_config["das"] must be {{"drafter": {{...}}, "budget": {{...}}}}, got {settings!r}'
+            'additional_config["das"] must be {"drafter": {...}, "budget": {...}, "branch_blocks": ...}, '
+            f"got {settings!r}"
         )
     return settings
 
