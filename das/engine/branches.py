@@ -73,6 +73,7 @@ class Branches:
         layers = [context[name] for name in runner.kv_cache_config.kv_cache_groups[0].layer_names]
         if any(type(layer.impl).__name__ not in ATTENTION for layer in layers):
             raise _refusal(f"the attention of {' or '.join(ATTENTION)}")
+        runner.das_branches = self
         for layer in layers:
             layer.impl.forward = functools.partial(self._attend, layer.impl.forward)
         for group in runner.attn_groups[0]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from das.engine.admission import PROBLEM_KEY
-from das.engine.tree import in_runs
+from das.engine.tree import in_runs, is_chain, last_accepted
 
 VOCAB = 250
 
@@ -14,8 +14,8 @@ class TreeProposer:
     """Drafts that branch at random. A path of each is what the request will emit, but seldom the first path.
 
     truth: by problem id, what its requests will emit; a request goes on like the one that begins as it did.
-    sizes: numbers of nodes, from which each draft draws one. contract: "proposer": a draft is reordered as DasProposer
-    does it; "none": nodes come in any order in which a parent precedes its children.
+    sizes: numbers of nodes, from which each draft draws one. Most drafts are put in order as DasProposer does it; in
+    others the nodes come in any order in which a parent precedes its children.
     """
 
     def __init__(self, truth: Mapping[str, Sequence[Sequence[int]]], sizes: Sequence[int], seed: int = 0):
@@ -24,11 +24,18 @@ class TreeProposer:
         self.random = random.Random(seed)
         self.parents: dict[str, list[int]] = {}
         self.drafted: dict[str, list[int]] = {}  # the last draft of each request
+        self.num_off_trunk = 0  # passes of a request in which tokens of a branch were accepted
 
     def attach(self, runner: Any) -> None:
         self.runner = runner
 
     def propose(self, sampled: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
+        verified = self.runner.das_branches.parents
+        for name, new in zip(self.runner.input_batch.req_ids, sampled, strict=True):
+            if name in self.drafted and new:
+                parents = verified.get(name, [])
+                node = last_accepted(self.drafted[name], parents, new)
+                self.num_off_trunk += not is_chain(parents[: node + 1])
         self.parents, self.drafted = {}, {}
         return [
             self._draft(name) if new else [] for name, new in zip(self.runner.input_batch.req_ids, sampled, strict=True)
