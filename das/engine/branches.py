@@ -69,6 +69,8 @@ class Branches:
             raise _refusal("engines without decode context parallelism and without microbatches")
         if runner.vllm_config.kv_transfer_config is not None or runner.shared_kv_cache_layers or runner.uses_mrope:
             raise _refusal("engines without KV transfer, layers that share a KV cache, and multimodal positions")
+        if runner._kernel_block_sizes != [self.block_size]:
+            raise _refusal(f"an attention kernel with blocks of {self.block_size} tokens, as vLLM's scheduler has them")
         context = runner.compilation_config.static_forward_context
         layers = [context[name] for name in runner.kv_cache_config.kv_cache_groups[0].layer_names]
         if any(type(layer.impl).__name__ not in ATTENTION for layer in layers):

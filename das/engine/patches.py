@@ -6,6 +6,7 @@ objects of that engine, so the classes that other engines share stay as they are
 - runner._sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
 - runner.propose_draft_token_ids: vLLM gives a custom proposer no request ids. Drafting is timed here too, for every
   method.
+- what drafts that branch need: das/engine/branches.py, which hooks an engine only if it asks for them.
 - runner._input_fits_in_drafter: when one request nears max_model_len, vLLM skips the drafter for all requests and
   verifies drafts of token 0 instead. A drafter that runs no model does not need that.
 - builder.build of each CPUAttentionMetadataBuilder (CPU): more than 8 queries of one request get other bits than one
