@@ -163,10 +163,17 @@ class Branches:
         return torch.tensor(values, dtype=dtype, device=self.runner.device)
 
     def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        """Copy blocks of every layer's keys and values: (from, to) each."""
+        runner = self.runner
+        runner.das_meter.copied_blocks += len(copies)
+        if runner.device.type == "cpu":  # one by one, which takes a third of the time
+            for cache in runner.kv_caches:
+                for source, target in copies:
+                    cache[target].copy_(cache[source])
+            return
         from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace
 
-        copy_kv_cache_blocks_inplace(self.runner.kv_caches, self.runner.kv_cache_config.num_blocks, copies)
-        self.runner.das_meter.copied_blocks += len(copies)
+        copy_kv_cache_blocks_inplace(runner.kv_caches, runner.kv_cache_config.num_blocks, copies)
 
     def _dispatch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._pass is not None:
