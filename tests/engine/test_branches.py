@@ -145,7 +145,7 @@ def test_a_grammar_is_followed_along_chains_only(engines: Engines, tiny_policy: 
             SamplingParams(
                 seed=i,
                 max_tokens=60,
-                structured_outputs=StructuredOutputsParams(regex="([0-9]|a|e){30,40}x"),
+                structured_outputs=StructuredOutputsParams(regex="(([0-9]|a|e){3,5} ){4,8}x"),
                 extra_args={PROBLEM_KEY: str(i)},
             )
             for i in range(8)
@@ -155,7 +155,9 @@ def test_a_grammar_is_followed_along_chains_only(engines: Engines, tiny_policy: 
 
     expected = answers(engines.build(tiny_policy))
     llm = engines.build(tiny_policy, **BRANCHING)
-    draft_trees(llm, expected, [24])
+    proposer = draft_trees(llm, expected, [24])
+    # Decoys that a grammar may allow: of a draft that is taken for a chain, vLLM drops what the grammar forbids.
+    proposer.decoys = [token for tokens in expected for token in tokens]
     for _ in range(3):
         assert answers(llm) == expected
 

@@ -15,12 +15,19 @@ class TreeProposer:
 
     truth: by problem id, what its requests will emit; a request goes on like the one that begins as it did.
     sizes: numbers of nodes, from which each draft draws one. Most drafts are put in order as DasProposer does it; in
-    others the nodes come in any order in which a parent precedes its children.
+    others the nodes come in any order in which a parent precedes its children. decoys: the tokens of wrong nodes.
     """
 
-    def __init__(self, truth: Mapping[str, Sequence[Sequence[int]]], sizes: Sequence[int], seed: int = 0):
+    def __init__(
+        self,
+        truth: Mapping[str, Sequence[Sequence[int]]],
+        sizes: Sequence[int],
+        seed: int = 0,
+        decoys: Sequence[int] = range(VOCAB),
+    ):
         self.truth = truth
         self.sizes = sizes
+        self.decoys = decoys
         self.random = random.Random(seed)
         self.parents: dict[str, list[int]] = {}
         self.drafted: dict[str, list[int]] = {}  # the last draft of each request
@@ -64,7 +71,7 @@ class TreeProposer:
         while len(tokens) < size:
             node = len(tokens)
             parent = pick.choice([node - 1, path[-1]]) if pick.random() < deep else pick.randint(-1, node - 1)
-            token = pick.randrange(VOCAB)
+            token = pick.choice(self.decoys)
             if parent == path[-1] and len(path) <= len(coming) and pick.random() < right:
                 token = coming[len(path) - 1]
             if any(p == parent and t == token for p, t in zip(parents, tokens, strict=True)):
