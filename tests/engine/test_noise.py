@@ -105,13 +105,13 @@ def test_walking_through_trees_equals_sampling_every_row_and_following_the_right
         requests = int(rng.integers(1, 6))
         num_drafted = rng.integers(0, 9, requests)
         parents = np.concatenate([[rng.integers(-1, node) for node in range(n)] for n in num_drafted]).astype(np.int64)
-        offset = []
+        depths: list[int] = []
         for n, own in zip(num_drafted, np.split(parents, num_drafted.cumsum()[:-1]), strict=True):
             depth = [0]
             for node in range(n):
                 depth.append(depth[own[node] + 1] + 1)
-            offset += depth
-        offset = np.array(offset)
+            depths += depth
+        offset = np.array(depths)
         owner = np.repeat(np.arange(requests), num_drafted + 1)
         logits = torch.from_numpy(rng.normal(size=(len(owner), 4)).astype(np.float32))
         seeds, positions = rng.integers(-(2**62), 2**62, requests), rng.integers(0, 1000, requests)

@@ -47,10 +47,10 @@ def test_a_draft_in_runs_is_the_same_tree(parents: Parents) -> None:
 
 
 def test_the_likeliest_path_comes_first() -> None:
-    #   a - b - e        c has a sibling b that is likelier; d follows the root.
-    #    \- c
-    #   d
-    assert in_runs(list("abcde"), [-1, 0, 0, -1, 1]) == (list("abecd"), [-1, 0, 1, 0, -1])
+    #   10 - 11 - 14     12 has a sibling 11 that is likelier; 13 follows the root.
+    #     \- 12
+    #   13
+    assert in_runs([10, 11, 12, 13, 14], [-1, 0, 0, -1, 1]) == ([10, 11, 14, 12, 13], [-1, 0, 1, 0, -1])
     assert depths([-1, 0, 1, 0, -1]) == [1, 2, 3, 2, 1]
     assert is_chain([-1, 0, 1])
     assert not is_chain([-1, 0, 0])
