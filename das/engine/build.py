@@ -38,7 +38,7 @@ class EngineSettings:
     gpu_memory_utilization: float = 0.1  # fraction of device memory (of host memory on the CPU)
     tensor_parallel_size: int = 1
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
-    branch_blocks: int = 0  # KV blocks set aside for drafts that branch, one or two a branch; 0: drafts are chains
+    branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: chains
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
     drafter: Mapping[str, Any] = field(default_factory=dict)  # options of HistoryDrafter that differ from its defaults

@@ -19,7 +19,7 @@ from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
 from das.engine.alarm import Alarm
 from das.engine.patches import WORKER, das_settings
 from das.engine.seeds import default_problem
-from das.engine.tree import in_runs, is_chain, num_fitting
+from das.engine.tree import in_runs, is_chain
 from das.engine.versions import NotInstalled
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
@@ -71,8 +71,8 @@ class DasProposer:
             HistoryDrafter(**settings.get("drafter", {})),
             make_budget(settings.get("budget", DEFAULT_BUDGET)),
             int(vllm_config.speculative_config.num_speculative_tokens),
+            int(settings.get("branch_blocks", 0)),
         )
-        self._scratch = bool(settings.get("branch_blocks"))  # whether the engine verifies drafts that branch
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.live: dict[str, LiveRequest] = {}
         self._runner: Any = None
@@ -155,17 +155,11 @@ class DasProposer:
         return drafts
 
     def _branching(self, name: str, tokens: list[int], parents: list[int]) -> list[int]:
-        """Note how a draft branches, and return its tokens in the order in which the engine verifies them.
-
-        An engine without scratch blocks verifies the trunk alone.
-        """
+        """Note how a draft branches, and return its tokens in the order in which the engine verifies them."""
         tokens, parents = in_runs(tokens, parents)
-        if is_chain(parents):
-            return tokens
-        if self._scratch:
+        if not is_chain(parents):
             self.parents[name] = parents
-            return tokens
-        return tokens[: num_fitting(parents, 0, 1, 0)[0]]
+        return tokens
 
     def _are_known(self, names: list[str]) -> bool:
         """Whether every request of the batch is live and has not changed."""

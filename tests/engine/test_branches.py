@@ -162,6 +162,28 @@ def test_a_grammar_is_followed_along_chains_only(engines: Engines, tiny_policy: 
         assert answers(llm) == expected
 
 
+def test_the_drafter_gives_the_last_requests_trees(engines: Engines, repetitive_policy: str) -> None:
+    """Six requests draft chains; when at most two are left, they draft trees. Tokens stay those without drafts."""
+    prompts = [PROMPTS[i % 2] for i in range(6)]
+    problems = [str(i % 2) for i in range(6)]
+
+    def rollouts(llm: Any) -> tuple[list[Any], list[dict[str, Any]]]:
+        params = [[SamplingParams(temperature=1.0, max_tokens=20 + 20 * i, seed=9 * tick + i) for i in range(6)]
+                  for tick in range(3)]  # fmt: skip
+        answers = [roll(llm, prompts, params[tick], problems, tick) for tick in range(3)]
+        return [tokens for tokens, *_ in answers], [report for *_, report in answers]
+
+    expected, _ = rollouts(engines.build(repetitive_policy))
+    budget = {"name": "fixed", "tokens": 16}
+    tokens, chains = rollouts(engines.build(repetitive_policy, method="das", budget=budget))
+    assert tokens == expected
+    tokens, trees = rollouts(engines.build(repetitive_policy, method="das", budget=budget, branch_blocks=16))
+    assert tokens == expected
+    assert all(report["branches"] == 0 for report in chains)
+    assert all(report["branches"] > 20 for report in trees)
+    assert sum(report["passes"] for report in trees) < sum(report["passes"] for report in chains)
+
+
 def test_what_was_not_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=None)] * 2, kv_cache_tensors=[None])
     with pytest.raises(NotInstalled, match=r"^branching drafts need a model that .*: set branch_blocks=0$"):
