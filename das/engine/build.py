@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from das.budget import DEFAULT_BUDGET, make_budget
+from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
 from das.engine import patches
 
@@ -46,6 +47,13 @@ class EngineSettings:
     speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings of vLLM's own methods
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
 
+    def __post_init__(self) -> None:
+        if 0 < self.branch_blocks < BLOCKS_A_TREE:
+            raise ValueError(
+                f"branch_blocks={self.branch_blocks}: a draft that branches needs {BLOCKS_A_TREE}; set it to "
+                f"{BLOCKS_A_TREE} or more, or to 0 for chains"
+            )
+
 
 def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
     """vLLM's speculative_config for the method. Raises EngineError for an unknown method or a missing package."""
@@ -79,16 +87,24 @@ def engine_arguments(
     drafter: Mapping[str, Any] | None = None,
     budget: Mapping[str, Any] = DEFAULT_BUDGET,
     speculative: Mapping[str, Any] | None = None,
+    branch_blocks: int = 0,
 ) -> dict[str, Any]:
     """Arguments for a vllm.LLM that verifies by keyed noise and drafts by `method`:
     `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
     The parameters mean what they mean in EngineSettings. This only builds arguments and changes nothing.
     Raises EngineError for stock, for an unknown method or a missing package, ValueError or TypeError for a bad drafter
-    or budget.
+    or budget, or too few blocks for a branch.
     """
     drafter = drafter or {}
-    settings = EngineSettings(model="", method=method, drafter=drafter, budget=budget, speculative=speculative or {})
+    settings = EngineSettings(
+        model="",
+        method=method,
+        drafter=drafter,
+        budget=budget,
+        speculative=speculative or {},
+        branch_blocks=branch_blocks,
+    )
     speculative_config(settings)
     HistoryDrafter(**drafter)  # refuses bad options before anything is built
     return _arguments(settings)

@@ -69,7 +69,7 @@ def undrafted(engines: Engines, tiny_policy: str) -> Any:
     "settings",
     [
         {},
-        {"max_num_seqs": 3, "branch_blocks": 5, "enable_prefix_caching": False},
+        {"max_num_seqs": 3, "branch_blocks": 8, "enable_prefix_caching": False},
         {"max_num_batched_tokens": 64, "extra": {}},  # prompts in chunks, drafts cut by the scheduler; blocks of 128
     ],
     ids=["max_num_seqs16", "few_scratch_blocks", "chunked"],
