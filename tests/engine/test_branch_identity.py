@@ -32,7 +32,7 @@ def test_trees_change_nothing_in_any_request(engines: Engines, baseline: Pool, t
         tiny_policy,
         method="das",
         max_model_len=MAX_MODEL_LEN,
-        branch_blocks=7 if "chunked" in engine else 64,
+        branch_blocks=8 if "chunked" in engine else 64,
         **own,
     )
     core = core_of(llm)
@@ -54,7 +54,7 @@ def test_trees_change_nothing_in_any_request(engines: Engines, baseline: Pool, t
     drafted_equals_undrafted(LONG, random.Random(0))
 
     @settings(
-        max_examples=EXAMPLES // 3 if engine == "max_num_seqs1" else EXAMPLES,  # one request at a time takes long
+        max_examples=EXAMPLES // (8 if engine == "max_num_seqs1" else 3),  # one request at a time takes long
         deadline=None,
         derandomize=True,
         phases=[Phase.generate],  # add Phase.shrink to find a failure's smallest example; it takes minutes
@@ -65,6 +65,6 @@ def test_trees_change_nothing_in_any_request(engines: Engines, baseline: Pool, t
         drafted_equals_undrafted(batch, order)
 
     generated()
-    assert num_off_trunk > 80, "hardly any token of a branch was accepted: the test would prove nothing"
+    assert num_off_trunk > 40, "hardly any token of a branch was accepted: the test would prove nothing"
     if "preempted" in engine:
         assert len(preempted) > 20, "the KV cache was large enough: nothing was preempted"
