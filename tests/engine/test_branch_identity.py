@@ -1,6 +1,6 @@
 """Exactness level 2 on generated requests with drafts that branch: the engines and requests of test_sample_identity.py.
 
-Each pass gives each request a random tree of up to 64 nodes, in which what it will emit is hidden.
+Each pass gives each request a random tree of up to 24 nodes, in which what it will emit is hidden.
 
 Bugs made on purpose with which this test was seen to fail are listed in docs/exactness.md.
 """
@@ -21,10 +21,11 @@ from tree_proposer import TreeProposer
 pytestmark = pytest.mark.slow
 __all__ = ["baseline"]  # a fixture
 
-SIZES = (0, 1, 2, 3, 8, 16, 32, 64)
+SIZES = (0, 1, 2, 3, 8, 16, 24)
+SEVERAL = [name for name in ENGINES if name != "max_num_seqs1"]  # one request at a time takes far too long
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", SEVERAL)
 def test_trees_change_nothing_in_any_request(engines: Engines, baseline: Pool, tiny_policy: str, engine: str) -> None:
     own = {**ENGINES[engine], "budget": {"name": "fixed", "tokens": max(SIZES)}}
     own["extra"] = {"block_size": 32, **own.get("extra", {})}
@@ -54,7 +55,7 @@ def test_trees_change_nothing_in_any_request(engines: Engines, baseline: Pool, t
     drafted_equals_undrafted(LONG, random.Random(0))
 
     @settings(
-        max_examples=EXAMPLES // (8 if engine == "max_num_seqs1" else 3),  # one request at a time takes long
+        max_examples=EXAMPLES // 4,
         deadline=None,
         derandomize=True,
         phases=[Phase.generate],  # add Phase.shrink to find a failure's smallest example; it takes minutes
