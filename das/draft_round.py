@@ -11,16 +11,17 @@ from itertools import repeat
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
-from das.drafter import Drafts, HistoryDrafter
+from das.drafter import Drafts, HistoryDrafter, TreeDrafts
 
 UNLIMITED = 2**31
+BLOCKS_A_TREE = 8  # KV blocks that the branches of a draft may need
 
 
 @dataclass(slots=True)
 class Proposal:
     """Drafts of a batch. The target verifies the first `counts[i]` tokens of draft i; the budget cut the rest."""
 
-    drafts: Drafts
+    drafts: Drafts | TreeDrafts
     counts: list[int]
 
 
@@ -30,6 +31,8 @@ class DraftRound:
     drafter           several rounds may share one drafter (engines with one history)
     budget            belongs to this round alone
     max_draft_tokens  the longest draft that the caller can verify; None: the budget's own maximum
+    branch_blocks     KV blocks for branches. Drafts branch while there are BLOCKS_A_TREE for each request, so the last
+                      requests of a rollout get trees, and the bulk gets chains
 
     begin_step and end_step enclose a rollout. After every target pass the caller calls, in this order: `end` for each
     request that finished before the pass, `begin` for each request that is new in the pass, `observe` with what the
@@ -37,10 +40,13 @@ class DraftRound:
     drafts and keeps the rows of the batch.
     """
 
-    def __init__(self, drafter: HistoryDrafter, budget: BudgetPolicy, max_draft_tokens: int | None = None) -> None:
+    def __init__(
+        self, drafter: HistoryDrafter, budget: BudgetPolicy, max_draft_tokens: int | None = None, branch_blocks: int = 0
+    ) -> None:
         self.drafter = drafter
         self.budget = budget
         self.max_draft_tokens = budget.max_draft_tokens if max_draft_tokens is None else max_draft_tokens
+        self.branch_blocks = branch_blocks
 
     def begin_step(self, num_requests: int) -> None:
         """A rollout of `num_requests` requests begins."""
@@ -92,7 +98,11 @@ class DraftRound:
         if not any(limits):
             return None
         names = [request.name for request in requests]
-        drafts = self.drafter.propose_batch(names, limits, self.budget.floors(requests))
+        floors = self.budget.floors(requests)
+        if BLOCKS_A_TREE * len(requests) <= self.branch_blocks:
+            trees = self.drafter.propose_tree(names, limits, floors)
+            return Proposal(trees, self.budget.trim(requests, trees.as_chains()))
+        drafts = self.drafter.propose_batch(names, limits, floors)
         return Proposal(drafts, self.budget.trim(requests, drafts))
 
     def _cap(self, wanted: Sequence[int], requests: Sequence[LiveRequest], room: Sequence[int] | None) -> list[int]:

@@ -10,8 +10,8 @@ import pytest
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.fixed import Fixed
 from das.budget.latency_forms import Drafting
-from das.draft_round import DraftRound
-from das.drafter import Drafts, HistoryDrafter
+from das.draft_round import BLOCKS_A_TREE, DraftRound
+from das.drafter import Drafts, HistoryDrafter, TreeDrafts
 from das.engine import proposer
 from das.engine.patches import WORKER
 from das.replay.cluster import simulate_rollout
@@ -245,3 +245,19 @@ def test_no_drafts_are_asked_for_where_the_budget_gives_none() -> None:
     draft_round.begin(request, [1])
     assert draft_round.propose([request]) is None
     assert DraftRound(HistoryDrafter(), Fixed(9)).max_draft_tokens == 9
+
+
+def test_drafts_branch_while_there_are_blocks_for_every_request() -> None:
+    rng = np.random.default_rng(0)
+    text = [token for kind in rng.integers(0, 2, 40).tolist() for token in (1, 2 + kind)]
+    draft_round = DraftRound(HistoryDrafter(min_prob=0.0), Greedy(), branch_blocks=2 * BLOCKS_A_TREE)
+    requests = [LiveRequest(name, "p", 1000) for name in "abc"]
+    for request in requests:
+        draft_round.begin(request, [7, 8], earlier_tokens=[*text, 1])
+    chains, trees = draft_round.propose(requests), draft_round.propose(requests[:2])
+    assert chains is not None
+    assert trees is not None
+    assert isinstance(chains.drafts, Drafts)
+    assert isinstance(trees.drafts, TreeDrafts)
+    assert min(trees.counts) > 2
+    assert any(parent != node - 1 for node, parent in enumerate(trees.drafts[0].parents))

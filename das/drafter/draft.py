@@ -57,6 +57,16 @@ class TreeDrafts:
     joint: np.ndarray  # float64 [R, N]: P(all of the path to the node is accepted)
     counts: np.ndarray  # int64 [R]
 
+    def as_chains(self) -> Drafts:
+        """Chains that are worth as much: any first part of a row is accepted for as many tokens on average.
+
+        That number is the sum of the nodes' joint probabilities. A chain's are the products of its `probs`.
+        """
+        probs = self.joint.copy()
+        for row, count in enumerate(self.counts.tolist()):
+            probs[row, 1:count] /= self.joint[row, : max(count - 1, 0)]
+        return Drafts(self.tokens, probs, self.counts)
+
     def __len__(self) -> int:
         return len(self.counts)
 

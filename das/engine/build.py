@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from das.budget import DEFAULT_BUDGET, make_budget
+from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
 from das.engine import patches
 
@@ -38,12 +39,20 @@ class EngineSettings:
     gpu_memory_utilization: float = 0.1  # fraction of device memory (of host memory on the CPU)
     tensor_parallel_size: int = 1
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
+    branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: chains
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
     drafter: Mapping[str, Any] = field(default_factory=dict)  # options of HistoryDrafter that differ from its defaults
     budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)  # name and options of the budget policy
     speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings of vLLM's own methods
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
+
+    def __post_init__(self) -> None:
+        if 0 < self.branch_blocks < BLOCKS_A_TREE:
+            raise ValueError(
+                f"branch_blocks={self.branch_blocks}: a draft that branches needs {BLOCKS_A_TREE}; set it to "
+                f"{BLOCKS_A_TREE} or more, or to 0 for chains"
+            )
 
 
 def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
@@ -78,16 +87,24 @@ def engine_arguments(
     drafter: Mapping[str, Any] | None = None,
     budget: Mapping[str, Any] = DEFAULT_BUDGET,
     speculative: Mapping[str, Any] | None = None,
+    branch_blocks: int = 0,
 ) -> dict[str, Any]:
     """Arguments for a vllm.LLM that verifies by keyed noise and drafts by `method`:
     `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
     The parameters mean what they mean in EngineSettings. This only builds arguments and changes nothing.
     Raises EngineError for stock, for an unknown method or a missing package, ValueError or TypeError for a bad drafter
-    or budget.
+    or budget, or too few blocks for a branch.
     """
     drafter = drafter or {}
-    settings = EngineSettings(model="", method=method, drafter=drafter, budget=budget, speculative=speculative or {})
+    settings = EngineSettings(
+        model="",
+        method=method,
+        drafter=drafter,
+        budget=budget,
+        speculative=speculative or {},
+        branch_blocks=branch_blocks,
+    )
     speculative_config(settings)
     HistoryDrafter(**drafter)  # refuses bad options before anything is built
     return _arguments(settings)
@@ -96,12 +113,15 @@ def engine_arguments(
 def _arguments(settings: EngineSettings) -> dict[str, Any]:
     if settings.method == STOCK:
         return {"logprobs_mode": "processed_logprobs"}  # as TRL sets it
+    das: dict[str, Any] = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
+    if settings.branch_blocks:
+        das["branch_blocks"] = settings.branch_blocks
     return {
         "async_scheduling": False,  # vLLM turns it off for drafts; engines must differ in their drafts only
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects
         "speculative_config": speculative_config(settings),
         "worker_cls": patches.WORKER,
-        "additional_config": {"das": {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}},
+        "additional_config": {"das": das},
     }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from das.engine.admission import FORCED_KEY
+from das.engine.layout import Layout
 from das.engine.sampler import KeyedSampler
 
 RAISE = 1e4  # added to a logit; far more than logits, temperature and noise can make up for
@@ -31,14 +32,18 @@ class ForcedSampler:
         num_drafted = [0] * batch.num_reqs if drafts is None else drafts.num_draft_tokens
         rows: list[np.ndarray] = []
         tokens: list[np.ndarray] = []
+        # Number of drafted tokens that lead to each row.
+        offset = np.zeros(batch.num_reqs, np.int64) if drafts is None else Layout(drafts).offset
         first_row = 0
         for i, name in enumerate(batch.req_ids):
             extra = runner.requests[name].sampling_params.extra_args or {}
             if FORCED_KEY in extra:
                 position = int(batch.num_tokens_no_spec[i] - batch.num_prompt_tokens[i])
-                coming = self._responses[extra[FORCED_KEY]][position : position + num_drafted[i] + 1]
-                rows.append(np.arange(first_row, first_row + len(coming)))
-                tokens.append(coming)
+                coming = self._responses[extra[FORCED_KEY]][position:]
+                own_offset = offset[first_row : first_row + num_drafted[i] + 1]
+                known = (own_offset < len(coming)).nonzero()[0]  # rows before the response's end
+                rows.append(first_row + known)
+                tokens.append(coming[own_offset[known]])
             first_row += num_drafted[i] + 1
         if rows:
             cells = torch.from_numpy(np.stack((np.concatenate(rows), np.concatenate(tokens)))).to(logits.device)

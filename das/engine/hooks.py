@@ -1,7 +1,7 @@
 """What das relies on in vLLM, as data: every name that it replaces, calls or reads, with the parameters it expects.
 
-What das does with them stands in das/engine/patches.py, worker.py and sampler.py. das/engine/hook_check.py compares the
-list with the sources of a vLLM.
+What das does with them stands in das/engine/patches.py, worker.py, sampler.py and branches.py. das/engine/hook_check.py
+compares the list with the sources of a vLLM.
 """
 
 from dataclasses import dataclass
@@ -37,6 +37,7 @@ def _hooks(module: str, why: str, *names: str, only_for: str | None = None) -> t
 
 
 SERVER_MODE = "server mode without a GPU"
+BRANCHES = "drafts that branch"
 
 HOOKS = (
     # The front end.
@@ -242,6 +243,93 @@ HOOKS = (
                 "causal",
             )
         ),
+    ),
+    # Drafts that branch.
+    *_hooks(
+        "v1.worker.gpu_model_runner",
+        "rows of branches, their positions and their places in the KV cache",
+        "GPUModelRunner._prepare_inputs(self, scheduler_output, num_scheduled_tokens)",
+        *(
+            f"GPUModelRunner.{name}"
+            for name in (
+                "positions",
+                "kv_caches",
+                "kv_cache_config",
+                "_kernel_block_sizes",
+                "compilation_config",
+                "parallel_config",
+                "shared_kv_cache_layers",
+                "uses_mrope",
+                "cudagraph_dispatcher",
+            )
+        ),
+        only_for=BRANCHES,
+    ),
+    *_hooks(
+        "v1.core.sched.output",
+        "which drafts the scheduler found room for",
+        "SchedulerOutput.scheduled_spec_decode_tokens",
+        only_for=BRANCHES,
+    ),
+    *_hooks(
+        "v1.worker.gpu_input_batch",
+        "where the requests lie in the KV cache",
+        "InputBatch.num_computed_tokens_cpu",
+        "InputBatch.block_table",
+        only_for=BRANCHES,
+    ),
+    *_hooks(
+        "v1.worker.block_table",
+        "the same",
+        "BlockTable.block_table",
+        "BlockTable.slot_mapping",
+        only_for=BRANCHES,
+    ),
+    *_hooks(
+        "v1.kv_cache_interface",
+        "blocks that the scheduler does not know of",
+        "FullAttentionSpec",
+        *(f"KVCacheConfig.{name}" for name in ("num_blocks", "kv_cache_tensors", "kv_cache_groups")),
+        *(f"KVCacheTensor.{name}" for name in ("size", "layer_stride", "block_stride")),
+        only_for=BRANCHES,
+    ),
+    *_hooks(
+        "v1.worker.utils",
+        "blocks are copied",
+        "copy_kv_cache_blocks_inplace(kv_caches, num_blocks, kv_cache_block_copies)",
+        only_for=BRANCHES,
+    ),
+    *_hooks(
+        "v1.attention.backend",
+        "every run of nodes is a request of its own",
+        *(
+            f"CommonAttentionMetadata.{name}"
+            for name in ("num_actual_tokens", "query_start_loc_cpu", "seq_lens_cpu_upper_bound", "is_prefilling")
+        ),
+        only_for=BRANCHES,
+    ),
+    *(
+        hook
+        for module, backend in (("cpu_attn", "CPUAttentionBackendImpl"), ("flash_attn", "FlashAttentionImpl"))
+        for hook in _hooks(
+            f"v1.attention.backends.{module}",
+            "keys and values are written for branches too",
+            f"{backend}.forward(self, layer, query, key, value, kv_cache, attn_metadata, output)",
+            f"{backend}.do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping)",
+            only_for=BRANCHES,
+        )
+    ),
+    *_hooks(
+        "v1.cudagraph_dispatcher",
+        "no full graph where drafts branch",
+        "CudagraphDispatcher.dispatch",
+        only_for=BRANCHES,
+    ),
+    *_hooks(
+        "sampling_params",
+        "requests with a grammar draft chains",
+        "SamplingParams.structured_outputs",
+        only_for=BRANCHES,
     ),
     # A trainer's weights, sent to a server's workers.
     *_hooks(

@@ -106,6 +106,31 @@ void keyed_verify(const float *logits, int64_t vocab, int64_t stride, int64_t re
     }
 }
 
+// keyed_verify for drafts that branch. parents: for each drafted token the one before it, counted from the request's
+// first, or -1. The tokens of a request are sampled along one path, until no child of the path's end was sampled.
+// rows: requests x width, the row of each emitted token; behind the last one the request's first row.
+void keyed_walk(const float *logits, int64_t vocab, int64_t stride, int64_t requests, const int64_t *num_drafted,
+                const int32_t *draft_tokens, const int64_t *parents, const int64_t *seeds, const int64_t *positions,
+                const uint8_t *greedy, int64_t width, int32_t *emitted, int64_t *rows) {
+    int64_t first_row = 0;
+    for (int64_t r = 0; r < requests; r++, emitted += width, rows += width) {
+        int64_t n = 0, last = num_drafted[r], node = -1, child = -1;
+        do {
+            node = child;
+            rows[n] = first_row + node + 1;
+            int64_t token = sample_row(logits + rows[n] * stride, vocab, seeds[r], positions[r] + n,
+                                       greedy && greedy[r]);
+            emitted[n++] = (int32_t)token;
+            for (child = node + 1; child < last; child++)
+                if (parents[child] == node && draft_tokens[child] == token) break;
+        } while (child < last);
+        for (; n < width; n++) emitted[n] = -1, rows[n] = first_row;
+        first_row += last + 1;
+        draft_tokens += last;
+        parents += last;
+    }
+}
+
 // The noise itself, for tests: out[token] = gumbel(key0, key1, token).
 void keyed_noise(uint32_t key0, uint32_t key1, int64_t vocab, float *out) {
     for (int64_t i = 0; i < vocab; i++) out[i] = gumbel(key0, key1, (uint32_t)i);

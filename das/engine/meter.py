@@ -29,6 +29,8 @@ class RolloutMeter:
     step_live: list[int] = field(default_factory=list)  # requests in each pass
     step_tokens: list[int] = field(default_factory=list)  # rows of logits sampled in each pass: requests + drafted
     step_emitted: list[int] = field(default_factory=list)  # tokens that each pass emitted
+    branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
+    copied_blocks: int = 0  # blocks of the KV cache that were copied for them, before and after their passes
     draft_s: float = 0.0  # seconds of drafting and of the drafter's bookkeeping
 
     def record_pass(self, request_ids: list[str], num_drafted: Sequence[int], num_emitted: Sequence[int]) -> None:
@@ -63,6 +65,8 @@ class RolloutMeter:
             "passes": sum(cost.passes for cost in self.requests.values()),
             "drafted": sum(cost.num_drafted for cost in self.requests.values()),
             "draft_rounds": sum(cost.rounds for cost in self.requests.values()),
+            "branches": self.branches,
+            "copied_blocks": self.copied_blocks,
             "draft_s": self.draft_s,
             "decode_steps": len(self.step_time_s),
             "tail_steps": sum(live <= TAIL for live in self.step_live),

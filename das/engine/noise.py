@@ -49,6 +49,8 @@ def _native() -> ctypes.CDLL:
     library.keyed_argmax.restype = None
     library.keyed_verify.argtypes = [pointer, i64, i64, i64, *[pointer] * 5, i64, pointer]
     library.keyed_verify.restype = None
+    library.keyed_walk.argtypes = [pointer, i64, i64, i64, *[pointer] * 6, i64, pointer, pointer]
+    library.keyed_walk.restype = None
     library.keyed_noise.argtypes = [u32, u32, i64, pointer]
     library.keyed_noise.restype = None
     return library
@@ -188,6 +190,64 @@ def accept(tokens: torch.Tensor, num_drafted: np.ndarray, draft_tokens: torch.Te
     matched = (sampled == padded_drafts.view(sampled.shape)).cumprod(dim=1)
     sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
     return sampled
+
+
+def keyed_walk(
+    logits: torch.Tensor,
+    num_drafted: np.ndarray,
+    draft_tokens: torch.Tensor,
+    parents: np.ndarray,
+    offset: np.ndarray,
+    seeds: np.ndarray,
+    positions: np.ndarray,
+    greedy: np.ndarray | None = None,
+) -> tuple[torch.Tensor, np.ndarray]:
+    """keyed_verify for drafts that branch: of a token's children at most one equals the token that is sampled there.
+
+    parents: int64 [sum(num_drafted)], for each drafted token the one before it, counted from its request's first, or
+    -1. offset: int64 [rows], the number of drafted tokens that lead to each row. The others as for keyed_verify.
+    Returns the emitted token ids, int32 [requests, max(offset) + 1], with REJECTED after the last one, and the row that
+    each was sampled on, int64 of the same shape.
+    """
+    shape = len(num_drafted), int(offset.max()) + 1
+    if logits.device.type == "cpu":
+        if logits.stride(1) != 1:
+            logits = logits.contiguous()
+        emitted, rows = torch.empty(shape, dtype=torch.int32), np.empty(shape, np.int64)
+        flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
+        draft_tokens = draft_tokens.to(torch.int32)
+        _native().keyed_walk(
+            logits.data_ptr(), logits.shape[1], logits.stride(0), shape[0], _int64_address(num_drafted),
+            draft_tokens.data_ptr(), _int64_address(parents), _int64_address(seeds), _int64_address(positions),
+            None if flags is None else flags.ctypes.data, shape[1], emitted.data_ptr(), rows.ctypes.data,
+        )  # fmt: skip
+        return emitted, rows
+    owner = np.repeat(np.arange(shape[0]), num_drafted + 1)  # [rows]
+    tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, None if greedy is None else greedy[owner])
+    walked, rows = walk(tokens.cpu().numpy(), num_drafted, draft_tokens.cpu().numpy(), parents, shape[1])
+    return torch.from_numpy(walked).to(logits.device), rows
+
+
+def walk(
+    tokens: np.ndarray, num_drafted: np.ndarray, draft_tokens: np.ndarray, parents: np.ndarray, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What keyed_walk returns, given the tokens sampled on all rows. width: columns of the results."""
+    first_rows = np.cumsum(num_drafted + 1) - (num_drafted + 1)
+    emitted = np.full((len(num_drafted), width), REJECTED, np.int32)
+    rows = np.repeat(first_rows[:, None], width, axis=1)
+    for request, first_row in enumerate(first_rows.tolist()):
+        first = first_row - request  # of the drafted tokens
+        children = {
+            (int(parents[first + node]), int(draft_tokens[first + node])): node
+            for node in reversed(range(int(num_drafted[request])))
+        }
+        node: int | None = -1
+        column = 0
+        while node is not None:
+            rows[request, column] = first_row + node + 1
+            emitted[request, column] = token = int(tokens[first_row + node + 1])
+            node, column = children.get((node, token)), column + 1
+    return emitted, rows
 
 
 def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor) -> torch.Tensor:

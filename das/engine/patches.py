@@ -6,6 +6,7 @@ objects of that engine, so the classes that other engines share stay as they are
 - runner._sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
 - runner.propose_draft_token_ids: vLLM gives a custom proposer no request ids. Drafting is timed here too, for every
   method.
+- what drafts that branch need: das/engine/branches.py, which hooks an engine only if it asks for them.
 - runner._input_fits_in_drafter: when one request nears max_model_len, vLLM skips the drafter for all requests and
   verifies drafts of token 0 instead. A drafter that runs no model does not need that.
 - builder.build of each CPUAttentionMetadataBuilder (CPU): more than 8 queries of one request get other bits than one
@@ -150,15 +151,17 @@ def drafts_by_das(vllm_config: Any) -> bool:
 
 
 def das_settings(vllm_config: Any) -> dict[str, Any]:
-    """The `das` part of the engine's additional_config: its `drafter` and `budget`; {} where it is absent.
+    """The `das` part of the engine's additional_config: its `drafter`, `budget` and `branch_blocks`; {} where it is
+    absent.
 
     Raises ValueError, in one line, for settings of another form.
     """
     additional_config = vllm_config.additional_config
     settings = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
-    if not isinstance(settings, dict) or set(settings) - {"drafter", "budget"}:
+    if not isinstance(settings, dict) or set(settings) - {"drafter", "budget", "branch_blocks"}:
         raise ValueError(
-            f'additional_config["das"] must be {{"drafter": {{...}}, "budget": {{...}}}}, got {settings!r}'
+            'additional_config["das"] must be {"drafter": {...}, "budget": {...}, "branch_blocks": ...}, '
+            f"got {settings!r}"
         )
     return settings
 

@@ -19,6 +19,7 @@ from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
 from das.engine.alarm import Alarm
 from das.engine.patches import WORKER, das_settings
 from das.engine.seeds import default_problem
+from das.engine.tree import in_runs, is_chain
 from das.engine.versions import NotInstalled
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
@@ -70,6 +71,7 @@ class DasProposer:
             HistoryDrafter(**settings.get("drafter", {})),
             make_budget(settings.get("budget", DEFAULT_BUDGET)),
             int(vllm_config.speculative_config.num_speculative_tokens),
+            int(settings.get("branch_blocks", 0)),
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.live: dict[str, LiveRequest] = {}
@@ -79,6 +81,7 @@ class DasProposer:
         self.calibration = TokenCalibration()
         self._sample: tuple[str, list[float]] = "", []  # one draft of the pass: its request and its probabilities
         self._clear_counts()
+        self.parents: dict[str, list[int]] = {}  # of the drafts that branch (das/engine/tree.py), by request
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._pass_ended = 0.0
@@ -106,6 +109,7 @@ class DasProposer:
         """Draft for every row of the batch. Rows without new tokens (unfinished prompts) get no draft."""
         running = self._runner.requests
         names: list[str] = self._runner.input_batch.req_ids
+        self.parents = {}
         # A request is over if it is gone, if its id stands for another one now, or if its session got further input.
         states = self._states
         if not self._num_tracked and self._are_known(names):  # requests that never draft: nothing to read or to learn
@@ -137,13 +141,25 @@ class DasProposer:
         if proposal is None:
             return drafts
         tokens, counts = proposal.drafts.tokens, proposal.counts
+        parents = getattr(proposal.drafts, "parents", None)  # of branching drafts
         for i, count in enumerate(counts):
             if count:
-                drafts[emitted.rows[i]] = tokens[i, :count].tolist()
-                self._pending[emitted.requests[i].name] = count
-        i = len(self._measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
-        self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
+                name, draft = emitted.requests[i].name, tokens[i, :count].tolist()
+                if parents is not None:
+                    draft = self._branching(name, draft, parents[i, :count].tolist())
+                drafts[emitted.rows[i]] = draft
+                self._pending[name] = len(draft)
+        if parents is None:
+            i = len(self._measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
+            self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
+
+    def _branching(self, name: str, tokens: list[int], parents: list[int]) -> list[int]:
+        """Note how a draft branches, and return its tokens in the order in which the engine verifies them."""
+        tokens, parents = in_runs(tokens, parents)
+        if not is_chain(parents):
+            self.parents[name] = parents
+        return tokens
 
     def _are_known(self, names: list[str]) -> bool:
         """Whether every request of the batch is live and has not changed."""

@@ -25,7 +25,8 @@ from vllm.v1.sample.ops.penalties import apply_all_penalties
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from das.engine.noise import REJECTED, keyed_argmax, keyed_verify, splitmix64
+from das.engine.layout import Layout
+from das.engine.noise import REJECTED, keyed_argmax, keyed_verify, keyed_walk, splitmix64
 from das.engine.seeds import DefaultSeeds
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class KeyedSampler:
         batch = runner.input_batch
         metadata = batch.sampling_metadata
         num_requests = batch.num_reqs
-        layout = None if drafts is None or not any(drafts.num_draft_tokens) else _Layout(drafts)
+        layout = None if drafts is None or not any(drafts.num_draft_tokens) else Layout(drafts)
 
         # Processing happens in place. A copy is kept only where raw values must be reported.
         logits = logits.to(torch.float32)
@@ -96,13 +97,19 @@ class KeyedSampler:
             dtype=np.int64,
             casting="unsafe",
         )
+        cells = None  # row of each emitted token
         if layout is None:
             emitted = keyed_argmax(logits, seeds, positions, greedy)[:, None].to(torch.int32)
-        else:
+        elif layout.parents is None:
             emitted = keyed_verify(logits, layout.num_drafted, layout.draft_tokens, seeds, positions, greedy)
+            cells = layout.cells() if wants_logprobs else None
+        else:
+            emitted, cells = keyed_walk(
+                logits, layout.num_drafted, layout.draft_tokens, layout.parents, layout.offset, seeds, positions, greedy
+            )
         logprobs = None
         if wants_logprobs:
-            logprobs = self._logprobs(metadata, logits if raw is None else raw, emitted, layout)
+            logprobs = self._logprobs(metadata, logits if raw is None else raw, emitted, cells)
         return SamplerOutput(sampled_token_ids=emitted, logprobs_tensors=logprobs)
 
     def _request_seeds(self, runner: "GPUModelRunner") -> np.ndarray:
@@ -159,11 +166,12 @@ class KeyedSampler:
         return self._forbidden
 
     def _logprobs(
-        self, metadata: SamplingMetadata, values: torch.Tensor, emitted: torch.Tensor, layout: "_Layout | None"
+        self, metadata: SamplingMetadata, values: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None
     ) -> LogprobsTensors:
         """Log-probs of the emitted tokens in vLLM's own layout: one cell for each of [requests * (longest draft + 1)].
 
-        values: logits [rows, vocab]. emitted: [requests, longest draft + 1].
+        values: logits [rows, vocab]. emitted: [requests, longest draft + 1]. cells: the row of each of these tokens;
+        None in a pass without drafts.
         """
         if metadata.logprob_token_ids:
             raise UnsupportedSampling(
@@ -172,8 +180,8 @@ class KeyedSampler:
         num_logprobs = metadata.max_num_logprobs
         assert num_logprobs is not None
         tokens = emitted.reshape(-1, 1)
-        if layout is not None:
-            cells = layout.cells().reshape(-1)
+        if cells is not None:
+            cells = cells.reshape(-1)
             every_cell = num_logprobs == -1
             used = np.arange(len(cells)) if every_cell else (tokens[:, 0] != REJECTED).cpu().numpy().nonzero()[0]
             values = values[torch.from_numpy(cells[used]).to(values.device)]
@@ -181,7 +189,7 @@ class KeyedSampler:
             values = values.log_softmax(dim=-1)
         if num_logprobs == -1:
             return LogprobsTensors(torch.empty(0), values, torch.empty(0))
-        if layout is not None:
+        if cells is not None:
             used_cells = torch.from_numpy(used).to(tokens.device)
             tokens = tokens[used_cells]
         listed_tokens = tokens.to(torch.int64)
@@ -191,52 +199,12 @@ class KeyedSampler:
             top, top_tokens = values.topk(num_logprobs, dim=-1)
             listed, listed_tokens = torch.cat((listed, top), dim=1), torch.cat((listed_tokens, top_tokens), dim=1)
         listed_tokens = listed_tokens.to(torch.int32)
-        if layout is not None:  # cells without an emitted token stay 0, and vLLM drops them
+        if cells is not None:  # cells without an emitted token stay 0, and vLLM drops them
             listed_tokens, listed, ranks = (
                 compact.new_zeros((len(cells), *compact.shape[1:])).index_copy_(0, used_cells, compact)
                 for compact in (listed_tokens, listed, ranks)
             )
         return LogprobsTensors(listed_tokens, listed, ranks)
-
-
-class _Layout:
-    """Which request and position each row of logits belongs to in a pass with drafts.
-
-    A request's rows lie together: first the row of its next token, then one row after each of its drafted tokens.
-    """
-
-    def __init__(self, drafts: SpecDecodeMetadata):
-        self.num_drafted = np.asarray(drafts.num_draft_tokens, np.int64)  # [requests]
-        self.draft_tokens = drafts.draft_token_ids  # [sum(num_drafted)]
-
-    @functools.cached_property
-    def owner(self) -> np.ndarray:
-        """Index of the request to which each row belongs, int64 [rows]."""
-        return np.repeat(np.arange(len(self.num_drafted)), self.num_drafted + 1)
-
-    @functools.cached_property
-    def first_row(self) -> np.ndarray:
-        """Index of each request's first row, int64 [requests]."""
-        return np.cumsum(self.num_drafted + 1) - (self.num_drafted + 1)
-
-    @functools.cached_property
-    def offset(self) -> np.ndarray:
-        """Number of drafted tokens that precede each row, int64 [rows]."""
-        return np.arange(len(self.owner)) - self.first_row[self.owner]
-
-    def before(self) -> list[list[int]]:
-        """The drafted tokens that precede each row."""
-        tokens, starts = self.draft_tokens.tolist(), (np.cumsum(self.num_drafted) - self.num_drafted).tolist()
-        return [
-            tokens[starts[request] : starts[request] + offset]
-            for request, offset in zip(self.owner.tolist(), self.offset.tolist(), strict=True)
-        ]
-
-    def cells(self) -> np.ndarray:
-        """Row of each cell of a table [requests, longest draft + 1]; shorter drafts repeat their request's last row."""
-        column = np.arange(int(self.num_drafted.max()) + 1)[None, :]
-        rows: np.ndarray = self.first_row[:, None] + np.minimum(column, self.num_drafted[:, None])
-        return rows
 
 
 class _Rows:
@@ -247,7 +215,7 @@ class _Rows:
     """
 
     def __init__(
-        self, metadata: SamplingMetadata, num_requests: int, layout: _Layout | None, forbidden: torch.Tensor | None
+        self, metadata: SamplingMetadata, num_requests: int, layout: Layout | None, forbidden: torch.Tensor | None
     ):
         self.metadata = metadata
         self.num_requests = num_requests

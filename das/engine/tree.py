@@ -1,0 +1,181 @@
+"""How the nodes of branching drafts lie in the rows and in the KV cache of a pass.
+
+A draft is a list of nodes. `parents[i]` is the node before node i, or -1 if node i follows the request's last token,
+the root. A parent precedes its children. Of a request's rows the first is the root, and row i + 1 is node i.
+
+A *run* is a stretch of nodes, each of which follows the one before it. Attention sees every run as a request of its
+own. The first run is the trunk: its keys and values go where the request's next tokens will lie. Every other run is a
+branch. From the block on in which it leaves the trunk, a branch has blocks of its own (*scratch blocks*):
+
+- before the pass, the request's partial block is copied into the first of them;
+- in each layer, the keys and values of the root and of nodes that the branch follows are written there too;
+- after the pass, the scratch blocks of accepted nodes are copied over the request's own blocks.
+
+So a branch repeats no row: a pass verifies as many rows as the drafts have nodes, and a root for each request.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+
+def in_runs(tokens: Sequence[int], parents: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Reorder a draft so that each node is followed by its first child. Returns its tokens and parents.
+
+    Where nodes come in falling order of probability, the trunk is the likeliest path, and unlikely branches come last.
+    """
+    first_child = {parent: node for node, parent in reversed(list(enumerate(parents)))}
+    place = {-1: -1}  # of each node in the new order
+    for head in range(len(parents)):
+        node: int | None = head
+        while node is not None and node not in place:
+            place[node] = len(place) - 1
+            node = first_child.get(node)
+    order = list(place)[1:]
+    return [tokens[node] for node in order], [place[parents[node]] for node in order]
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """How many nodes lead to each node, itself included."""
+    found: list[int] = []
+    for parent in parents:
+        found.append(found[parent] + 1 if parent >= 0 else 1)
+    return found
+
+
+def is_chain(parents: Sequence[int]) -> bool:
+    """Whether each node follows the one before it."""
+    return all(parent == node - 1 for node, parent in enumerate(parents))
+
+
+def last_accepted(tokens: Sequence[int], parents: Sequence[int], emitted: Sequence[int]) -> int:
+    """The last node of the path that the emitted tokens take through a draft; -1 if they take none."""
+    node = -1
+    for token in emitted:
+        children = (i for i in range(node + 1, len(parents)) if parents[i] == node and tokens[i] == token)
+        child = next(children, None)
+        if child is None:
+            break
+        node = child
+    return node
+
+
+@dataclass(slots=True)
+class Branch:
+    """A run beside the trunk."""
+
+    start: int  # its first node
+    stop: int  # behind its last node
+    first_block: int  # the first of the request's blocks that it replaces by a scratch block
+    num_blocks: int  # how many it replaces
+    blocks: list[int] = field(default_factory=list)  # the scratch blocks
+
+
+def branches(parents: Sequence[int], root: int, block_size: int) -> list[Branch]:
+    """The branches of a draft whose root lies at position `root` of the request's text."""
+    depth = depths(parents)
+    starts = [node for node, parent in enumerate(parents) if parent != node - 1]  # behind the trunk, which starts at 0
+    found = []
+    for start, stop in pairwise([*starts, len(parents)]):
+        on_trunk = parents[start]
+        while on_trunk >= starts[0]:
+            on_trunk = parents[on_trunk]
+        first_block = (root + on_trunk + 2) // block_size  # where the node after the last on the trunk lies
+        last_block = (root + depth[stop - 1]) // block_size
+        found.append(Branch(start, stop, first_block, last_block - first_block + 1))
+    return found
+
+
+def num_fitting(parents: Sequence[int], root: int, block_size: int, free: int) -> tuple[int, int]:
+    """How many of a draft's nodes fit, counted from the first, where `free` scratch blocks are left.
+
+    Returns that number and the scratch blocks that they take.
+    """
+    used = 0
+    for branch in branches(parents, root, block_size):
+        if used + branch.num_blocks > free:
+            return branch.start, used
+        used += branch.num_blocks
+    return len(parents), used
+
+
+@dataclass(slots=True)
+class Tree:
+    """A branching draft in a pass."""
+
+    request: int  # its place in the batch
+    tokens: list[int]
+    parents: list[int]
+    root: int  # position of the root in the request's text
+    branches: list[Branch]
+
+
+@dataclass(slots=True)
+class BranchPass:
+    """The rows of a pass with branching drafts. Lists under one comment are parallel."""
+
+    block_size: int
+    scratch: Iterator[int]  # blocks that no request owns
+    trees: list[Tree] = field(default_factory=list)
+    # Runs, in the order of their rows: request, first row, tokens that the last row attends to.
+    owners: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    # Scratch blocks of runs: index of the run, which of the request's blocks it replaces, block.
+    patched_runs: list[int] = field(default_factory=list)
+    patched_columns: list[int] = field(default_factory=list)
+    patched_blocks: list[int] = field(default_factory=list)
+    # Rows of branches: row, position in the request's text, slot of its key and value.
+    rows: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    # Rows that branches follow: row, further slot of its key and value.
+    shared_rows: list[int] = field(default_factory=list)
+    shared_slots: list[int] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)  # blocks to copy before the pass: (from, to)
+
+    def add_run(self, request: int, first_row: int, length: int) -> None:
+        """A request without a branching draft, or a run of one that has one."""
+        self.owners.append(request)
+        self.starts.append(first_row)
+        self.lengths.append(length)
+
+    def add_tree(self, request: int, first_row: int, tree: Tree, blocks: Sequence[int]) -> None:
+        """A request with a branching draft. blocks: those of the request."""
+        self.trees.append(tree)
+        depth = [*depths(tree.parents), 0]  # that of the root comes last, so that its index is -1
+        self.add_run(request, first_row, tree.root + 1 + tree.branches[0].start)
+        for branch in tree.branches:
+            branch.blocks = [next(self.scratch) for _ in range(branch.num_blocks)]
+            replaced = range(branch.first_block, branch.first_block + branch.num_blocks)
+            self.patched_runs += [len(self.owners)] * branch.num_blocks
+            self.patched_columns += replaced
+            self.patched_blocks += branch.blocks
+            self.add_run(request, first_row + 1 + branch.start, tree.root + 1 + depth[branch.stop - 1])
+            begin = branch.first_block * self.block_size
+            if begin < tree.root:
+                self.copies.append((blocks[branch.first_block], branch.blocks[0]))
+            for node in range(branch.start, branch.stop):
+                position = tree.root + depth[node]
+                self.rows.append(first_row + 1 + node)
+                self.positions.append(position)
+                self.slots.append(self._slot(branch, position))
+            node = branch.start
+            while node >= 0 and tree.root + depth[node] > begin:
+                node = tree.parents[node]
+                self.shared_rows.append(first_row + 1 + node)
+                self.shared_slots.append(self._slot(branch, tree.root + depth[node]))
+
+    def _slot(self, branch: Branch, position: int) -> int:
+        index, offset = divmod(position, self.block_size)
+        return branch.blocks[index - branch.first_block] * self.block_size + offset
+
+    def kept(self, tree: Tree, emitted: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
+        """The blocks to copy when the tokens `emitted` are accepted: (from, to). blocks: those of the request."""
+        node = last_accepted(tree.tokens, tree.parents, emitted)
+        for branch in tree.branches:
+            if branch.start <= node < branch.stop:
+                last = (tree.root + depths(tree.parents)[node]) // self.block_size
+                columns = range(branch.first_block, last + 1)
+                return [(branch.blocks[column - branch.first_block], blocks[column]) for column in columns]
+        return []
