@@ -86,6 +86,17 @@ ENGINES: dict[str, dict[str, Any]] = {
 }
 
 
+def examples(number: int) -> settings:
+    """The same generated batches in every run."""
+    return settings(
+        max_examples=number,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],  # add Phase.shrink to find a failure's smallest example; it takes minutes
+        suppress_health_check=list(HealthCheck),
+    )
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_drafts_change_nothing_in_any_request(engines: Engines, baseline: Pool, tiny_policy: str, engine: str) -> None:
     llm = engines.build(
@@ -114,13 +125,7 @@ def test_drafts_change_nothing_in_any_request(engines: Engines, baseline: Pool, 
 
     drafted_equals_undrafted(LONG, random.Random(0))
 
-    @settings(
-        max_examples=EXAMPLES // 3 if engine == "max_num_seqs1" else EXAMPLES,  # one request at a time takes long
-        deadline=None,
-        derandomize=True,
-        phases=[Phase.generate],  # add Phase.shrink to find a failure's smallest example; it takes minutes
-        suppress_health_check=list(HealthCheck),
-    )
+    @examples(EXAMPLES // 3 if engine == "max_num_seqs1" else EXAMPLES)  # one request at a time takes long
     @given(batch=BATCHES, order=st.randoms(use_true_random=False))
     def generated(batch: list[Case], order: random.Random) -> None:
         drafted_equals_undrafted(batch, order)
