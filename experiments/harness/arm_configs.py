@@ -1,6 +1,6 @@
 """The config of every arm of a comparison: the user's overrides with the arm's own group."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from omegaconf import DictConfig
 
@@ -17,17 +17,16 @@ def arm_configs(overrides_of_arms: Mapping[str, list[str]]) -> dict[str, RunConf
     return {name: run_config(compose_config(overrides)) for name, overrides in overrides_of_arms.items()}
 
 
-def arm_overrides(composed: DictConfig, overrides: list[str]) -> dict[str, list[str]]:
-    """Arm -> the overrides that make its config; the baseline comes first. With `vary`, variants replace the arm das.
+def arm_overrides(composed: DictConfig, names: Sequence[str], overrides: list[str]) -> dict[str, list[str]]:
+    """Arm -> the overrides that make its config, in the order of `names`. With `vary`, variants replace the arm das.
 
     Raises UserError for arms that are named twice or do not exist, and for settings that cannot be varied.
     """
-    names = [str(name) for name in composed.arms]
     if len(set(names)) != len(names) or not names:
-        raise UserError(f"arms={names}: name each arm once, the baseline first")
+        raise UserError(f"arms={list(names)}: name each arm once, the baseline first")
     overrides_of_variants = variants(plain(composed.vary))
     if overrides_of_variants and VARIED not in names:
-        raise UserError(f"arms={names}: vary replaces the arm {VARIED}, which is not among them; add it")
+        raise UserError(f"arms={list(names)}: vary replaces the arm {VARIED}, which is not among them; add it")
     arms = {}
     for name in names:
         if name != VARIED or not overrides_of_variants:

@@ -25,7 +25,7 @@ from experiments.run.run_folder import RunFolder
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     """Train every arm of `arms` from the same start; print and write the comparison."""
     config, path = run_config(composed), Path(folder)
-    overrides_of_arms = arm_overrides(composed, overrides)
+    overrides_of_arms = arm_overrides(composed, composed.arms, overrides)
     arms = arm_configs(overrides_of_arms)
     for arm in arms.values():
         check(arm)

@@ -27,7 +27,7 @@ from analysis.force_figure import force_figure
 from analysis.force_table import force_table, profile_table
 from das.engine.build import STOCK, EngineSettings, speculative_config
 from das.replay.workload import Workload
-from experiments.harness.arm_configs import own_overrides
+from experiments.harness.arm_configs import arm_overrides
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings
 from experiments.harness.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
@@ -48,7 +48,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     path = check(task)
     shape = shape_of(task.shape)
     check_live(shape, task)
-    arms = arm_configs(task, shape, overrides)
+    arms = arm_configs(config, shape, overrides)
     settings = {name: engine_settings(run_config(arm), "unnamed") for name, arm in arms.items()}
     live = [int(requests) for requests in task.live]
     cut = forced_works(path, live, int(task.siblings), int(task.epochs), int(task.tokens), int(task.prompt))
@@ -107,18 +107,19 @@ def check_live(shape: Shape, task: DictConfig) -> None:
         )
 
 
-def arm_configs(task: DictConfig, shape: Shape, overrides: Sequence[str]) -> dict[str, DictConfig]:
-    """The config of every arm, with weights of the shape's own type unless the user names another.
+def arm_configs(config: DictConfig, shape: Shape, overrides: Sequence[str]) -> dict[str, DictConfig]:
+    """The config of every arm or variant, with weights of the shape's own type unless the user names another.
 
     An arm with vLLM as it comes is left out where passes are profiled. Raises UserError for an unknown arm, and
     EngineError for one whose package is missing.
     """
     common = [f"engine.dtype={shape.dtype}", *(override for override in overrides if not override.startswith("arm="))]
-    arms = {name: compose_config(own_overrides(name, common)) for name in task.arms}
+    of_arms = arm_overrides(config, config.task.arms, common)
+    arms = {name: compose_config(of_arm) for name, of_arm in of_arms.items()}
     for arm in arms.values():
         if arm.arm.method != STOCK:
             speculative_config(EngineSettings("", arm.arm.method, speculative=arm.arm.speculative))
-    return {name: arm for name, arm in arms.items() if not (task.profile and arm.arm.method == STOCK)}
+    return {name: arm for name, arm in arms.items() if not (config.task.profile and arm.arm.method == STOCK)}
 
 
 def roll_all(

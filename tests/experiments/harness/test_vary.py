@@ -11,7 +11,7 @@ from experiments.run.errors import CONFIGS, UserError
 def arms(*overrides: str) -> dict[str, RunConfig]:
     with initialize_config_dir(str(CONFIGS), version_base=None):
         composed = compose("config", overrides=list(overrides))
-        return arm_configs(arm_overrides(composed, list(overrides)))
+        return arm_configs(arm_overrides(composed, composed.arms, list(overrides)))
 
 
 def test_nothing_to_vary() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydra import initialize_config_dir
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from analysis.force_table import force_table, profile_table
@@ -130,16 +130,27 @@ def test_large_shapes_are_bfloat16_unless_the_user_wants_another_type() -> None:
         "tiny": "float32", "30m": "float32", "100m": "float32", "0.6b": "bfloat16", "7b": "bfloat16", "8b": "bfloat16"
     }  # fmt: skip
     assert SHAPES["0.6b"].vocabulary == 151_936
+    for overrides, dtype in (([], "bfloat16"), (["engine.dtype=float32", "arm=das"], "float32")):
+        arms = arms_of("0.6b", "task.arms=[none,stock]", *overrides)
+        assert {name: (arm.arm.name, arm.engine.dtype) for name, arm in arms.items()} == {
+            "none": ("none", dtype), "stock": ("stock", dtype)
+        }  # fmt: skip
+
+
+def arms_of(shape: str, *overrides: str) -> dict[str, Any]:
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        for overrides, dtype in (([], "bfloat16"), (["engine.dtype=float32", "arm=das"], "float32")):
-            profiled = arm_configs(task(arms=["none", "stock"], profile=True), SHAPES["0.6b"], ["task=force"])
-            assert list(profiled) == ["none"], "stock has no parts to profile"
-            arms = arm_configs(task(arms=["none", "stock"]), SHAPES["0.6b"], ["task=force", *overrides])
-            assert {name: (arm.arm.name, arm.engine.dtype) for name, arm in arms.items()} == {
-                "none": ("none", dtype), "stock": ("stock", dtype)
-            }  # fmt: skip
-        with pytest.raises(UserError, match="unknown arm 'psychic'"):
-            arm_configs(task(arms=["none", "psychic"]), SHAPES["30m"], ["task=force"])
+        given = ["task=force", *overrides]
+        return arm_configs(compose("config", overrides=given), SHAPES[shape], given)
+
+
+def test_arms() -> None:
+    profiled = arms_of("30m", "task.arms=[none,stock]", "task.profile=true")
+    assert list(profiled) == ["none"], "stock has no parts to profile"
+    varied = arms_of("30m", "+vary.engine.branch_blocks=[0,16]")
+    assert list(varied) == ["none", "stock", "branch_blocks_0", "branch_blocks_16"]
+    assert varied["branch_blocks_16"].engine.branch_blocks == 16
+    with pytest.raises(UserError, match="unknown arm 'psychic'"):
+        arms_of("30m", "task.arms=[none,psychic]")
 
 
 @pytest.mark.parametrize(
