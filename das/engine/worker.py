@@ -197,16 +197,19 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.model_runner.das_meter = RolloutMeter()
         return counts.report() | additions
 
-    def das_use_proposer(self, name: str, settings: dict[str, Any]) -> None:
+    def das_use_proposer(self, name: str, settings: dict[str, Any] | None) -> None:
         """Draft with the proposer of this name from now on. One engine can so compare drafters and budgets.
 
-        settings: {"drafter": ..., "budget": ...}. The first use of a name makes its proposer; it keeps its own history.
+        settings: {"drafter": ..., "budget": ...}; None: another of vLLM's proposers, like the one in use. The first use
+        of a name makes its proposer; it keeps its own history.
         """
         runner: Any = self.model_runner
         if not hasattr(runner, "das_proposers"):
             runner.das_proposers = {}
         if name not in runner.das_proposers:
-            runner.das_proposers[name] = DasProposer(runner.vllm_config, settings)
+            config = runner.vllm_config
+            made = type(runner.drafter)(config) if settings is None else DasProposer(config, settings)
+            runner.das_proposers[name] = made
         runner.drafter = runner.das_proposers[name]
 
     def das_begin_evaluation(self) -> None:

@@ -20,6 +20,11 @@ from experiments.harness.pass_profile import PassProfile
 from experiments.run.output import quiet_into
 
 
+# Methods that draft from earlier rollouts. The same responses come again at the next number of live requests, so each
+# number has a history of its own.
+REMEMBERS = ("das", "suffix")
+
+
 @dataclass(frozen=True)
 class ForcedRollout:
     """What an engine rolls out. `end`: the token that ends every response, and occurs nowhere else."""
@@ -97,12 +102,12 @@ def _serve(composed: DictConfig, policy: str, sizes: dict[str, Any], pipe: Conne
     llm = (build_stock if stock else build_engine)(settings, skip_tokenizer_init=True, **sizes)
     if not stock:
         warm_up(llm)  # build_stock did it
-    options = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
+    options = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)} if settings.method == "das" else None
     profile = PassProfile(llm) if config.task["profile"] and not stock else None
     pipe.send(("ready", None))
     while True:
         asked: ForcedRollout = pipe.recv()
-        if settings.method == "das":
+        if settings.method in REMEMBERS:
             llm.collective_rpc("das_use_proposer", args=(f"{asked.live} live", options))
         set_seats(llm, asked.live)
         llm.reset_prefix_cache()
