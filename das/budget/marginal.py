@@ -1,118 +1,131 @@
-"""Marginal budget: a drafted token is verified if it saves more of the rollout's time than it costs.
-
-A pass takes base + sum_i (row + token d_i) seconds (das.budget.latency). Of these seconds, request i is charged
-
-    c_i(d) = w_i base + row + token d
-
-Its weight w_i is P(i is the last to finish), or 1 / live while requests wait for slots. The reason: one pass less for i
-shortens the rollout by w_i base, and saves i's own rows. Its draft is cut where c_i(d) over the expected number of
-emitted tokens, 1 + sum_j P(its first j tokens are all accepted), is smallest. If the drafts
-of a batch together save less time than drafting costs (`drafting` of the latency model), none of them is verified. If
-that happens many times in a row, drafting pauses, and is tried again now and then.
-"""
+"""Marginal budget."""
 
 from collections.abc import Sequence
-from ctypes import CDLL, POINTER, byref, c_double, c_int64, c_void_p
+from ctypes import CDLL, c_double, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from das.budget.latency import LatencyModel
 from das.budget.makespan import chances_of_being_last
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
+from das.budget.prices import PassPrices
 from das.budget.remaining import MAX_RESPONSE, RemainingLength
 from das.drafter import Drafts
 from das.native import load_native
 
-PATIENCE = 8  # passes in a row whose drafts did not pay, before drafting pauses
-FIRST_RETRY = 16  # passes without paying drafts before the first retry; the number doubles with each retry
-MAX_RETRY = 512  # most passes between two retries
+PATIENCE = 8
+FIRST_RETRY = 8
+MAX_RETRY = 512
+FIRST_PLAIN = 3
+FEW = 4
+GROWTH = 1.5
+TRIAL_SHARE = 0.01
+CONTROL_SHARE = 0.01
+K = 0.0
 
 
 @cache
 def _trim() -> CDLL:
     library = load_native(Path(__file__).with_name("trim.c"))
-    library.das_trim.restype = c_double
-    library.das_trim.argtypes = [c_int64, c_int64, *[c_void_p] * 3, *[c_double] * 3, c_void_p, POINTER(c_double)]
+    library.das_trim.restype = c_int64
+    library.das_trim.argtypes = [c_int64, c_int64, *[c_void_p] * 4, c_int64, c_double, c_double, *[c_void_p] * 3]
     return library
 
 
 class Marginal(BudgetPolicy):
-    """Verifies the drafted tokens that save more time than they cost.
-
-    tokens    the most draft tokens a request gets in a pass
-    ratio     `ratio` of LatencyModel
-    makespan  True: w_i is the chance to be the last to finish. False: w_i is 1 / live
-    latency   `measured` of LatencyModel
-
-    Raises ValueError for values out of range.
-    """
-
     def __init__(self, tokens: int = 32, ratio: float = 64.0, makespan: bool = False, latency: str | None = None):
-        if tokens < 1:
-            raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
-        _trim()  # compile now, not in the first pass
+        _trim()
         self.max_draft_tokens = tokens
         self.makespan = makespan
-        self.latency = LatencyModel(ratio, latency)
+        self.prices = PassPrices(ratio, latency)
         self.lengths = RemainingLength(MAX_RESPONSE)
-        self._num_waiting = 0  # requests of the rollout without a slot
-        self._live: list[LiveRequest] = []  # the requests of the last estimate of weights
-        self._weights = np.empty(0)  # w_i of these requests
-        self._weights_age = 0  # passes since that estimate
-        self._idle = 0  # passes in a row whose drafts did not pay
-        self._retry = FIRST_RETRY  # idle passes at which drafting is tried again
+        self._num_waiting = 0
+        self._live: list[LiveRequest] = []
+        self._weights = np.empty(0)
+        self._weights_age = 0
+        self._unpaid, self._wait, self._retry = 0, 0, FIRST_RETRY
+        self._next_trial = 0.0
+        self._context = 0
+        self._elapsed = 0.0
+        self._last_plain = self._last_trial = 0.0
+        self._fails = 0
+        self._trial = None
+        self._since_trial = 0
+        self._speed = 1.0  # tokens emitted for a request, of chosen drafts
+        self._result = np.zeros(3)
+        self.log = []
 
     def begin_step(self, requests: int) -> None:
         self._num_waiting = requests
         self._live = []
-        self._idle, self._retry = 0, FIRST_RETRY
+        self._unpaid, self._wait, self._retry = 0, 0, FIRST_RETRY
 
     def begin(self, request: LiveRequest) -> None:
         self._num_waiting -= 1
 
-    @property
-    def drafting(self) -> bool:
-        """Whether the drafter is asked in this pass."""
-        return self._idle < PATIENCE or self._idle == self._retry
-
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
-        if not self.drafting:
-            self._idle += 1
+        if self._control_due(len(live)):
+            return [0] * len(live)
+        if self._wait > 0 and self._elapsed < self._next_trial:
+            self._wait -= 1
             return [0] * len(live)
         return [self.max_draft_tokens] * len(live)
 
-    def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
-        """The probability from which a first token pays. Later tokens must reach at least as high a probability."""
-        form = self.latency.form
-        floors: list[float] = (form.token / (form.row + self._request_weights(live) * form.base)).tolist()
-        return floors
+    def _control_due(self, live):
+        if not self.prices.learns:
+            return False
+        if self.prices.plain_seen < FIRST_PLAIN:
+            return True
+        plain = self.prices.table(live, self._context, 0)[0]
+        return plain * (1 - 1 / self._speed) < CONTROL_SHARE * (self._elapsed - self._last_plain)
+
+    def floors(self, live: Sequence[LiveRequest]):
+        return None
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
-        form = self.latency.form
-        weights = self._request_weights(live)
-        counts = np.empty(len(drafts), np.int64)
-        expected = c_double()
-        saved_seconds = _trim().das_trim(
-            len(drafts),
-            drafts.probs.shape[1],
-            drafts.probs.ctypes.data,
-            drafts.counts.ctypes.data,
-            weights.ctypes.data,
-            form.base,
-            form.row,
-            form.token,
-            counts.ctypes.data,
-            byref(expected),
+        n = len(live)
+        weights = self._request_weights(live) * n
+        total = int(drafts.counts.sum())
+        cap = total if not self.prices.learns else self.prices.most(n)
+        seconds = self.prices.table(n, self._context, total)
+        gains = np.empty(total + 1)
+        counts = np.empty(n, np.int64)
+        best = wanted = self._choose(drafts, weights, seconds, total, counts, gains)
+        rate = seconds[best] / (n + gains[best])
+        if best > cap:
+            best = self._take(drafts, weights, cap, counts, gains)
+        self._speed += 0.1 * (seconds[0] / (n * rate) - self._speed)
+        self._trial = None
+        most = min(cap, total)
+        if self.prices.learns and most > best and self._elapsed >= self._next_trial and gains[most] * rate > 0.05 * seconds[0]:
+            regret = seconds[: most + 1] - rate * (n + gains[: most + 1])
+            affordable = np.flatnonzero(regret[best + 1 :] <= TRIAL_SHARE * (self._elapsed - self._last_trial))
+            if len(affordable):
+                best = self._take(drafts, weights, best + 1 + int(affordable[-1]), counts, gains)
+                self._trial = seconds[best]
+                self._last_trial = self._elapsed
+                self._next_trial = self._elapsed + seconds[0] * 8 * 2 ** self._fails
+        if wanted:
+            self._unpaid, self._wait, self._retry = 0, 0, FIRST_RETRY
+        else:
+            self._unpaid += 1
+            if self._unpaid >= PATIENCE:
+                self._wait = self._retry
+                self._retry = min(2 * self._retry, MAX_RETRY)
+        return counts.tolist() if best else [0] * n
+
+    def _take(self, drafts, weights, size, counts, gains):
+        """The `size` best tokens."""
+        seconds = np.ones(size + 1)
+        seconds[size] = 1e-9
+        return self._choose(drafts, weights, seconds, size, counts, gains)
+
+    def _choose(self, drafts, weights, seconds, most, counts, gains):
+        return _trim().das_trim(
+            len(drafts), drafts.probs.shape[1], drafts.probs.ctypes.data, drafts.counts.ctypes.data,
+            weights.ctypes.data, seconds.ctypes.data, most, 0.0, 0.0, counts.ctypes.data, gains.ctypes.data, self._result.ctypes.data,
         )
-        if saved_seconds <= form.drafting:
-            if self._idle == self._retry:
-                self._retry = min(2 * self._retry, self._idle + MAX_RETRY)
-            self._idle += 1
-            return [0] * len(drafts)
-        self._idle, self._retry = 0, FIRST_RETRY
-        return counts.tolist()
 
     def _request_weights(self, live: Sequence[LiveRequest]) -> np.ndarray:
         """w_i, the share of the pass's fixed time that each request is charged with [R]; sums to 1."""
@@ -131,11 +144,17 @@ class Marginal(BudgetPolicy):
         return self._weights
 
     def observe_pass(self, done: TargetPass) -> None:
-        self.latency.observe(done)
+        self._elapsed += done.seconds
+        self._context = done.context
+        if not done.num_drafted: self._last_plain = self._elapsed
+        if self._trial is not None:
+            self._fails = 0 if done.seconds < 0.95 * self._trial else min(self._fails + 1, 6)
+            self._trial = None
+        self.prices.observe(done)
         self._weights_age += 1
 
     def predict(self, live: int, num_drafted: int, context: int) -> float:
-        return self.latency.predict(live, num_drafted, context)
+        return self.prices.predict(live, num_drafted, context)
 
     def end(self, request: LiveRequest) -> None:
         self.lengths.observe(request.problem, request.generated)
