@@ -21,9 +21,10 @@
 /* Priors, which count like passes: SMOOTH ties neighbouring slopes to one another, PULL ties every slope to the assumed
  * one, RIDGE ties row, context_token and drafting to 0. */
 #define NOISE 0.02 /* relative noise at which this holds; with more of it, passes say less */
+#define MOST_NOISE 25.0
 #ifndef SMOOTH
-#define SMOOTH 0.02
-#define PULL 0.002
+#define SMOOTH 0.008
+#define PULL 0.004
 #define RIDGE 0.01
 #endif
 
@@ -48,6 +49,7 @@ typedef struct {
     int64_t learns;      /* 0: the form is given */
     int64_t seen, plain, fitted_at, reach; /* passes; passes without drafts; the largest number of tokens in a pass */
     double predictions, errors;
+    double noise; /* standard deviation of a pass's time, relative */
     double suspect; /* tokens of a pass that took much longer than predicted, and has no like since; 0: none */
     int64_t suspect_at;
     double allowed; /* tokens of a pass, while there is a suspect */
@@ -131,6 +133,9 @@ static double predict(const Prices *prices, double live, double tokens, double c
     return seconds + form[FIXED + last] * (tokens - knot[last]) / (knot[last + 1] - knot[last]);
 }
 
+/* How many times its prediction a pass must take to count as interrupted. */
+static double far_above(const Prices *prices) { return fmax(INTERRUPTED, 1.0 + 4.0 * prices->noise); }
+
 /* Copies the passes of a bin that were not interrupted. Such a pass lies far above the lower median of its bin, where
  * each pass counts relative to its prediction. Weights go by age. */
 static int64_t undisturbed(const Prices *prices, int64_t bin, Pass *chosen, double *weight, double *spread,
@@ -147,7 +152,7 @@ static int64_t undisturbed(const Prices *prices, int64_t bin, Pass *chosen, doub
     }
     const double median = sorted[(filled - 1) / 2];
     for (int64_t k = 0; k < filled; k++) {
-        if (ratio[k] > INTERRUPTED * median) continue;
+        if (ratio[k] > far_above(prices) * median) continue;
         *spread += filled > 2 ? fabs(ratio[k] / median - 1.0) : 0.0;
         *spread_of += filled > 2;
         chosen[count] = prices->passes[bin][k];
@@ -187,7 +192,8 @@ static void fit(Prices *prices) {
     prices->fitted_at = prices->seen;
     const int segments = (int)prices->segments, p = FIXED + segments;
     const double *knot = prices->knot + first, noise = 1.25 * spread / spread_of,
-                 unit = noise * noise / (NOISE * NOISE) / (typical * typical);
+                 unit = fmin(MOST_NOISE, noise * noise / (NOISE * NOISE)) / (typical * typical);
+    prices->noise = noise;
     double b[MAX_UNKNOWNS] = {0};
     for (int c = 0; c < p; c++) memset(a[c], 0, (size_t)p * sizeof a[c][0]);
     /* First in hat functions, two of which are not 0 for each pass: column FIXED - 1 + j is G(knot[j]). */
@@ -283,7 +289,7 @@ static void forget(Prices *prices, double tokens, int64_t since) {
 /* A pass far slower than predicted was interrupted, or prices have changed. It was interrupted if a pass of as many tokens
  * takes as long as predicted next time. Until then passes stay smaller, and grow step by step. */
 static void suspect(Prices *prices, double live, double tokens, double slowdown) {
-    if (slowdown > INTERRUPTED) {
+    if (slowdown > far_above(prices)) {
         if (prices->suspect > 0.0) {
             forget(prices, fmin(tokens, prices->suspect), prices->suspect_at);
             prices->suspect = 0.0;
@@ -293,7 +299,7 @@ static void suspect(Prices *prices, double live, double tokens, double slowdown)
             prices->allowed = live + (tokens - live) / 2;
         }
     } else if (prices->suspect > 0.0) {
-        if (tokens >= 0.9 * prices->suspect || prices->seen - prices->suspect_at > 64) prices->suspect = 0.0;
+        if (tokens >= 0.9 * prices->suspect || prices->seen - prices->suspect_at > 16) prices->suspect = 0.0;
         else if (tokens >= 0.9 * prices->allowed) prices->allowed = live + GROWTH * (tokens - live) + 1;
     }
 }
@@ -345,7 +351,30 @@ void das_prices_table(const Prices *prices, double live, double context, int64_t
     }
 }
 
-void das_prices_state(const Prices *prices, int64_t *seen, int64_t *plain, int64_t *reach, double *error) {
-    *seen = prices->seen, *plain = prices->plain, *reach = prices->reach;
-    *error = prices->predictions > 0.0 ? prices->errors / prices->predictions : NAN;
+double das_prices_error(const Prices *prices) {
+    return prices->predictions > 0.0 ? prices->errors / prices->predictions : NAN;
+}
+
+/* What the cheapest extra token costs, as a share of a plain pass's time per live request: the least that any number of
+ * extra tokens costs each. Between knots no number is cheaper than at one of the two. */
+double das_prices_cheapest(const Prices *prices, double live, double context) {
+    const double *form = prices->form, *knot = prices->knot + prices->first;
+    int64_t j = segment_of(prices, live);
+    double plain = predict(prices, live, live, context), next = predict(prices, live, live + 1.0, context);
+    double cheapest = next - plain, at = knot[j], seconds = form[2] - form[FIXED + j] * (live - at) / (knot[j + 1] - at);
+    for (; j < prices->segments; j++) { /* seconds: of the tokens up to the end of the segment, beyond a plain pass */
+        seconds += form[FIXED + j];
+        if (knot[j + 1] >= live + 1.0) cheapest = fmin(cheapest, seconds / (knot[j + 1] - live));
+    }
+    return plain > 0.0 ? fmax(0.0, cheapest * live / plain) : 0.0;
+}
+
+/* Parts of a plain pass's time: result {what all requests share, what one of them adds}. */
+void das_prices_plain(const Prices *prices, double live, double context, double *result) {
+    const double *knot = prices->knot + prices->first;
+    int64_t j = segment_of(prices, live);
+    double plain = predict(prices, live, live, context);
+    double own = prices->form[0] + prices->form[FIXED + j] / (knot[j + 1] - knot[j]);
+    result[1] = fmin(fmax(own, 0.0), plain / live);
+    result[0] = plain - live * result[1];
 }
