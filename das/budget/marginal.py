@@ -126,8 +126,10 @@ class Marginal(BudgetPolicy):
         Where they do not rise at first, the gains of the last pass tell how far drafts need to go.
         """
         weights = self._request_weights(live)
-        floor = self.prices.cheapest(len(live), self._context)
-        floors: list[float] = (max(floor, min(FREE_FLOOR, self._lowest / 2)) / weights).tolist()
+        floor = max(self.prices.cheapest(len(live), self._context), min(FREE_FLOOR, self._lowest / 2))
+        if self.prices.learns and self._exploration.trial_due:
+            floor = min(floor, FREE_FLOOR)
+        floors: list[float] = (floor / weights).tolist()
         return floors
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
