@@ -1,16 +1,17 @@
 """Exploration: which passes are spent on learning prices, and how much time they may cost.
 
 A *control* is a pass without drafts. It shows what a plain pass takes now. A *trial* verifies more than seems to pay. It
-shows whether prices are still what they were. Both may cost SHARE of the time since the last of their kind, so a dear
-trial is a rare one, and trials that find nothing become rarer still. One pass of unexpected length is no loss that comes
-back: what it showed is remembered until a trial shows something else.
+shows whether prices are still what they were. Either may cost SHARE of the time since the last of its kind, so a dear
+one is rare. Each one in a row that shows nothing new halves that share, a few times.
 """
 
 SHARE = 0.01  # of the time since the last control, or the last trial
+MAX_HALVINGS = 3
 FIRST_PLAIN = 3  # passes of a new engine that carry no drafts
 APART = 8  # plain passes' time between two trials; it doubles with each trial that finds nothing
 MAX_DOUBLINGS = 6
 FOUND = 0.95  # a trial that takes less than this share of its predicted time has found lower prices
+AS_EXPECTED = 0.05  # relative error of a control's prediction that is nothing new, beside twice the usual error
 
 
 class Exploration:
@@ -20,12 +21,12 @@ class Exploration:
         self._now = 0.0  # seconds of all passes
         self._plain = 0  # passes without drafts
         self._last_plain = self._last_trial = self._next_trial = 0.0
-        self._vain = 0  # trials in a row that found nothing
+        self._vain_controls = self._vain_trials = 0  # in a row, that showed nothing new
         self._expected: float | None = None  # predicted time of the trial that is under way
 
     def control_due(self, cost: float) -> bool:
         """Whether the coming pass carries no drafts. cost: seconds that drafts would save in it."""
-        return self._plain < FIRST_PLAIN or cost < SHARE * (self._now - self._last_plain)
+        return self._plain < FIRST_PLAIN or cost < _share(self._vain_controls) * (self._now - self._last_plain)
 
     @property
     def trial_due(self) -> bool:
@@ -35,20 +36,27 @@ class Exploration:
     @property
     def allowance(self) -> float:
         """Seconds that a trial may cost now."""
-        return SHARE * (self._now - self._last_trial)
+        return _share(self._vain_trials) * (self._now - self._last_trial)
 
     def begin_trial(self, expected: float, plain: float) -> None:
         """The coming pass is a trial. expected, plain: its predicted time, and that of a plain pass."""
         self._expected = expected
         self._last_trial = self._now
-        self._next_trial = self._now + plain * APART * 2**self._vain
+        self._next_trial = self._now + plain * APART * 2**self._vain_trials
 
-    def observe(self, seconds: float, drafted: bool) -> None:
-        """A pass is over."""
+    def observe(self, seconds: float, drafted: bool, error: float, usual_error: float) -> None:
+        """A pass is over. error, usual_error: relative errors of its prediction, and of predictions on average; nan if
+        there was none."""
         self._now += seconds
         if not drafted:
             self._plain += 1
             self._last_plain = self._now
+            as_expected = abs(error) < AS_EXPECTED + 2 * usual_error
+            self._vain_controls = min(self._vain_controls + 1, MAX_HALVINGS) if as_expected else 0
         elif self._expected is not None:
-            self._vain = 0 if seconds < FOUND * self._expected else min(self._vain + 1, MAX_DOUBLINGS)
+            self._vain_trials = 0 if seconds < FOUND * self._expected else min(self._vain_trials + 1, MAX_DOUBLINGS)
         self._expected = None
+
+
+def _share(vain: int) -> float:
+    return float(SHARE / 2 ** min(vain, MAX_HALVINGS))

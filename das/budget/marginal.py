@@ -189,8 +189,10 @@ class Marginal(BudgetPolicy):
         return costs * (len(live) / costs.sum())
 
     def observe_pass(self, done: TargetPass) -> None:
+        if self.prices.learns:
+            error = self.prices.predict(done.live, done.num_drafted, done.context) / done.seconds - 1
+            self._exploration.observe(done.seconds, done.num_drafted > 0, error, self.prices.error)
         self.prices.observe(done)
-        self._exploration.observe(done.seconds, done.num_drafted > 0)
         self._context = done.context
         self._chances_age += 1
 

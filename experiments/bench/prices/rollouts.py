@@ -7,6 +7,7 @@ import numpy as np
 
 from das.budget import BudgetPolicy
 from das.budget.latency_forms import Array
+from das.budget.prices import PassPrices
 from das.drafter import Drafts, HistoryDrafter
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
@@ -78,7 +79,8 @@ class RecordedDrafter(HistoryDrafter):
     ) -> Drafts:
         recorded_of = [self._recorded[int(request)] for request in requests]
         # A response that has just ended is asked for once more.
-        places = [(each, min(self._at[name], len(each.counts) - 1)) for each, name in zip(recorded_of, requests, strict=True)]
+        at = [self._at[request] for request in requests]
+        places = [(each, min(i, len(each.counts) - 1)) for each, i in zip(recorded_of, at, strict=True)]
         tokens = np.stack([recorded.drafts[at] for recorded, at in places])
         probs = np.stack([recorded.probs[at] for recorded, at in places])
         counts = np.minimum([recorded.counts[at] for recorded, at in places], limits)
@@ -117,15 +119,16 @@ def roll_out(recorded: Sequence[Recorded], clock: Clock, budget: BudgetPolicy) -
     return engine
 
 
-class KnownPrices:
-    """Stands in for PassPrices: it reads the curve."""
-
-    learns = False
+class KnownPrices(PassPrices):
+    """Reads the curve instead of learning it."""
 
     def __init__(self, clock: Clock) -> None:
+        super().__init__(ratio=64.0)
+        self.learns = False
         self._clock = clock
 
     def table(self, live: int, context: int, most: int) -> Array:
         return self._clock.curve.seconds(live, np.arange(most + 1), self._clock.seconds)
 
-    def observe(self, done: object) -> None: ...
+    def cheapest(self, live: int, context: int) -> float:
+        return 0.0
