@@ -22,7 +22,8 @@ class Exploration:
         self._plain = 0  # passes without drafts
         self._last_plain = self._last_trial = self._next_trial = 0.0
         self._vain_controls = self._vain_trials = 0  # in a row, that showed nothing new
-        self._expected: float | None = None  # predicted time of the trial that is under way
+        self._declined = 0  # trials in a row that were due but not made
+        self._trial: tuple[float, float] | None = None  # under way: its predicted time, and that of a plain pass
 
     def control_due(self, cost: float) -> bool:
         """Whether the coming pass carries no drafts. cost: seconds that drafts would save in it."""
@@ -40,9 +41,14 @@ class Exploration:
 
     def begin_trial(self, expected: float, plain: float) -> None:
         """The coming pass is a trial. expected, plain: its predicted time, and that of a plain pass."""
-        self._expected = expected
+        self._trial = expected, plain
         self._last_trial = self._now
-        self._next_trial = self._now + plain * APART * 2**self._vain_trials
+        self._declined = 0
+
+    def decline_trial(self, plain: float) -> None:
+        """No trial is cheap enough, or worth its time."""
+        self._next_trial = self._now + plain * APART * 2**self._declined
+        self._declined = min(self._declined + 1, MAX_DOUBLINGS)
 
     def observe(self, seconds: float, drafted: bool, error: float, usual_error: float) -> None:
         """A pass is over. error, usual_error: relative errors of its prediction, and of predictions on average; nan if
@@ -53,9 +59,13 @@ class Exploration:
             self._last_plain = self._now
             as_expected = abs(error) < AS_EXPECTED + 2 * usual_error
             self._vain_controls = min(self._vain_controls + 1, MAX_HALVINGS) if as_expected else 0
-        elif self._expected is not None:
-            self._vain_trials = 0 if seconds < FOUND * self._expected else min(self._vain_trials + 1, MAX_DOUBLINGS)
-        self._expected = None
+        if self._trial is not None:
+            expected, plain = self._trial
+            self._next_trial = self._now + plain * APART * 2**self._vain_trials
+            self._vain_trials = 0 if seconds < FOUND * expected else min(self._vain_trials + 1, MAX_DOUBLINGS)
+            if not self._vain_trials:
+                self._next_trial = self._now
+            self._trial = None
 
 
 def _share(vain: int) -> float:

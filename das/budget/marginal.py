@@ -143,9 +143,9 @@ class Marginal(BudgetPolicy):
             most = min(len(seconds) - 1, self.prices.most(len(live)))
             if chosen > most:
                 chosen, counts, _, _ = best_tokens(drafts, weights, seconds, most)
-            elif self._exploration.trial_due and most > chosen:
+            elif self._exploration.trial_due:
                 trial = self._trial(chosen, seconds[: most + 1], gains[: most + 1], float(each), len(live))
-                if trial:
+                if trial > chosen:
                     chosen, counts, _, _ = best_tokens(drafts, weights, seconds, trial)
         return counts.tolist()
 
@@ -159,16 +159,16 @@ class Marginal(BudgetPolicy):
             self._wait, self._next_wait = self._next_wait, min(2 * self._next_wait, MAX_WAIT)
 
     def _trial(self, chosen: int, seconds: Array, gains: Array, each: float, live: int) -> int:
-        """How many tokens to verify in order to learn their price; 0: nothing beyond those chosen."""
-        if gains[-1] * each < WORTH_TRYING * seconds[0]:
-            return 0
-        costs = seconds - each * (live + gains)
-        affordable = np.flatnonzero(costs[chosen + 1 :] <= self._exploration.allowance)
-        if not len(affordable):
-            return 0
-        size = chosen + 1 + int(affordable[-1])
-        self._exploration.begin_trial(float(seconds[size]), float(seconds[0]))
-        return size
+        """How many tokens to verify in order to learn their price: those chosen, or more."""
+        if gains[-1] * each >= WORTH_TRYING * seconds[0]:
+            costs = seconds - each * (live + gains)
+            affordable = np.flatnonzero(costs[chosen + 1 :] <= self._exploration.allowance)
+            if len(affordable):
+                size = chosen + 1 + int(affordable[-1])
+                self._exploration.begin_trial(float(seconds[size]), float(seconds[0]))
+                return size
+        self._exploration.decline_trial(float(seconds[0]))
+        return chosen
 
     def _request_weights(self, live: Sequence[LiveRequest]) -> Array:
         """What an emitted token of each request counts [R]; the mean is 1."""

@@ -2,7 +2,8 @@
  *
  *     seconds = row live + context_token context + drafting [if anything is drafted] + G(tokens)
  *
- * G is piecewise linear between knots and never falls. Its unknowns are its value at the first knot and the rise over each
+ * No part is negative: a live request costs no less than an extra token does. G is piecewise linear between knots and never
+ * falls. Its unknowns are its value at the first knot and the rise over each
  * segment, so that "never falls" reads "no rise is negative". The fit is weighted least squares of relative errors. */
 #include <math.h>
 #include <stdint.h>
@@ -15,6 +16,7 @@
 #define FORGET 0.995        /* each newer pass reduces a pass's weight by this factor */
 #define OLD 0.02            /* no weight falls below this: what is not tried again is not forgotten */
 #define INTERRUPTED 1.6     /* times the typical pass of its bin: a pass that took longer does not count */
+#define DOUBT 8             /* passes after which a pass that was far too slow counts as interrupted */
 #define EVERY 8             /* passes from one fit to the next; a pass that surprises brings a fit at once */
 #define SURPRISE 0.25       /* relative error of a prediction */
 #define ERROR_MEMORY 0.995  /* forgetting of the mean error */
@@ -87,9 +89,9 @@ static void solve(int p, Matrix a, const double *b, const uint8_t *used, double 
     }
 }
 
-/* The x that minimises x a x / 2 - b x, where x[i] >= 0 unless is_free[i]. Block pivoting: all unknowns that break a
+/* The x >= 0 that minimises x a x / 2 - b x. Block pivoting: all unknowns that break a
  * condition change sides at once; if that does not settle, only the last of them does, which always ends. */
-static void solve_nonnegative(int p, Matrix a, const double *b, const uint8_t *is_free, double *x) {
+static void solve_nonnegative(int p, Matrix a, const double *b, double *x) {
     uint8_t used[MAX_UNKNOWNS];
     int fewest = p + 1, patience = 5;
     memset(used, 1, sizeof used);
@@ -101,7 +103,7 @@ static void solve_nonnegative(int p, Matrix a, const double *b, const uint8_t *i
             double gradient = -b[i];
             if (!used[i])
                 for (int j = 0; j < p; j++) gradient += a[i][j] * x[j];
-            breaks[i] = !is_free[i] && (used[i] ? x[i] < 0.0 : gradient < -1e-12 * fabs(b[i]));
+            breaks[i] = used[i] ? x[i] < 0.0 : gradient < -1e-12 * fabs(b[i]);
             if (breaks[i]) count++, last = i;
         }
         if (!count) return;
@@ -111,7 +113,7 @@ static void solve_nonnegative(int p, Matrix a, const double *b, const uint8_t *i
             if (breaks[i] && (patience >= 0 || i == last)) used[i] = !used[i];
     }
     for (int i = 0; i < p; i++)
-        if (!is_free[i] && x[i] < 0.0) x[i] = 0.0;
+        if (x[i] < 0.0) x[i] = 0.0;
 }
 
 /* The segment of the form that holds so many tokens. The first and the last have no end. */
@@ -229,8 +231,7 @@ static void fit(Prices *prices) {
         next_row[j] += SMOOTH * unit * here * there;
         next_row[j + 1] += SMOOTH * unit * there * there;
     }
-    const uint8_t is_free[MAX_UNKNOWNS] = {1, 0, 0, 1};
-    solve_nonnegative(p, a, b, is_free, prices->form);
+    solve_nonnegative(p, a, b, prices->form);
     prices->form[0] /= most_live;
     prices->form[1] /= most_context;
 }
@@ -273,14 +274,15 @@ static int64_t bin_of(const Prices *prices, double tokens, int drafted) {
     return 2 * bin + drafted;
 }
 
-/* Prices have changed: forget the passes of so many tokens or more that are older than `since`. */
+/* Prices have changed: forget the passes of this bin's size or larger that are older than `since`. */
 static void forget(Prices *prices, double tokens, int64_t since) {
+    const double smallest = prices->knot[bin_of(prices, tokens, 0) / 2];
     prices->reach = (int64_t)tokens;
     for (int64_t bin = 0; bin < BINS; bin++) {
         int64_t kept = 0;
         for (int64_t k = 0; k < prices->filled[bin]; k++) {
             Pass pass = prices->passes[bin][k];
-            if (pass.tokens < tokens || pass.when >= since) prices->passes[bin][kept++] = pass;
+            if (pass.tokens < smallest || pass.when >= since) prices->passes[bin][kept++] = pass;
         }
         if (kept < prices->filled[bin]) prices->filled[bin] = kept, prices->next[bin] = kept % PER_BIN;
     }
@@ -299,7 +301,7 @@ static void suspect(Prices *prices, double live, double tokens, double slowdown)
             prices->allowed = live + (tokens - live) / 2;
         }
     } else if (prices->suspect > 0.0) {
-        if (tokens >= 0.9 * prices->suspect || prices->seen - prices->suspect_at > 16) prices->suspect = 0.0;
+        if (tokens >= 0.9 * prices->suspect || prices->seen - prices->suspect_at > DOUBT) prices->suspect = 0.0;
         else if (tokens >= 0.9 * prices->allowed) prices->allowed = live + GROWTH * (tokens - live) + 1;
     }
 }
