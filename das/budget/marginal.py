@@ -6,14 +6,14 @@ drafts are cut so that
 
     T(d) / (n + gains of the d tokens with the highest gains)
 
-is smallest. T may have knees and stairs, so every d is tried. A token's gain is never above that of the token before it,
-so the tokens with the highest gains are the beginnings of drafts.
+is smallest. T may have knees and stairs, so every d is tried. A token's gain is never above that of the token before
+it, so the tokens with the highest gains are the beginnings of drafts.
 
 With `makespan`, a gain counts n v_i / sum(v) times, where v_i = w_i base + row is what a pass of request i costs the
 rollout: w_i is P(i is the last to finish), or 1 / live while requests wait for slots.
 
-Prices are learned from passes. So no pass verifies much more than was tried before, and some passes are spent on learning
-(das.budget.exploration). If drafts do not pay many times in a row, the drafter is asked now and then only.
+Prices are learned from passes. So no pass verifies much more than was tried before, and some passes are spent on
+learning (das.budget.exploration). If drafts do not pay many times in a row, the drafter is asked now and then only.
 """
 
 from collections.abc import Sequence

@@ -2,14 +2,15 @@
 
     T(live, extra, context) = row live + kv context + drafting [if extra > 0] + G(live + extra)
 
-`extra` counts the query tokens of a pass beyond one for each live request: drafted tokens, and rows that a branch repeats.
-G never falls, and is linear between knots, six in each octave. So it may have knees (a pass becomes bound by computing)
-and stairs (CUDA graphs are captured for some sizes only). Without evidence G is the line that `ratio` assumes. The priors
-that say so count the less, the less noisy times are.
+`extra` counts the query tokens of a pass beyond one for each live request: drafted tokens, and rows that a branch
+repeats. G never falls, and is linear between knots, six in each octave. So it may have knees (a pass becomes bound by
+computing) and stairs (CUDA graphs are captured for some sizes only). Without evidence G is the line that `ratio`
+assumes. The priors that say so count the less, the less noisy times are.
 
-Memory: the last few passes of each bin, which is the space between two knots. Newer passes count more, but what was not
-tried again is not forgotten, so a loss is not repeated. A pass far above its bin was interrupted. If the next one like it
-is as slow, prices have changed, and what passes of that size or larger took before is forgotten. The core is C.
+Memory: the last few passes of each bin, which is the space between two knots. Newer passes count more, but what was
+not tried again is not forgotten, so a loss is not repeated. A pass far above its bin was interrupted. If the next one
+like it is as slow, prices have changed, and what passes of that size or larger took before is forgotten. The core is
+C.
 """
 
 from ctypes import CDLL, c_double, c_int64, c_void_p

@@ -1,6 +1,9 @@
 """Learned prices: monotone, close to the curve, robust against interruptions, and they follow what changes."""
 
+import itertools
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +29,9 @@ def stairs(live: int, extra: int) -> float:
     return 6e-3 + 4e-3 * -(-(live + extra) // 64)
 
 
-def taught(seconds: Seconds, count: int = 600, noise: float = 0.03, interrupted: float = 0.0, seed: int = 0) -> PassPrices:
+def taught(
+    seconds: Seconds, count: int = 600, noise: float = 0.03, interrupted: float = 0.0, seed: int = 0
+) -> PassPrices:
     prices = PassPrices(ratio=64)
     teach(prices, seconds, count, noise, interrupted, seed)
     return prices
@@ -92,11 +97,11 @@ def test_prices_begin_as_the_assumed_line() -> None:
     assert prices.predict(4, 10, 0) == pytest.approx(64e-3, rel=0.05)  # the tokens of a line cost what ratio says
 
 
-def test_measured_prices_are_kept(tmp_path: object) -> None:
+def test_measured_prices_are_kept(tmp_path: Path) -> None:
     form = Drafting(base=5e-3, row=1e-4, drafting=1e-3, token=5e-5)
-    prices = PassPrices(ratio=64)
-    prices._core.das_prices_give(prices._at, form.base, form.row, form.drafting, form.token)
-    prices.learns = False
+    path = tmp_path / "latency.json"
+    path.write_text(json.dumps({"forms": {"drafting": {"coefficients": vars(form)}}}))
+    prices = PassPrices(ratio=64, measured=str(path))
     prices.observe(TargetPass(8, 0, 0, 0, 1.0))
     expected = form.predict(np.full(5, 8.0), 8.0 + np.arange(5), np.zeros(5))
     assert prices.table(8, 0, 4) == pytest.approx(expected)
@@ -140,7 +145,7 @@ def test_extra_tokens_grow_step_by_step() -> None:
         sizes.append(prices.most(32))
         prices.observe(TargetPass(32, sizes[-1], 0, 0, 10e-3))
     assert sizes[0] <= 4
-    assert all(b <= 1.5 * a + 1 for a, b in zip(sizes, sizes[1:], strict=False))
+    assert all(b <= 1.5 * a + 1 for a, b in itertools.pairwise(sizes))
     assert len(sizes) < 15
 
 

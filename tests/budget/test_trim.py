@@ -68,5 +68,7 @@ def test_many_drafts_are_sorted_too() -> None:
     probabilities = [np.where(rng.random(32) < 0.3, 1.0, rng.random(32)) for _ in range(256)]
     probabilities[3][5] = 0.0
     every = -np.sort(-np.concatenate([np.cumprod(draft) for draft in probabilities]))
-    _, _, gains, _ = best_tokens(batch([draft.tolist() for draft in probabilities]), np.ones(256), np.ones(256 * 32 + 1))
+    _, _, gains, _ = best_tokens(
+        batch([draft.tolist() for draft in probabilities]), np.ones(256), np.ones(256 * 32 + 1)
+    )
     assert np.diff(gains) == pytest.approx(every)

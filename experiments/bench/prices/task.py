@@ -1,10 +1,11 @@
 """task=bench_prices: what does a budget save where nobody told it the prices?
 
-Each curve is a made-up time of a pass: a line, a knee, stairs, one of them with noise and interruptions, or one that drifts.
-Every curve has one rollout of a replayed engine in which the budget is new, so it learns the prices from the first pass
-on. The drafts are those of the history drafter on generated text, some of which repeats itself less than other text. Three
-arms roll out the same text: no speculation, the configured budget, and an oracle, which is `marginal` with the curve
-itself in place of learned prices. Arms are compared by the curve's own times; only what the budget sees is noisy.
+Each curve is a made-up time of a pass: a line, a knee, stairs, one of them with noise and interruptions, or one that
+drifts. Every curve has one rollout of a replayed engine in which the budget is new, so it learns the prices from the
+first pass on. The drafts are those of the history drafter on generated text, some of which repeats itself less than other
+text. Three arms roll out the same text: no speculation, the configured budget, and an oracle, which is `marginal`
+with the curve itself in place of learned prices. Arms are compared by the curve's own times; only what the budget
+sees is noisy.
 
 result.json: curves (n), worst (the largest time / that of none), over_3_percent (curves on which it is above 1.03),
 median_share and total_share (of the oracle's saving, over curves on which the oracle saves 2 % or more; the median, and
@@ -60,8 +61,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
             f"{measured['worst']:.3f}; median share of the oracle's saving {measured['median_share']:.3f}"
         )
     progress.note(
-        f"all      worst {result['worst']:.3f}; median share of the oracle's saving {result['median_share']:.3f}, of all "
-        f"savings {result['total_share']:.3f}; at least {result['fewest_passes']} passes a rollout"
+        f"all      worst {result['worst']:.3f}; median share of the oracle's saving {result['median_share']:.3f}, of "
+        f"all savings {result['total_share']:.3f}; at least {result['fewest_passes']} passes a rollout"
     )
     prices_figure(rows, Path(folder) / "prices.png")
     progress.note(f"result: {run_folder.write_result(result)}")
