@@ -36,6 +36,7 @@ PATIENCE = 8  # passes in a row whose drafts did not pay, before the drafter is 
 FIRST_WAIT = 8  # passes until it is asked again; the number doubles each time
 MAX_WAIT = 512
 WORTH_TRYING = 0.05  # a trial must be able to save this share of a plain pass, if tokens turned out to cost nothing
+BRANCH_RUN = 1.5  # tokens of a branch that are accepted on average if its first one is
 FREE_FLOOR = 0.1  # where tokens cost nothing, drafts may end below this gain, if tokens of twice the gain are not kept
 
 
@@ -102,6 +103,7 @@ class Marginal(BudgetPolicy):
         self._weights = np.ones(1)  # of all requests alike
         self._context = 0  # tokens of context in the last pass
         self._saves = 0.0  # seconds that the last drafts were expected to save
+        self._each = 0.0  # seconds per token that the last drafts were expected to emit
         self._lowest = 0.0  # the lowest gain that was verified in the last pass with drafts
         self._unpaid = 0  # passes in a row whose drafts did not pay
         self._wait, self._next_wait = 0, FIRST_WAIT  # passes until the drafter is asked again; the same for next time
@@ -132,19 +134,22 @@ class Marginal(BudgetPolicy):
         floors: list[float] = (floor / weights).tolist()
         return floors
 
+    def branch_floor(self) -> float:
+        return self.prices.branch / (self._each * BRANCH_RUN) if self._each else 0.0
+
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         weights = self._request_weights(live)
         seconds = self.prices.table(len(live), self._context, int(drafts.counts.sum()))
         chosen, counts, gains, self._lowest = best_tokens(drafts, weights, seconds)
-        each = seconds[chosen] / (len(live) + gains[chosen])  # seconds per emitted token
-        self._saves = float(seconds[0] - len(live) * each)
+        each = self._each = float(seconds[chosen] / (len(live) + gains[chosen]))
+        self._saves = float(seconds[0]) - len(live) * each
         self._count_unpaid(chosen)
         if self.prices.learns:
             most = min(len(seconds) - 1, self.prices.most(len(live)))
             if chosen > most:
                 chosen, counts, _, _ = best_tokens(drafts, weights, seconds, most)
             elif self._exploration.trial_due:
-                trial = self._trial(chosen, seconds[: most + 1], gains[: most + 1], float(each), len(live))
+                trial = self._trial(chosen, seconds[: most + 1], gains[: most + 1], each, len(live))
                 if trial > chosen:
                     chosen, counts, _, _ = best_tokens(drafts, weights, seconds, trial)
         return counts.tolist()
@@ -190,14 +195,15 @@ class Marginal(BudgetPolicy):
 
     def observe_pass(self, done: TargetPass) -> None:
         if self.prices.learns:
-            error = self.prices.predict(done.live, done.num_drafted, done.context) / done.seconds - 1
+            error = self.prices.predict(done.live, done.num_drafted, done.context, done.branches)
+            error = error / done.seconds - 1
             self._exploration.observe(done.seconds, done.num_drafted > 0, error, self.prices.error)
         self.prices.observe(done)
         self._context = done.context
         self._chances_age += 1
 
-    def predict(self, live: int, num_drafted: int, context: int) -> float:
-        return self.prices.predict(live, num_drafted, context)
+    def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
+        return self.prices.predict(live, num_drafted, context, branches)
 
     def end(self, request: LiveRequest) -> None:
         self.lengths.observe(request.problem, request.generated)

@@ -1,6 +1,6 @@
 /* The time of a target pass, learned from passes (das/budget/prices.py has the form and the reasons).
  *
- *     seconds = row live + context_token context + drafting [if anything is drafted] + G(tokens)
+ *     seconds = row live + context_token context + drafting [if anything is drafted] + branch branches + G(tokens)
  *
  * No part is negative: a live request costs no less than an extra token does. G is piecewise linear between knots and never
  * falls. Its unknowns are its value at the first knot and the rise over each
@@ -21,7 +21,7 @@
 #define SURPRISE 0.25       /* relative error of a prediction */
 #define ERROR_MEMORY 0.995  /* forgetting of the mean error */
 /* Priors, which count like passes: SMOOTH ties neighbouring slopes to one another, PULL ties every slope to the assumed
- * one, RIDGE ties row, context_token and drafting to 0. */
+ * one, RIDGE ties row, context_token, drafting and branch to 0. */
 #define NOISE 0.02 /* relative noise at which this holds; with more of it, passes say less */
 #define MOST_NOISE 25.0
 #ifndef SMOOTH
@@ -35,14 +35,14 @@
 #define FEW 4
 #endif
 
-#define FIXED 4 /* unknowns beside the rises: row, context_token, drafting, G(first knot) */
+#define FIXED 5 /* unknowns beside the rises: row, context_token, drafting, branch, G(first knot) */
 #define MAX_UNKNOWNS (FIXED + KNOTS)
 #define ROUNDS 40 /* exchanges of the active set; 3 to 6 are usual */
 
 typedef double Matrix[MAX_UNKNOWNS][MAX_UNKNOWNS];
 
 typedef struct {
-    double live, tokens, context, seconds;
+    double live, tokens, branches, context, seconds;
     int64_t when;
 } Pass;
 
@@ -127,10 +127,11 @@ static int64_t segment_of(const Prices *prices, double tokens) {
     return low;
 }
 
-static double predict(const Prices *prices, double live, double tokens, double context) {
+static double predict(const Prices *prices, double live, double tokens, double branches, double context) {
     const double *form = prices->form, *knot = prices->knot + prices->first;
     int64_t last = segment_of(prices, tokens);
-    double seconds = form[0] * live + form[1] * context + (tokens > live ? form[2] : 0.0) + form[3];
+    double seconds = form[0] * live + form[1] * context + (tokens > live ? form[2] : 0.0) +
+                     form[3] * branches + form[4];
     for (int64_t j = 0; j < last; j++) seconds += form[FIXED + j];
     return seconds + form[FIXED + last] * (tokens - knot[last]) / (knot[last + 1] - knot[last]);
 }
@@ -146,7 +147,7 @@ static int64_t undisturbed(const Prices *prices, int64_t bin, Pass *chosen, doub
     int64_t count = 0, filled = prices->filled[bin];
     for (int64_t k = 0; k < filled; k++) {
         const Pass *pass = &prices->passes[bin][k];
-        double expected = predict(prices, pass->live, pass->tokens, pass->context);
+        double expected = predict(prices, pass->live, pass->tokens, pass->branches, pass->context);
         int64_t at = k;
         ratio[k] = pass->seconds / fmax(expected, 1e-300);
         for (; at > 0 && sorted[at - 1] > ratio[k]; at--) sorted[at] = sorted[at - 1];
@@ -172,12 +173,13 @@ static void fit(Prices *prices) {
     double spread = 3 * NOISE, spread_of = 3.0;
     for (int64_t bin = 0; bin < BINS; bin++)
         if (prices->filled[bin]) count += undisturbed(prices, bin, chosen + count, weight + count, &spread, &spread_of);
-    double least = INFINITY, most = 0.0, most_live = 1.0, most_context = 1.0, total = 0.0, seconds = 0.0, live = 0.0;
+    double least = INFINITY, most = 0.0, most_live = 1.0, most_context = 1.0, most_branches = 1.0, total = 0.0, seconds = 0.0, live = 0.0;
     for (int64_t k = 0; k < count; k++) {
         least = fmin(least, chosen[k].tokens);
         most = fmax(most, chosen[k].tokens);
         most_live = fmax(most_live, chosen[k].live);
         most_context = fmax(most_context, chosen[k].context);
+        most_branches = fmax(most_branches, chosen[k].branches);
         total += weight[k];
         seconds += weight[k] * chosen[k].seconds;
         live += weight[k] * chosen[k].live;
@@ -203,12 +205,12 @@ static void fit(Prices *prices) {
         const Pass *pass = &chosen[k];
         int64_t j = segment_of(prices, pass->tokens);
         double share = (pass->tokens - knot[j]) / (knot[j + 1] - knot[j]), each = weight[k] / (pass->seconds * pass->seconds);
-        int column[5] = {0, 1, 2, FIXED - 1 + (int)j, FIXED + (int)j};
-        double value[5] = {pass->live / most_live, pass->context / most_context, pass->tokens > pass->live, 1.0 - share,
-                           share};
-        for (int c = 0; c < 5; c++) {
+        int column[6] = {0, 1, 2, 3, FIXED - 1 + (int)j, FIXED + (int)j};
+        double value[6] = {pass->live / most_live, pass->context / most_context, pass->tokens > pass->live,
+                           pass->branches / most_branches, 1.0 - share, share};
+        for (int c = 0; c < 6; c++) {
             b[column[c]] += each * value[c] * pass->seconds;
-            for (int d = 0; d < 5; d++) a[column[c]][column[d]] += each * value[c] * value[d];
+            for (int d = 0; d < 6; d++) a[column[c]][column[d]] += each * value[c] * value[d];
         }
     }
     /* Then G(knot[j]) = G(knot[0]) + the rises before: sums from the end, over rows and columns. */
@@ -217,7 +219,7 @@ static void fit(Prices *prices) {
         for (int c = 0; c < p; c++) a[j - 1][c] += a[j][c];
     for (int j = p - 1; j >= FIXED; j--)
         for (int c = 0; c < p; c++) a[c][j - 1] += a[c][j];
-    for (int c = 0; c < 3; c++) a[c][c] += RIDGE * unit;
+    for (int c = 0; c < 4; c++) a[c][c] += RIDGE * unit;
     for (int j = 0; j < segments; j++) {
         double width = knot[j + 1] - knot[j];
         double *row = a[FIXED + j] + FIXED, *next_row = a[FIXED + j + 1] + FIXED;
@@ -234,6 +236,7 @@ static void fit(Prices *prices) {
     solve_nonnegative(p, a, b, prices->form);
     prices->form[0] /= most_live;
     prices->form[1] /= most_context;
+    prices->form[3] /= most_branches;
 }
 
 int64_t das_prices_size(void) { return (int64_t)sizeof(Prices); }
@@ -247,7 +250,7 @@ void das_prices_init(Prices *prices, double ratio) {
         if (!prices->knots || knot > prices->knot[prices->knots - 1]) prices->knot[prices->knots++] = knot;
     }
     prices->segments = prices->knots - 1;
-    prices->form[3] = ratio + 1.0; /* a token takes a second */
+    prices->form[FIXED - 1] = ratio + 1.0; /* a token takes a second */
     for (int64_t j = 0; j < prices->segments; j++) prices->form[FIXED + j] = prices->knot[j + 1] - prices->knot[j];
 }
 
@@ -259,13 +262,14 @@ void das_prices_give(Prices *prices, double base, double row, double drafting, d
     prices->form[0] = row - token;
     prices->form[1] = 0.0;
     prices->form[2] = drafting;
-    prices->form[3] = base + token;
+    prices->form[3] = 0.0;
+    prices->form[FIXED - 1] = base + token;
     for (int64_t j = 0; j < prices->segments; j++)
         prices->form[FIXED + j] = token * (prices->knot[j + 1] - prices->knot[j]);
 }
 
-double das_prices_predict(const Prices *prices, double live, double drafted, double context) {
-    return predict(prices, live, live + drafted, context);
+double das_prices_predict(const Prices *prices, double live, double drafted, double branches, double context) {
+    return predict(prices, live, live + drafted, branches, context);
 }
 
 static int64_t bin_of(const Prices *prices, double tokens, int drafted) {
@@ -306,18 +310,18 @@ static void suspect(Prices *prices, double live, double tokens, double slowdown)
     }
 }
 
-void das_prices_observe(Prices *prices, double live, double drafted, double context, double seconds) {
+void das_prices_observe(Prices *prices, double live, double drafted, double branches, double context, double seconds) {
     if (!prices->learns || seconds <= 0.0) return;
     double tokens = live + drafted, error = 1.0;
     int64_t bin = bin_of(prices, tokens, drafted > 0.0);
     if (prices->seen) {
-        double expected = predict(prices, live, tokens, context);
+        double expected = predict(prices, live, tokens, branches, context);
         error = fabs(expected / seconds - 1.0);
         prices->errors = prices->errors * ERROR_MEMORY + error;
         prices->predictions = prices->predictions * ERROR_MEMORY + 1.0;
         if (tokens <= (double)prices->reach) suspect(prices, live, tokens, seconds / expected);
     }
-    prices->passes[bin][prices->next[bin]] = (Pass){live, tokens, context, seconds, prices->seen};
+    prices->passes[bin][prices->next[bin]] = (Pass){live, tokens, branches, context, seconds, prices->seen};
     prices->next[bin] = (prices->next[bin] + 1) % PER_BIN;
     if (prices->filled[bin] < PER_BIN) prices->filled[bin]++;
     prices->seen++;
@@ -336,7 +340,7 @@ int64_t das_prices_most(const Prices *prices, double live) {
 /* seconds [most + 1]: of a pass of `live` requests with 0 ... most extra tokens. */
 void das_prices_table(const Prices *prices, double live, double context, int64_t most, double *seconds) {
     const double *form = prices->form, *knot = prices->knot + prices->first;
-    double below = form[0] * live + form[1] * context + form[3];
+    double below = form[0] * live + form[1] * context + form[FIXED - 1];
     int64_t last = segment_of(prices, live);
     for (int64_t j = 0; j < last; j++) below += form[FIXED + j];
     double slope = form[FIXED + last] / (knot[last + 1] - knot[last]);
@@ -353,6 +357,9 @@ void das_prices_table(const Prices *prices, double live, double context, int64_t
     }
 }
 
+/* Seconds that a branch adds to a pass. */
+double das_prices_branch(const Prices *prices) { return prices->form[3]; }
+
 double das_prices_error(const Prices *prices) {
     return prices->predictions > 0.0 ? prices->errors / prices->predictions : NAN;
 }
@@ -362,7 +369,7 @@ double das_prices_error(const Prices *prices) {
 double das_prices_cheapest(const Prices *prices, double live, double context) {
     const double *form = prices->form, *knot = prices->knot + prices->first;
     int64_t j = segment_of(prices, live);
-    double plain = predict(prices, live, live, context), next = predict(prices, live, live + 1.0, context);
+    double plain = predict(prices, live, live, 0.0, context), next = predict(prices, live, live + 1.0, 0.0, context);
     double cheapest = next - plain, at = knot[j], seconds = form[2] - form[FIXED + j] * (live - at) / (knot[j + 1] - at);
     for (; j < prices->segments; j++) { /* seconds: of the tokens up to the end of the segment, beyond a plain pass */
         seconds += form[FIXED + j];
@@ -375,7 +382,7 @@ double das_prices_cheapest(const Prices *prices, double live, double context) {
 void das_prices_plain(const Prices *prices, double live, double context, double *result) {
     const double *knot = prices->knot + prices->first;
     int64_t j = segment_of(prices, live);
-    double plain = predict(prices, live, live, context);
+    double plain = predict(prices, live, live, 0.0, context);
     double own = prices->form[0] + prices->form[FIXED + j] / (knot[j + 1] - knot[j]);
     result[1] = fmin(fmax(own, 0.0), plain / live);
     result[0] = plain - live * result[1];

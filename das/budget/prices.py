@@ -1,11 +1,13 @@
 """PassPrices: what extra tokens add to the time of a target pass, learned from the engine's own passes.
 
-    T(live, extra, context) = row live + kv context + drafting [if extra > 0] + G(live + extra)
+    T(live, extra, branches, context) = row live + kv context + drafting [if extra > 0] + branch branches
+                                        + G(live + extra)
 
-`extra` counts the query tokens of a pass beyond one for each live request: drafted tokens, and rows that a branch
-repeats. G never falls, and is linear between knots, six in each octave. So it may have knees (a pass becomes bound by
-computing) and stairs (CUDA graphs are captured for some sizes only). Without evidence G is the line that `ratio`
-assumes. The priors that say so count the less, the less noisy times are.
+`extra` counts the query tokens of a pass beyond one for each live request: drafted tokens. A branch of a draft adds
+copies of KV blocks, and reads its request's context once more. G never falls, and is linear between knots, six in each
+octave. So it may have knees (a pass becomes bound by computing) and stairs (CUDA graphs are captured for some sizes
+only). Without evidence G is the line that `ratio` assumes. The priors that say so count the less, the less noisy times
+are.
 
 Memory: the last few passes of each bin, which is the space between two knots. Newer passes count more, but what was
 not tried again is not forgotten, so a loss is not repeated. A pass far above its bin was interrupted. If the next one
@@ -32,13 +34,14 @@ def _native() -> CDLL:
         ("size", c_int64, []),
         ("init", None, [c_double]),
         ("give", None, [c_double] * 4),
-        ("observe", None, [c_double] * 4),
-        ("predict", c_double, [c_double] * 3),
+        ("observe", None, [c_double] * 5),
+        ("predict", c_double, [c_double] * 4),
         ("table", None, [c_double, c_double, c_int64, c_void_p]),
         ("most", c_int64, [c_double]),
         ("cheapest", c_double, [c_double] * 2),
         ("plain", None, [c_double, c_double, c_void_p]),
         ("error", c_double, []),
+        ("branch", c_double, []),
     ):
         function = getattr(library, f"das_prices_{name}")
         function.restype = result
@@ -72,7 +75,9 @@ class PassPrices:
         """Learn from one pass."""
         if self.learns:
             self._seen += 1
-            self._core.das_prices_observe(self._at, done.live, done.num_drafted, done.context, done.seconds)
+            self._core.das_prices_observe(
+                self._at, done.live, done.num_drafted, done.branches, done.context, done.seconds
+            )
 
     def table(self, live: int, context: int, most: int) -> Array:
         """Seconds of passes with 0 to `most` extra tokens [most + 1]. They do not fall."""
@@ -80,11 +85,11 @@ class PassPrices:
         self._core.das_prices_table(self._at, live, context, most, seconds.ctypes.data)
         return seconds
 
-    def predict(self, live: int, extra: int, context: int) -> float:
+    def predict(self, live: int, extra: int, context: int, branches: int = 0) -> float:
         """Seconds of a pass; nan before the first pass was seen."""
         if self.learns and not self._seen:
             return float("nan")
-        return float(self._core.das_prices_predict(self._at, live, extra, context))
+        return float(self._core.das_prices_predict(self._at, live, extra, branches, context))
 
     def most(self, live: int) -> int:
         """The most extra tokens that a pass should have now: little more than was tried before."""
@@ -99,6 +104,11 @@ class PassPrices:
         parts = np.empty(2)
         self._core.das_prices_plain(self._at, live, context, parts.ctypes.data)
         return float(parts[0]), float(parts[1])
+
+    @property
+    def branch(self) -> float:
+        """Seconds that a branch of a draft adds to a pass."""
+        return float(self._core.das_prices_branch(self._at))
 
     @property
     def error(self) -> float:

@@ -116,7 +116,7 @@ class RooflineToggle(BudgetPolicy):
             )
         self.over.observe_pass(done)
 
-    def predict(self, live: int, num_drafted: int, context: int) -> float:
+    def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
         fitted = self._online.fitted
         if fitted is None:
             return float("nan")
