@@ -41,6 +41,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Replay every curve with the three arms; print a line per kind, write result.json and a figure."""
     task = config.task
     at_least_one(task, "curves", "tokens")
+    if task.first < 0:
+        raise UserError(f"task.first={task.first}: seeds must not be negative")
     if not task.live or min(task.live) < 1 or max(task.live) > PROBLEMS * GROUP * 2:
         raise UserError(f"task.live={list(task.live)}: name numbers from 1 to {PROBLEMS * GROUP * 2}")
     if not task.replaced or not all(0 <= share <= 1 for share in task.replaced):
@@ -49,11 +51,11 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     run_folder = RunFolder(Path(folder), config)
     texts = {float(share): text(float(share), int(LONGEST * task.tokens)) for share in task.replaced}
     rows = []
-    for seed in range(int(task.curves)):
+    for seed in range(int(task.first), int(task.first) + int(task.curves)):
         rows.append(compare(seed, texts, task, plain(config.budget)))
         run_folder.add_metrics(rows[-1])
-        if (seed + 1) % 20 == 0:
-            progress.note(f"{seed + 1} of {task.curves} curves; worst so far {max(row['ratio'] for row in rows):.3f}")
+        if len(rows) % 20 == 0:
+            progress.note(f"{len(rows)} of {task.curves} curves; worst so far {max(row['ratio'] for row in rows):.3f}")
     result = summary(rows)
     for kind, measured in result["kinds"].items():
         progress.note(
