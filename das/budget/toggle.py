@@ -104,6 +104,9 @@ class RooflineToggle(BudgetPolicy):
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
         return self.over.floors(live)
 
+    def branch_floor(self) -> float:
+        return self.over.branch_floor()
+
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         return self.over.trim(live, drafts)
 

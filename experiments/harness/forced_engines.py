@@ -19,7 +19,6 @@ from experiments.harness.lock_step import expect, tell
 from experiments.harness.pass_profile import PassProfile
 from experiments.run.output import quiet_into
 
-
 # Methods that draft from earlier rollouts. The same responses come again at the next number of live requests, so each
 # number has a history of its own.
 REMEMBERS = ("das", "suffix")

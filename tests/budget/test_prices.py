@@ -152,3 +152,17 @@ def test_extra_tokens_grow_step_by_step() -> None:
 def test_prices_refuse_a_ratio_of_zero() -> None:
     with pytest.raises(ValueError, match="ratio must be positive"):
         PassPrices(ratio=0)
+
+
+def test_branches_have_a_price_of_their_own() -> None:
+    prices = PassPrices(ratio=64)
+    assert prices.branch == 0.0
+    rng = np.random.default_rng(0)
+    for i in range(200):
+        extra = int(rng.integers(1, 33)) * (i % 4 > 0)
+        branches = int(rng.integers(0, 9)) if extra > 8 else 0
+        seconds = (line(2, extra) + 3e-4 * branches) * rng.uniform(0.98, 1.02)
+        prices.observe(TargetPass(2, extra, 0, 400, seconds, branches))
+    assert prices.branch == pytest.approx(3e-4, rel=0.15)
+    assert prices.predict(2, 20, 400, 5) == pytest.approx(line(2, 20) + 1.5e-3, rel=0.05)
+    assert prices.table(2, 400, 20)[20] == pytest.approx(line(2, 20), rel=0.08), "a table is of drafts without branches"
