@@ -100,7 +100,7 @@ class DraftRound:
         names = [request.name for request in requests]
         floors = self.budget.floors(requests)
         if BLOCKS_A_TREE * len(requests) <= self.branch_blocks:
-            trees = self.drafter.propose_tree(names, limits, floors)
+            trees = self.drafter.propose_tree(names, limits, floors, self.budget.branch_floor())
             return Proposal(trees, self.budget.trim(requests, trees.as_chains()))
         drafts = self.drafter.propose_batch(names, limits, floors)
         return Proposal(drafts, self.budget.trim(requests, drafts))

@@ -220,6 +220,13 @@ TASKS = {
             ("task.traces={made}/lengths",),
         ),
         Task(
+            "bench_prices",
+            "experiments.bench.prices.task",
+            "compare a budget with an oracle on made-up prices of passes: lines, knees, stairs, noise, drift",
+            "task=bench_prices",
+            ("task.curves=5", "task.live=[4]", "task.tokens=60", "task.replaced=[0]"),
+        ),
+        Task(
             "bench_replay",
             "experiments.bench.replay",
             "time the replay of the paper's maths step: 2,048 responses on 8 engines",

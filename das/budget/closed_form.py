@@ -86,7 +86,7 @@ class ClosedForm(BudgetPolicy):
         self.latency.observe(done)
         self._age += 1
 
-    def predict(self, live: int, num_drafted: int, context: int) -> float:
+    def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
         return self.latency.predict(live, num_drafted, context)
 
     def end(self, request: LiveRequest) -> None:

@@ -1,50 +1,88 @@
-"""Marginal budget: a drafted token is verified if it saves more of the rollout's time than it costs.
+"""Marginal budget: drafted tokens are verified as long as the time of a pass, per token that it emits, falls.
 
-A pass takes base + sum_i (row + token d_i) seconds (das.budget.latency). Of these seconds, request i is charged
+A pass of the live requests takes T(d) seconds if it verifies d drafted tokens of theirs, in all (das.budget.prices). It
+emits n + sum of the gains of these tokens, where the gain of a token is P(it and all before it are accepted). A batch's
+drafts are cut so that
 
-    c_i(d) = w_i base + row + token d
+    T(d) / (n + gains of the d tokens with the highest gains)
 
-Its weight w_i is P(i is the last to finish), or 1 / live while requests wait for slots. The reason: one pass less for i
-shortens the rollout by w_i base, and saves i's own rows. Its draft is cut where c_i(d) over the expected number of
-emitted tokens, 1 + sum_j P(its first j tokens are all accepted), is smallest. If the drafts
-of a batch together save less time than drafting costs (`drafting` of the latency model), none of them is verified. If
-that happens many times in a row, drafting pauses, and is tried again now and then.
+is smallest. T may have knees and stairs, so every d is tried. A token's gain is never above that of the token before
+it, so the tokens with the highest gains are the beginnings of drafts.
+
+With `makespan`, a gain counts n v_i / sum(v) times, where v_i = w_i base + row is what a pass of request i costs the
+rollout: w_i is P(i is the last to finish), or 1 / live while requests wait for slots.
+
+Prices are learned from passes. So no pass verifies much more than was tried before, and some passes are spent on
+learning (das.budget.exploration). If drafts do not pay many times in a row, the drafter is asked now and then only.
 """
 
 from collections.abc import Sequence
-from ctypes import CDLL, POINTER, byref, c_double, c_int64, c_void_p
+from ctypes import CDLL, byref, c_double, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from das.budget.latency import LatencyModel
+from das.budget.exploration import Exploration
+from das.budget.latency_forms import Array
 from das.budget.makespan import chances_of_being_last
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
+from das.budget.prices import PassPrices
 from das.budget.remaining import MAX_RESPONSE, RemainingLength
 from das.drafter import Drafts
 from das.native import load_native
 
-PATIENCE = 8  # passes in a row whose drafts did not pay, before drafting pauses
-FIRST_RETRY = 16  # passes without paying drafts before the first retry; the number doubles with each retry
-MAX_RETRY = 512  # most passes between two retries
+PATIENCE = 8  # passes in a row whose drafts did not pay, before the drafter is asked less often
+FIRST_WAIT = 8  # passes until it is asked again; the number doubles each time
+MAX_WAIT = 512
+WORTH_TRYING = 0.05  # a trial must be able to save this share of a plain pass, if tokens turned out to cost nothing
+BRANCH_RUN = 1.5  # tokens of a branch that are accepted on average if its first one is
+FREE_FLOOR = 0.1  # where tokens cost nothing, drafts may end below this gain, if tokens of twice the gain are not kept
 
 
 @cache
-def _trim() -> CDLL:
+def _native() -> CDLL:
     library = load_native(Path(__file__).with_name("trim.c"))
-    library.das_trim.restype = c_double
-    library.das_trim.argtypes = [c_int64, c_int64, *[c_void_p] * 3, *[c_double] * 3, c_void_p, POINTER(c_double)]
+    library.das_trim.restype = c_int64
+    library.das_trim.argtypes = [c_int64, c_int64, *[c_void_p] * 4, c_int64, c_int64, *[c_void_p] * 3]
     return library
+
+
+def best_tokens(
+    drafts: Drafts, weights: Array, seconds: Array, fixed: int = -1
+) -> tuple[int, np.ndarray, Array, float]:
+    """The tokens with which a pass takes the least time per emitted token, or the `fixed` best ones if that is not -1.
+
+    weights: what an emitted token of each request counts; their mean is 1. seconds: of a pass with 0, 1, 2 ... drafted
+    tokens; no more are chosen. Returns how many tokens are chosen, how many of each draft, the gain of the 0, 1, 2 ...
+    best tokens, and the lowest gain that was chosen (0: none).
+    """
+    counts, gains, lowest = np.empty(len(drafts), np.int64), np.empty(len(seconds)), c_double()
+    chosen: int = _native().das_trim(
+        len(drafts),
+        drafts.probs.shape[1],
+        drafts.probs.ctypes.data,
+        drafts.counts.ctypes.data,
+        weights.ctypes.data,
+        seconds.ctypes.data,
+        len(seconds) - 1,
+        fixed,
+        counts.ctypes.data,
+        gains.ctypes.data,
+        byref(lowest),
+    )
+    if chosen < 0:
+        raise MemoryError("no memory to sort the drafted tokens of a pass")
+    return chosen, counts, gains, lowest.value
 
 
 class Marginal(BudgetPolicy):
     """Verifies the drafted tokens that save more time than they cost.
 
     tokens    the most draft tokens a request gets in a pass
-    ratio     `ratio` of LatencyModel
-    makespan  True: w_i is the chance to be the last to finish. False: w_i is 1 / live
-    latency   `measured` of LatencyModel
+    ratio     `ratio` of PassPrices
+    makespan  True: w_i is the chance to be the last to finish. False: all requests count alike
+    latency   `measured` of PassPrices
 
     Raises ValueError for values out of range.
     """
@@ -52,90 +90,120 @@ class Marginal(BudgetPolicy):
     def __init__(self, tokens: int = 32, ratio: float = 64.0, makespan: bool = False, latency: str | None = None):
         if tokens < 1:
             raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
-        _trim()  # compile now, not in the first pass
+        _native()  # compile now, not in the first pass
         self.max_draft_tokens = tokens
         self.makespan = makespan
-        self.latency = LatencyModel(ratio, latency)
+        self.prices = PassPrices(ratio, latency)
         self.lengths = RemainingLength(MAX_RESPONSE)
+        self._exploration = Exploration()
         self._num_waiting = 0  # requests of the rollout without a slot
         self._live: list[LiveRequest] = []  # the requests of the last estimate of weights
-        self._weights = np.empty(0)  # w_i of these requests
-        self._weights_age = 0  # passes since that estimate
-        self._idle = 0  # passes in a row whose drafts did not pay
-        self._retry = FIRST_RETRY  # idle passes at which drafting is tried again
+        self._chances = np.empty(0)  # w_i of these requests
+        self._chances_age = 0  # passes since that estimate
+        self._weights = np.ones(1)  # of all requests alike
+        self._context = 0  # tokens of context in the last pass
+        self._saves = 0.0  # seconds that the last drafts were expected to save
+        self._each = 0.0  # seconds per token that the last drafts were expected to emit
+        self._lowest = 0.0  # the lowest gain that was verified in the last pass with drafts
+        self._unpaid = 0  # passes in a row whose drafts did not pay
+        self._wait, self._next_wait = 0, FIRST_WAIT  # passes until the drafter is asked again; the same for next time
 
     def begin_step(self, requests: int) -> None:
         self._num_waiting = requests
         self._live = []
-        self._idle, self._retry = 0, FIRST_RETRY
+        self._unpaid, self._wait, self._next_wait = 0, 0, FIRST_WAIT
 
     def begin(self, request: LiveRequest) -> None:
         self._num_waiting -= 1
 
-    @property
-    def drafting(self) -> bool:
-        """Whether the drafter is asked in this pass."""
-        return self._idle < PATIENCE or self._idle == self._retry
-
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
-        if not self.drafting:
-            self._idle += 1
-            return [0] * len(live)
-        return [self.max_draft_tokens] * len(live)
+        waits = self._wait > 0 and not (self.prices.learns and self._exploration.trial_due)
+        self._wait = max(0, self._wait - 1)
+        control = self.prices.learns and self._unpaid == 0 and self._exploration.control_due(self._saves)
+        return [0 if waits or control else self.max_draft_tokens] * len(live)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
-        """The probability from which a first token pays. Later tokens must reach at least as high a probability."""
-        form = self.latency.form
-        floors: list[float] = (form.token / (form.row + self._request_weights(live) * form.base)).tolist()
+        """The probability below which no token can pay, for each request, if prices rise as tokens are added.
+
+        Where they do not rise at first, the gains of the last pass tell how far drafts need to go.
+        """
+        weights = self._request_weights(live)
+        floor = max(self.prices.cheapest(len(live), self._context), min(FREE_FLOOR, self._lowest / 2))
+        if self.prices.learns and self._exploration.trial_due:
+            floor = min(floor, FREE_FLOOR)
+        floors: list[float] = (floor / weights).tolist()
         return floors
 
+    def branch_floor(self) -> float:
+        return self.prices.branch / (self._each * BRANCH_RUN) if self._each else 0.0
+
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
-        form = self.latency.form
         weights = self._request_weights(live)
-        counts = np.empty(len(drafts), np.int64)
-        expected = c_double()
-        saved_seconds = _trim().das_trim(
-            len(drafts),
-            drafts.probs.shape[1],
-            drafts.probs.ctypes.data,
-            drafts.counts.ctypes.data,
-            weights.ctypes.data,
-            form.base,
-            form.row,
-            form.token,
-            counts.ctypes.data,
-            byref(expected),
-        )
-        if saved_seconds <= form.drafting:
-            if self._idle == self._retry:
-                self._retry = min(2 * self._retry, self._idle + MAX_RETRY)
-            self._idle += 1
-            return [0] * len(drafts)
-        self._idle, self._retry = 0, FIRST_RETRY
+        seconds = self.prices.table(len(live), self._context, int(drafts.counts.sum()))
+        chosen, counts, gains, self._lowest = best_tokens(drafts, weights, seconds)
+        each = self._each = float(seconds[chosen] / (len(live) + gains[chosen]))
+        self._saves = float(seconds[0]) - len(live) * each
+        self._count_unpaid(chosen)
+        if self.prices.learns:
+            most = min(len(seconds) - 1, self.prices.most(len(live)))
+            if chosen > most:
+                chosen, counts, _, _ = best_tokens(drafts, weights, seconds, most)
+            elif self._exploration.trial_due:
+                trial = self._trial(chosen, seconds[: most + 1], gains[: most + 1], each, len(live))
+                if trial > chosen:
+                    chosen, counts, _, _ = best_tokens(drafts, weights, seconds, trial)
         return counts.tolist()
 
-    def _request_weights(self, live: Sequence[LiveRequest]) -> np.ndarray:
-        """w_i, the share of the pass's fixed time that each request is charged with [R]; sums to 1."""
+    def _count_unpaid(self, chosen: int) -> None:
+        """Ask the drafter less and less often while no draft pays."""
+        if chosen:
+            self._unpaid, self._wait, self._next_wait = 0, 0, FIRST_WAIT
+            return
+        self._unpaid += 1
+        if self._unpaid >= PATIENCE and not self._wait:
+            self._wait, self._next_wait = self._next_wait, min(2 * self._next_wait, MAX_WAIT)
+
+    def _trial(self, chosen: int, seconds: Array, gains: Array, each: float, live: int) -> int:
+        """How many tokens to verify in order to learn their price: those chosen, or more."""
+        if gains[-1] * each >= WORTH_TRYING * seconds[0]:
+            costs = seconds - each * (live + gains)
+            affordable = np.flatnonzero(costs[chosen + 1 :] <= self._exploration.allowance)
+            if len(affordable):
+                size = chosen + 1 + int(affordable[-1])
+                self._exploration.begin_trial(float(seconds[size]), float(seconds[0]))
+                return size
+        self._exploration.decline_trial(float(seconds[0]))
+        return chosen
+
+    def _request_weights(self, live: Sequence[LiveRequest]) -> Array:
+        """What an emitted token of each request counts [R]; the mean is 1."""
         if not self.makespan or self._num_waiting > 0:
-            return np.full(len(live), 1 / len(live))
-        if not self._live or self._weights_age >= max(8, len(live)):  # the cost of an estimate grows with the requests
-            self._live, self._weights_age = list(live), 0
-            self._weights = chances_of_being_last(self.lengths, live)
+            if len(self._weights) != len(live):
+                self._weights = np.ones(len(live))
+            return self._weights
+        if not self._live or self._chances_age >= max(8, len(live)):  # the cost of an estimate grows with the requests
+            self._live, self._chances_age = list(live), 0
+            self._chances = chances_of_being_last(self.lengths, live)
         elif self._live != live:  # some have finished; a new one gets the average
-            weight_of = {
-                request.name: weight for request, weight in zip(self._live, self._weights.tolist(), strict=True)
-            }
+            chance_of = dict(zip((request.name for request in self._live), self._chances.tolist(), strict=True))
             self._live = list(live)
-            self._weights = np.array([weight_of.get(request.name, 1 / len(live)) for request in live])
-            self._weights /= self._weights.sum()
-        return self._weights
+            self._chances = np.array([chance_of.get(request.name, 1 / len(live)) for request in live])
+            self._chances /= self._chances.sum()
+        shared, own = self.prices.plain(len(live), self._context)
+        costs = self._chances * shared + own
+        return costs * (len(live) / costs.sum())
 
     def observe_pass(self, done: TargetPass) -> None:
-        self.latency.observe(done)
-        self._weights_age += 1
+        if self.prices.learns:
+            error = self.prices.predict(done.live, done.num_drafted, done.context, done.branches)
+            error = error / done.seconds - 1
+            self._exploration.observe(done.seconds, done.num_drafted > 0, error, self.prices.error)
+        self.prices.observe(done)
+        self._context = done.context
+        self._chances_age += 1
 
-    def predict(self, live: int, num_drafted: int, context: int) -> float:
-        return self.latency.predict(live, num_drafted, context)
+    def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
+        return self.prices.predict(live, num_drafted, context, branches)
 
     def end(self, request: LiveRequest) -> None:
         self.lengths.observe(request.problem, request.generated)

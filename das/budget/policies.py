@@ -41,6 +41,7 @@ class TargetPass:
     num_accepted: int  # how many of them were accepted
     context: int  # tokens of prompt and response that its requests had before it
     seconds: float  # from the end of the pass before it to its own end, drafting included
+    branches: int = 0  # of its drafts, beside each draft's trunk (das/drafter/draft.py)
 
     @property
     def tokens(self) -> int:
@@ -70,6 +71,10 @@ class BudgetPolicy:
         """The probability below which `trim` keeps no token, for each request; the drafter need not go below it."""
         return None
 
+    def branch_floor(self) -> float:
+        """The probability below which no branch of a draft is worth its copies."""
+        return 0.0
+
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         """How many tokens of each draft will be verified, decided by their estimated probabilities."""
         return drafts.counts.tolist()
@@ -77,7 +82,7 @@ class BudgetPolicy:
     def observe_pass(self, done: TargetPass) -> None:
         """A target pass is over. `generated`, `num_drafted` and `num_accepted` of the requests include it."""
 
-    def predict(self, live: int, num_drafted: int, context: int) -> float:
+    def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
         """Seconds that the policy expects of such a pass; nan if it has no latency model."""
         return float("nan")
 

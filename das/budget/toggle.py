@@ -104,6 +104,9 @@ class RooflineToggle(BudgetPolicy):
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
         return self.over.floors(live)
 
+    def branch_floor(self) -> float:
+        return self.over.branch_floor()
+
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         return self.over.trim(live, drafts)
 
@@ -116,7 +119,7 @@ class RooflineToggle(BudgetPolicy):
             )
         self.over.observe_pass(done)
 
-    def predict(self, live: int, num_drafted: int, context: int) -> float:
+    def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
         fitted = self._online.fitted
         if fitted is None:
             return float("nan")

@@ -71,7 +71,7 @@ def chains_as_arrays(lib: ctypes.CDLL, core: int, requests: Sequence[str], call:
     )
 
 
-def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments) -> TreeDrafts:
+def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments, branch_floor: float) -> TreeDrafts:
     """Trees, one row per request. All arrays lie in one piece of memory."""
     handles, limits, floors, stride = call
     n = len(handles)
@@ -86,6 +86,7 @@ def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments)
         handles.buffer_info()[0],
         limits.buffer_info()[0],
         None if floors is None else floors.buffer_info()[0],
+        branch_floor,
         stride,
         tokens,
         tokens + 4 * cells,

@@ -74,6 +74,14 @@ def floors(values: Sequence[float]) -> array[float]:
         raise ValueError("floors must be numbers") from None
 
 
+def branch_floor(value: float) -> float:
+    """The floor of branches; the core refuses NaN."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"branch_floor must be a number, got {value!r:.100}") from None
+
+
 def append_tokens(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
     """Append token ids to an int32 array. Raises ValueError for ids too large; the core refuses negative ones."""
     if isinstance(new, np.ndarray):

@@ -31,11 +31,13 @@ typedef struct {
     Candidate *cand;                 /* [n_cand] */
     int64_t len, limit;              /* tokens in ctx; tokens that may be drafted */
     double reach, floor;             /* probability that the whole chain is accepted; nothing below the floor is drafted */
+    double branch_floor;             /* in a tree: the same for a node that has a sibling already */
     int n_cand, needs_lookup, done;
     Lookup own, shared;              /* in the problem's store; in the store of all problems' newest texts */
 } Work;
 
-static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, int32_t *ctx) {
+static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, double branch_floor,
+                       int32_t *ctx) {
     const Seq *q = &d->x.seqs[seq];
     w->seq = seq; w->ctx = ctx; w->t = q->trace; w->cand = w->t->cand; w->t->n = w->t->n_nodes = 0;
     w->own.s = &d->x.stores[q->store]; w->own.cross_problem = 0; w->own.skip = d->c.exclude_own ? seq : -1;
@@ -43,6 +45,7 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
     w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
     w->limit = limit; w->reach = 1.0;
     w->floor = floor > d->c.min_prob ? floor : d->c.min_prob;
+    w->branch_floor = branch_floor > w->floor ? branch_floor : w->floor;
     w->n_cand = 0; w->done = 0;
 }
 

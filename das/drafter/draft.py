@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,10 @@ class TreeDrafts:
     probs: np.ndarray  # float64 [R, N]: P(the node is accepted | its parent was accepted)
     joint: np.ndarray  # float64 [R, N]: P(all of the path to the node is accepted)
     counts: np.ndarray  # int64 [R]
+
+    def branches(self, counts: Sequence[int]) -> list[int]:
+        """How many branches the first counts[r] nodes of a row have: nodes that are no first child of their parent."""
+        return [count - len(set(parents[:count])) for parents, count in zip(self.parents.tolist(), counts, strict=True)]
 
     def as_chains(self) -> Drafts:
         """Chains that are worth as much: any first part of a row is accepted for as many tokens on average.

@@ -191,15 +191,20 @@ class HistoryDrafter:
         return calls.chains_as_arrays(self._lib, self._core, requests, call)
 
     def propose_tree(
-        self, requests: Sequence[str], nodes: Sequence[int], floors: Sequence[float] | None = None
+        self,
+        requests: Sequence[str],
+        nodes: Sequence[int],
+        floors: Sequence[float] | None = None,
+        branch_floor: float = 0.0,
     ) -> TreeDrafts:
         """Draft a tree of at most nodes[i] tokens for each request, in one native call: those most likely accepted.
 
         floors: no node is drafted whose path is accepted with a probability below floors[i] or `min_prob`, whichever
-        is higher. Raises ValueError for a request that is not live or named twice.
+        is higher. branch_floor: the same for nodes that would begin a branch, which are all children of a node but the
+        first. Raises ValueError for a request that is not live or named twice.
         """
         call = calls.arguments(self._handles(requests), nodes, floors, "nodes", checks.MAX_NODES)
-        return calls.trees(self._lib, self._core, requests, call)
+        return calls.trees(self._lib, self._core, requests, call, checks.branch_floor(branch_floor))
 
     @_locked
     def end(self, request: str, keep: bool = True) -> None:

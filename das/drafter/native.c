@@ -181,8 +181,9 @@ static int claim(Drafter *d, int32_t n, const int64_t *handles) {
     return 0;
 }
 
-/* Where drafts are written: arrays [n][stride], and counts [n]. parents: NULL if drafts may not branch. */
-typedef struct { int64_t stride; int32_t *tokens, *parents; double *probs, *joint; int64_t *counts; } Rows;
+/* Where drafts are written: arrays [n][stride], and counts [n]. parents: NULL if drafts may not branch. branch_floor: the
+ * least probability of a node that has a sibling already. */
+typedef struct { int64_t stride; int32_t *tokens, *parents; double *probs, *joint; int64_t *counts; double branch_floor; } Rows;
 
 /* Drafts for at most BATCH sequences side by side, token by token, into the rows from `first` on.
  * ctx: [n][max_match + stride + 1]. */
@@ -192,7 +193,8 @@ static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, con
     int64_t ctx_stride = d->c.max_match + rows->stride + 1;
     for (int32_t r = 0; r < n; r++) {
         double floor = floors ? floors[first + r] : 0.0;
-        start_work(d, &work[r], (int32_t)handles[first + r], limits[first + r], floor, ctx + r * ctx_stride);
+        start_work(d, &work[r], (int32_t)handles[first + r], limits[first + r], floor, rows->branch_floor,
+                   ctx + r * ctx_stride);
         if (rows->parents && work[r].limit) start_tree(&work[r]);
         rows->counts[first + r] = 0;
     }
@@ -248,7 +250,7 @@ static int draft(Drafter *d, int32_t n, const int64_t *handles, const int64_t *l
  * Writes tokens and probs [n][stride], or row behind row without gaps if packed, and counts [n]. */
 int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
                 int64_t stride, int packed, int32_t *tokens, double *probs, int64_t *counts) {
-    int rc = draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts});
+    int rc = draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts, 0.0});
     for (int64_t r = 0, end = 0; !rc && packed && stride && r < n; end += counts[r++]) {
         memmove(tokens + end, tokens + r * stride, sizeof *tokens * (size_t)counts[r]);
         memmove(probs + end, probs + r * stride, sizeof *probs * (size_t)counts[r]);
@@ -258,9 +260,11 @@ int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *li
 
 /* Drafts trees of at most limits[i] nodes for n different sequences, best nodes first. No limit exceeds stride.
  * floors [n] or NULL: no node is less likely to be accepted than its floor or min_prob, whichever is higher.
+ * branch_floor: no node that has a sibling already is less likely to be accepted than this.
  * Writes tokens, parents, probs and joint [n][stride], and counts [n]. A parent is a place in the row, or -1. */
 int das_propose_tree(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                     int64_t stride, int32_t *tokens, int32_t *parents, double *probs, double *joint,
-                     int64_t *counts) {
-    return draft(d, n, handles, limits, floors, &(Rows){stride, tokens, parents, probs, joint, counts});
+                     double branch_floor, int64_t stride, int32_t *tokens, int32_t *parents, double *probs,
+                     double *joint, int64_t *counts) {
+    if (isnan(branch_floor)) return BAD_FLOOR;
+    return draft(d, n, handles, limits, floors, &(Rows){stride, tokens, parents, probs, joint, counts, branch_floor});
 }

@@ -33,7 +33,7 @@ class Config(ctypes.Structure):
     ]
 
 
-_PTR, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+_PTR, _I32, _I64, _F64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_new": (_PTR, [ctypes.POINTER(Config)]),
     "das_restart": (_I32, [_PTR, _PTR]),
@@ -49,7 +49,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_end": (_I32, [_PTR, _I64, _I32, _I64]),
     "das_set_tick": (_I32, [_PTR, _I64]),
     "das_propose": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I64, _I32, _PTR, _PTR, _PTR]),
-    "das_propose_tree": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I64, _PTR, _PTR, _PTR, _PTR, _PTR]),
+    "das_propose_tree": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _F64, _I64, _PTR, _PTR, _PTR, _PTR, _PTR]),
     "das_bytes": (_I64, [_PTR]),
 }
 

@@ -162,12 +162,19 @@ class ReferenceDrafter:
         return [self._draft(self._requests[r], limit, max(floor, self.min_prob)) for r, limit, floor in rows]
 
     def propose_tree(
-        self, requests: Sequence[str], nodes: Sequence[int], floors: Sequence[float] | None = None
+        self,
+        requests: Sequence[str],
+        nodes: Sequence[int],
+        floors: Sequence[float] | None = None,
+        branch_floor: float = 0.0,
     ) -> list[list[Node]]:
         """The drafted nodes of each request."""
         floors = [0.0] * len(requests) if floors is None else floors
         rows = zip(requests, nodes, floors, strict=True)
-        return [self._draft_tree(self._requests[r], count, max(floor, self.min_prob)) for r, count, floor in rows]
+        return [
+            self._draft_tree(self._requests[r], count, max(floor, self.min_prob), branch_floor)
+            for r, count, floor in rows
+        ]
 
     # ---- drafting ----
 
@@ -187,14 +194,19 @@ class ReferenceDrafter:
             before = mixed
         return draft
 
-    def _draft_tree(self, request: _Request, limit: int, floor: float) -> list[Node]:
+    def _draft_tree(self, request: _Request, limit: int, floor: float, branch_floor: float) -> list[Node]:
         """Expand the last emitted token. Then draft and expand the likeliest child of all expanded nodes, and so on."""
         drafted: list[Node] = []
         possible: list[Node] = []
         request.trace = None
         while len(drafted) < limit:
             possible += self._children(request, drafted[-1] if drafted else None)
-            likely = [node for node in possible if node.joint >= floor]
+            have_children = {id(node.parent) for node in drafted}
+            likely = [
+                node
+                for node in possible
+                if node.joint >= floor and (id(node.parent) not in have_children or node.joint >= branch_floor)
+            ]
             if not likely:
                 break
             best = max(likely, key=lambda node: node.joint)  # of equals the one that was added first

@@ -132,7 +132,7 @@ static void draft_node(const Drafter *d, Work *w, int64_t j, int32_t *token, int
     }
     if (!t->n_open) { w->done = 1; return; }
     Open best = take_child(t);
-    open_child(t, best.node, best.rank + 1, w->floor);
+    open_child(t, best.node, best.rank + 1, w->branch_floor);
     Node *from = &t->nodes[best.node];
     from->child[best.rank] = (int32_t)j + 1;
     *token = from->m.best[from->place[best.rank]];

@@ -14,7 +14,7 @@ from das.budget import DEFAULT_BUDGET, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.remaining import RemainingLength
 from das.draft_round import DraftRound
-from das.drafter import HistoryDrafter
+from das.drafter import HistoryDrafter, TreeDrafts
 from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
 from das.engine.alarm import Alarm
 from das.engine.patches import WORKER, das_settings
@@ -83,6 +83,7 @@ class DasProposer:
         self._clear_counts()
         self.parents: dict[str, list[int]] = {}  # of the drafts that branch (das/engine/tree.py), by request
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
+        self._branches = 0  # of these drafts, beside their trunks
         self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._pass_ended = 0.0
         self._silent_passes = 0  # in a row, in which requests might draft and none did
@@ -125,13 +126,13 @@ class DasProposer:
         emitted, decoding = self._read_batch(names, sampled_token_ids)
         if not emitted.rows:  # prompts, or requests that never draft: there is nothing to learn from such a pass
             self._decoding, self._pass_ended = decoding, time.perf_counter()
-            self._pending, self._sample = {}, ("", [])
+            self._pending, self._branches, self._sample = {}, 0, ("", [])
             return [[] for _ in names]
         target_pass = self._watch_pass(names, decoding, emitted)
         self.draft_round.observe(
             emitted.requests, emitted.num_drafted, emitted.num_accepted, emitted.tokens, target_pass
         )
-        self._pending = {}
+        self._pending, self._branches = {}, 0
         self._sample = "", []
         drafts: list[list[int]] = [[] for _ in names]
         lengths = num_tokens_no_spec[: len(names)].tolist()
@@ -141,7 +142,9 @@ class DasProposer:
         if proposal is None:
             return drafts
         tokens, counts = proposal.drafts.tokens, proposal.counts
-        parents = getattr(proposal.drafts, "parents", None)  # of branching drafts
+        parents = None
+        if isinstance(proposal.drafts, TreeDrafts):
+            parents, self._branches = proposal.drafts.parents, sum(proposal.drafts.branches(counts))
         for i, count in enumerate(counts):
             if count:
                 name, draft = emitted.requests[i].name, tokens[i, :count].tolist()
@@ -205,9 +208,10 @@ class DasProposer:
         if live and self._decoding.issuperset(names):
             seconds = now - self._pass_ended
             num_drafted, num_accepted = sum(emitted.num_drafted), sum(emitted.num_accepted)
-            self._predicted_s.append(self.draft_round.budget.predict(live, num_drafted, emitted.context))
+            predicted = self.draft_round.budget.predict(live, num_drafted, emitted.context, self._branches)
+            self._predicted_s.append(predicted)
             self._measured_s.append(seconds)
-            target_pass = TargetPass(live, num_drafted, num_accepted, emitted.context, seconds)
+            target_pass = TargetPass(live, num_drafted, num_accepted, emitted.context, seconds, self._branches)
         self._decoding, self._pass_ended = decoding, now
         return target_pass
 

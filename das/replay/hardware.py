@@ -42,6 +42,9 @@ VERIFY_REQUEST = 200e-6  # the same for a pass that verifies drafts; fitted to d
 # requests of a 7B on an H100 that is 0.6 of a plain pass. NeMo RL (arXiv 2604.26779) measured 0.6 to 0.8 for each
 # drafted token, all costs included.
 VERIFY_TOKEN = (VERIFY_REQUEST - TARGET_REQUEST) / 3
+# Assumed, not measured: what a pass with branching drafts adds on a GPU (das/engine/branches.py). In each layer some
+# three kernels write keys and values for the branches, 4 us each; a few more copy blocks.
+BRANCHING = 0.4e-3
 # A 4-bit copy of the target as its drafter: the time of a draft pass as a share of a target pass (eta_D W_D / W_T: .48,
 # .49, .42), and the seconds that a request adds to a draft pass.
 W4_PASS = 0.46

@@ -10,7 +10,7 @@ import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.draft_round import DraftRound
-from das.drafter import HistoryDrafter
+from das.drafter import HistoryDrafter, TreeDrafts
 from das.replay.engine import Engine
 from das.replay.times import Times
 from das.replay.workload import Workload
@@ -21,7 +21,8 @@ KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
 
 class TextEngine(Engine):
     """drafter: engines may share one. budget: this engine's own. max_tokens: the longest response allowed. name: prefix
-    of request names, which must differ between engines that share a drafter."""
+    of request names, which must differ between engines that share a drafter. branch_blocks: as in DraftRound; attention
+    reads a request's context once more for each branch."""
 
     def __init__(
         self,
@@ -31,9 +32,10 @@ class TextEngine(Engine):
         budget: BudgetPolicy,
         max_tokens: int,
         name: str = "",
+        branch_blocks: int = 0,
     ) -> None:
         super().__init__(times, max_num_seqs)
-        self.draft_round = DraftRound(drafter, budget)
+        self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks)
         self.max_tokens = max_tokens
         self._name = name
 
@@ -47,6 +49,8 @@ class TextEngine(Engine):
         self._requests: list[LiveRequest] = []  # a row each, as in the arrays below
         self._num_drafts = np.empty(0, np.int64)  # draft tokens that the coming pass verifies
         self._drafts = np.empty((0, 0), np.int32)  # [requests, longest draft]
+        self._parents: np.ndarray | None = None  # the same of drafts that may branch (TreeDrafts)
+        self._branches = np.empty(0, np.int64)  # of each request's draft
         self._drafting_s = 0.0  # what making these drafts took
         # Finished in the last pass. The next pass tells drafter and budget.
         self._just_finished: list[LiveRequest] = []
@@ -60,7 +64,8 @@ class TextEngine(Engine):
     def advance(self) -> None:
         joined = self._join()
         live, num_drafted, context = len(self._requests), int(self._num_drafts.sum()), self._context
-        seconds = self.times.target(live, num_drafted, context) + self._drafting_s
+        branches = int(self._branches.sum())
+        seconds = self.times.target(live, num_drafted, context + self._read_again(), branches > 0) + self._drafting_s
         seconds += len(joined) * self.work.prompt * self.times.prefill
         self.now += seconds
         num_accepted, new_tokens = self._verify(num_drafted)
@@ -68,7 +73,9 @@ class TextEngine(Engine):
         for request in joined:
             self.draft_round.begin(request, self._prompt)
         # Budgets learn from decode passes: a pass with prompts takes longer.
-        target_pass = None if joined else TargetPass(live, num_drafted, int(num_accepted.sum()), context, seconds)
+        target_pass = (
+            None if joined else TargetPass(live, num_drafted, int(num_accepted.sum()), context, seconds, branches)
+        )
         self.draft_round.observe(
             self._requests, self._num_drafts.tolist(), num_accepted.tolist(), new_tokens, target_pass
         )
@@ -76,6 +83,13 @@ class TextEngine(Engine):
         done = self._at == self._end
         if done.any():
             self._drop(done)
+
+    def _read_again(self) -> int:
+        """Tokens of context that the branches of the running pass attend to."""
+        if not self._branches.any():
+            return 0
+        contexts = self._at - self.work.starts[self._ids] + self.work.prompt
+        return int(self._branches @ contexts)
 
     def _join(self) -> list[LiveRequest]:
         """Give waiting requests the free rows of the batch, without drafts. Returns the new requests."""
@@ -88,6 +102,9 @@ class TextEngine(Engine):
             self._num_drafts = np.concatenate([self._num_drafts, np.zeros(len(joined), np.int64)])
             no_drafts = np.zeros((len(joined), self._drafts.shape[1]), np.int32)
             self._drafts = np.concatenate([self._drafts, no_drafts])
+            self._branches = np.concatenate([self._branches, np.zeros(len(joined), np.int64)])
+            if self._parents is not None:
+                self._parents = np.concatenate([self._parents, no_drafts])
         return joined
 
     def _verify(self, num_drafted: int) -> tuple[np.ndarray, list[list[int]]]:
@@ -97,10 +114,9 @@ class TextEngine(Engine):
         """
         live, width = len(self._requests), int(self._num_drafts.max())
         window = self._text[self._at[:, None] + np.arange(width + 1)]
-        wrong = (self._drafts[:, :width] != window[:, :width]) | (np.arange(width) >= self._num_drafts[:, None])
         remaining = self._end - self._at
-        num_accepted = np.where(wrong.any(axis=1), wrong.argmax(axis=1), width) if width else np.zeros(live, np.int64)
-        num_accepted = np.minimum(num_accepted, remaining)
+        accepted = self._accepted_of_trees(window) if self._parents is not None else self._accepted_of_chains(window)
+        num_accepted = np.minimum(accepted, remaining)
         num_emitted = np.minimum(num_accepted + 1, remaining)
         total = int(num_emitted.sum())
         self.timeline.add(np.array([self.now]), live, live + num_drafted, total)
@@ -114,16 +130,41 @@ class TextEngine(Engine):
         self._context += total
         return num_accepted, [text[:n] for text, n in zip(window.tolist(), num_emitted.tolist(), strict=True)]
 
+    def _accepted_of_chains(self, window: np.ndarray) -> np.ndarray:
+        """How many tokens of each draft come next. window: the coming tokens [requests, longest draft + 1]."""
+        width = window.shape[1] - 1
+        if not width:
+            return np.zeros(len(window), np.int64)
+        wrong = (self._drafts[:, :width] != window[:, :width]) | (np.arange(width) >= self._num_drafts[:, None])
+        return np.where(wrong.any(axis=1), wrong.argmax(axis=1), width)
+
+    def _accepted_of_trees(self, window: np.ndarray) -> np.ndarray:
+        """The same for drafts that branch. Their nodes come after their parents, so one look at each is enough."""
+        assert self._parents is not None
+        rows, node, depth = np.arange(len(window)), np.full(len(window), -1), np.zeros(len(window), np.int64)
+        for i in range(window.shape[1] - 1):
+            comes_next = (self._parents[:, i] == node) & (self._drafts[:, i] == window[rows, depth])
+            comes_next &= i < self._num_drafts
+            node[comes_next] = i
+            depth += comes_next
+        return depth
+
     def _draft(self) -> None:
         """Ask for the drafts of the next pass, and charge the time they take."""
         live = len(self._requests)
         proposal = self.draft_round.propose(self._requests)
         if proposal is None:
             self._num_drafts, self._drafts = np.zeros(live, np.int64), np.empty((live, 0), np.int32)
+            self._parents, self._branches = None, np.zeros(live, np.int64)
             self._drafting_s = 0.0
             return
         self._num_drafts = np.asarray(proposal.counts, np.int64)
         self._drafts = proposal.drafts.tokens
+        if isinstance(proposal.drafts, TreeDrafts):
+            self._parents = proposal.drafts.parents
+            self._branches = np.array(proposal.drafts.branches(proposal.counts))
+        else:
+            self._parents, self._branches = None, np.zeros(live, np.int64)
         num_proposed = int(proposal.drafts.counts.sum())
         self._drafting_s = self.times.draft_request * live + self.times.draft_token * num_proposed
         self.draft_s += self._drafting_s
@@ -135,6 +176,9 @@ class TextEngine(Engine):
         self._requests = [request for request, stays in zip(self._requests, stay.tolist(), strict=True) if stays]
         self._num_drafts = self._num_drafts[stay]
         self._drafts = self._drafts[stay]
+        self._branches = self._branches[stay]
+        if self._parents is not None:
+            self._parents = self._parents[stay]
         self._leave(done)
 
     def _end_finished(self) -> None:

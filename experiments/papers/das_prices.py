@@ -8,12 +8,13 @@ import numpy as np
 
 from analysis.report import Line, Section, curves
 from das.budget.latency_forms import Form
-from das.replay.hardware import BANDWIDTH_SHARE, GPUS, derived
+from das.draft_round import BLOCKS_A_TREE
+from das.replay.hardware import BANDWIDTH_SHARE, BRANCHING, GPUS, derived
 from das.replay.scale import ContextRead, CostScaled
 from das.replay.times import Times
 from das.replay.workload import Workload
 from experiments.papers.das_rollouts import STEPS_PER_EPOCH
-from experiments.papers.replayed import MAX_TOKENS, Setting, percent, simulate_arm, training_steps
+from experiments.papers.replayed import MAX_NUM_SEQS, MAX_TOKENS, Setting, percent, simulate_arm, training_steps
 
 PRICES = (
     "Fig 8 has one price for a live request and for a drafted token. Any cost of a pass that drafted tokens do not add "
@@ -23,8 +24,9 @@ PRICES = (
     "alone, as if its longest response had 16,384 tokens; nothing was fitted to its DAS arm. With it the replay saves "
     "about what the paper plots over all steps, but less in the first epoch, where no problem has come before, and "
     "more in the last two. The roofline is the other extreme: verifying costs nothing until a pass is compute-bound. "
-    "`Drafts for nothing` is the most that this text supports with 16 drafted tokens per pass, so 55 % would need "
-    "verification that is all but free, or text that repeats itself more."
+    "A branch of a draft reads its request's keys and values once more, and a pass with branches takes an "
+    f"assumed {1e3 * BRANCHING:.1f} ms longer. `Drafts for nothing` is the most that this text supports with 16 "
+    "drafted tokens per pass, so 55 % would need verification that is all but free, or text that repeats itself more."
 )
 
 
@@ -36,6 +38,7 @@ class PriceList:
     form: Form
     fitted_host: bool = False  # plus host time per pass, so that the plain arm takes as long as the paper's
     free_drafts: bool = False  # drafting costs nothing, and fixed drafts of 16 take the budget's place
+    trees: bool = False  # drafts may branch
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,11 @@ def lists(setting: Setting) -> Sequence[PriceList]:
     roofline = derived("H100", "7B")
     return (
         PriceList("Fig 8", fig8),
+        PriceList("Fig 8, drafts that branch", fig8, trees=True),
         PriceList("Fig 8 + keys and values read", reading),
         PriceList("the same + what Fig 10 takes beyond", reading, fitted_host=True),
         PriceList("roofline of an H100 (derived)", roofline),
+        PriceList("the roofline, drafts that branch", roofline, trees=True),
         PriceList("the roofline + what Fig 10 takes beyond", roofline, fitted_host=True),
         PriceList("Fig 8, drafts for nothing", CostScaled(fig8, 0.0), free_drafts=True),
     )
@@ -110,7 +115,8 @@ def simulate(
     setting: Setting, prices: PriceList, works: Sequence[Workload], weights: np.ndarray, paper_s: float
 ) -> Outcome:
     """Both arms under a price list. weights: steps that each of `works` stands for. paper_s: the plain arm's mean."""
-    times = Times(prices.form, draft_request=0.0 if prices.free_drafts else setting.times.draft_request)
+    draft_request = 0.0 if prices.free_drafts else setting.times.draft_request
+    times = Times(prices.form, draft_request=draft_request, branching=BRANCHING)
     longest = np.array([int(work.lengths.max()) for work in works])
     none = np.array([step.rollout_s for step in simulate_arm(works, times, None, 1)])
     name = prices.name
@@ -120,7 +126,8 @@ def simulate(
         none = none + longest * times.host
         name += f", {1e3 * beyond:.1f} ms per pass"
     budget = {"name": "fixed", "tokens": 16} if prices.free_drafts else setting.budget
-    steps = simulate_arm(works, times, budget, 1)
+    blocks = BLOCKS_A_TREE * MAX_NUM_SEQS if prices.trees else 0
+    steps = simulate_arm(works, times, budget, 1, branch_blocks=blocks)
     tokens_per_pass = weights @ [s.tokens for s in steps] / (weights @ [s.passes for s in steps])
     return Outcome(name, none, np.array([step.rollout_s for step in steps]), tokens_per_pass)
 

@@ -56,6 +56,7 @@ def simulate_arm(
     budget: dict[str, Any] | None,
     steps_per_epoch: int,
     max_tokens: int = MAX_TOKENS,
+    branch_blocks: int = 0,
     **drafter: Any,
 ) -> list[Step]:
     """Steps of an arm on one engine. budget None: without speculation. drafter: options of the history drafter.
@@ -64,7 +65,9 @@ def simulate_arm(
     """
     engine: Engine = PlainEngine(times, MAX_NUM_SEQS)
     if budget is not None:
-        engine = TextEngine(times, MAX_NUM_SEQS, HistoryDrafter(**drafter), make_budget(budget), max_tokens)
+        engine = TextEngine(
+            times, MAX_NUM_SEQS, HistoryDrafter(**drafter), make_budget(budget), max_tokens, branch_blocks=branch_blocks
+        )
     return [
         simulate_rollout(work, [engine], [range(len(work))], (i + 1) // steps_per_epoch) for i, work in enumerate(works)
     ]

@@ -1,15 +1,16 @@
 """Budget policies: limits, trimming, length classes, and the latency model under them."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from das.budget import LiveRequest, TargetPass, make_budget
 from das.budget.classes import Classes
 from das.budget.latency import LatencyModel
 from das.budget.length import LengthClass, LengthModel
-from das.budget.marginal import Marginal
+from das.budget.marginal import Marginal, best_tokens
 from das.drafter import Drafts
 
 
@@ -26,26 +27,18 @@ def batch(probabilities: list[list[float]]) -> Drafts:
     return Drafts(np.ones(probs.shape, np.int32), probs, counts)
 
 
-@given(
-    st.lists(st.lists(st.floats(0.05, 1.0), max_size=4), min_size=1, max_size=4),
-    st.floats(1.0, 200.0),
-)
-def test_marginal_cuts_where_an_emitted_token_costs_least(probabilities: list[list[float]], ratio: float) -> None:
-    """Brute force over all cuts of each draft finds none that charges the request less time for each emitted token."""
-    budget = Marginal(tokens=8, ratio=ratio)
-    drafts = batch(probabilities)
-    for probs, count in zip(probabilities, budget.trim(live(len(drafts)), drafts), strict=True):
-        reach = np.cumprod(probs)
-
-        def cost(cut: int, reach: np.ndarray = reach) -> float:
-            return (ratio / len(probabilities) + 1 + cut) / (1 + float(reach[:cut].sum()))
-
-        assert cost(count) == pytest.approx(min(cost(cut) for cut in range(len(probs) + 1)), rel=1e-9)
+def line_prices(folder: Path, base: float, row: float, token: float) -> str:
+    """A latency.json with these seconds."""
+    coefficients = {"base": base, "row": row, "drafting": 0.0, "token": token}
+    path = folder / "latency.json"
+    path.write_text(json.dumps({"forms": {"drafting": {"coefficients": coefficients}}}))
+    return str(path)
 
 
-def test_marginal_spends_on_the_request_that_decides() -> None:
+def test_marginal_spends_on_the_request_that_decides(tmp_path: Path) -> None:
     """A problem with long responses gets longer drafts than one with short ones, unless requests wait for slots."""
-    budget = Marginal(tokens=32, ratio=20, makespan=True)
+    latency = line_prices(tmp_path, base=20e-3, row=1e-3, token=1e-3)
+    budget = Marginal(tokens=32, makespan=True, latency=latency)
     requests = [LiveRequest(name="a", problem="long", max_tokens=4000)]
     requests += [LiveRequest(name=str(i), problem="short", max_tokens=4000) for i in range(7)]
     for problem, length in (("long", 2000), ("short", 50)):
@@ -53,20 +46,23 @@ def test_marginal_spends_on_the_request_that_decides() -> None:
             budget.end(LiveRequest(name="x", problem=problem, max_tokens=4000, generated=length + i))
     drafts = batch([[0.8] * 32] * 8)
     budget.begin_step(8)
-    assert len(set(budget.trim(requests, drafts))) == 1  # all eight still wait for a slot, so others may follow
+    assert np.ptp(budget.trim(requests, drafts)) <= 1  # all eight still wait for a slot, so others may follow
     for request in requests:
         budget.begin(request)
     counts = budget.trim(requests, drafts)
     assert counts[0] > 1.5 * max(counts[1:])
-    equal_weights = Marginal(tokens=32, ratio=20)
-    assert len(set(equal_weights.trim(requests, drafts))) == 1
+    equal_weights = Marginal(tokens=32, latency=latency)
+    assert np.ptp(equal_weights.trim(requests, drafts)) <= 1
 
 
 def test_marginal_switches_itself_off_and_tries_again() -> None:
     budget = Marginal(tokens=8, ratio=20)
     requests = live(4)
-    hopeless, good = batch([[0.05] * 8] * 4), batch([[0.9] * 8] * 4)
+    hopeless, good = batch([[0.02] * 8] * 4), batch([[0.9] * 8] * 4)
     budget.begin_step(4)
+    for _ in range(3):  # a new engine's first passes show what a plain pass takes
+        assert not any(budget.limits(requests))
+        budget.observe_pass(TargetPass(4, 0, 0, 100, 1e-3))
     drafting = []
     for _ in range(200):
         drafting.append(any(budget.limits(requests)))
@@ -74,7 +70,7 @@ def test_marginal_switches_itself_off_and_tries_again() -> None:
             assert budget.trim(requests, hopeless) == [0] * 4
         budget.observe_pass(TargetPass(4, 0, 0, 100, 1e-3))
     assert all(drafting[:8])
-    assert 1 <= sum(drafting[8:]) <= 4
+    assert 1 <= sum(drafting[8:]) <= 10  # after 8, 16, 32 ... passes, and for trials of prices as often
     while not any(budget.limits(requests)):
         budget.observe_pass(TargetPass(4, 0, 0, 100, 1e-3))
     assert all(budget.trim(requests, good))
@@ -88,9 +84,12 @@ def test_drafts_must_pay_for_drafting_at_all() -> None:
     for i in range(200):
         count = (4 + i % 9) * (i % 2)
         budget.observe_pass(TargetPass(4, count, 0, 0, 20e-3 + 4e-3 + (6e-3 + 1e-3 * count if count else 0)))
-    assert budget.latency.form.drafting == pytest.approx(6e-3, rel=0.25)
-    assert budget.trim(live(4), batch([[0.3]] * 4)) == [0] * 4
-    assert all(budget.trim(live(4), batch([[0.99] * 8] * 4)))
+    seconds = budget.prices.table(4, 0, 12)
+    assert seconds[4] - seconds[0] == pytest.approx(10e-3, rel=0.1)
+    assert seconds[12] - seconds[4] == pytest.approx(8e-3, rel=0.25)
+    one, many = batch([[0.3]] * 4), batch([[0.99] * 8] * 4)
+    assert best_tokens(one, np.ones(4), seconds[:5])[0] == 0
+    assert best_tokens(many, np.ones(4), budget.prices.table(4, 0, 32))[0] >= 16
 
 
 def test_latency_model_learns_the_costs_and_ignores_interruptions() -> None:
@@ -137,10 +136,10 @@ def test_length_model_counts_the_lengths_that_are_still_possible() -> None:
     assert model.current(25, LengthClass.SHORT) is LengthClass.LONG
 
 
-def test_floors_prune_nothing_that_would_be_kept() -> None:
-    """Drafts that end at the floors are trimmed to the same tokens as complete drafts."""
+def test_floors_prune_nothing_that_would_be_kept(tmp_path: Path) -> None:
+    """Drafts that end at the floors are trimmed to the same tokens as complete drafts, at prices that are a line."""
     rng = np.random.default_rng(0)
-    budget = Marginal(tokens=16, ratio=30)
+    budget = Marginal(tokens=16, latency=line_prices(tmp_path, base=30e-3, row=1e-3, token=1e-3))
     for _ in range(50):
         requests = live(6)
         complete = [rng.uniform(0.2, 1.0, 16).tolist() for _ in requests]
@@ -153,13 +152,14 @@ def test_floors_prune_nothing_that_would_be_kept() -> None:
 
 
 def test_tokens_that_cost_nothing_are_all_verified() -> None:
-    """On a GPU at small batches the fit finds no cost of a token. The assumed cost must not come back then."""
+    """On a GPU at small batches passes show no cost of a token. The assumed cost must not come back then."""
     budget = Marginal(tokens=24, ratio=64)
     rng = np.random.default_rng(0)
-    for _ in range(600):
+    for i in range(600):
         count = int(rng.integers(1, 17))
-        budget.observe_pass(TargetPass(count, int(rng.integers(0, 100)), 0, 0, 5e-3 * rng.uniform(0.98, 1.02)))
-    assert budget.latency.form.base == pytest.approx(5e-3, rel=0.05)
+        drafted = int(rng.integers(0, 400)) * (i % 4 > 0)
+        budget.observe_pass(TargetPass(count, drafted, 0, 0, 5e-3 * rng.uniform(0.98, 1.02)))
+    assert budget.predict(16, 300, 0) == pytest.approx(5e-3, rel=0.05)
     assert min(budget.trim(live(16), batch([[0.9] * 24] * 16))) > 16
 
 

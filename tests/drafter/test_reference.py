@@ -102,8 +102,9 @@ class Pair:
         names = list(self.live)
         limits = [int(n) for n in self.rng.integers(0, 40, len(names))]
         floors = None if self.rng.integers(2) else (0.2 * self.rng.random(len(names))).tolist()
-        trees = self.fast.propose_tree(names, limits, floors)
-        assert_same_trees(trees, self.slow.propose_tree(names, limits, floors))
+        branch_floor = 0.3 * self.rng.random() if self.rng.integers(2) else 0.0
+        trees = self.fast.propose_tree(names, limits, floors, branch_floor)
+        assert_same_trees(trees, self.slow.propose_tree(names, limits, floors, branch_floor))
         assert all(trees.counts <= limits)
         self.num_drafted += int(trees.counts.sum())
 

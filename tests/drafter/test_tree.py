@@ -167,6 +167,22 @@ def test_a_tree_has_at_most_1024_nodes() -> None:
         drafter.propose_tree(["r"], [1025])
 
 
+def test_a_floor_for_branches() -> None:
+    drafter = drafter_of([*branching_text(np.random.default_rng(4), 300), 0])
+    (chain,) = drafter.propose(["r"], [12])
+    assert drafter.propose_tree(["r"], [12], branch_floor=1.1)[0].tokens == chain.tokens, "no branch is so likely"
+    free = tree_of(drafter, 40)
+    (some,) = drafter.propose_tree(["r"], [40], branch_floor=0.1)
+    siblings = [i for i, parent in enumerate(some.parents) if parent in some.parents[:i]]
+    assert min(some.joint[i] for i in siblings) >= 0.1
+    below = [i for i, parent in enumerate(free.parents) if parent in free.parents[:i] and free.joint[i] < 0.1]
+    assert below
+    assert min(some.joint) < 0.1, "other nodes may be less likely"
+    for wrong in (float("nan"), "high"):
+        with pytest.raises(ValueError, match="number"):
+            drafter.propose_tree(["r"], [12], branch_floor=wrong)  # type: ignore[arg-type]
+
+
 def test_a_tree_is_worth_as_much_as_the_chain_that_budgets_see() -> None:
     drafter = drafter_of([*branching_text(np.random.default_rng(0), 300), 0])
     drafter.begin("new", "q", [5])

@@ -7,6 +7,7 @@ import pytest
 
 from das.budget import LiveRequest, TargetPass, make_budget
 from das.budget.latency_forms import Drafting, Roofline
+from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
 from das.replay.cluster import simulate_rollout
 from das.replay.engine import PlainEngine
@@ -63,16 +64,39 @@ def accepted_prefix(draft: list[int], text: list[int]) -> int:
     return count
 
 
+def accepted_path(tokens: list[int], parents: list[int], text: list[int]) -> int:
+    """How many nodes of a draft that branches lead along the text."""
+    count = 0
+    children: dict[int, dict[int, int]] = {}
+    for i, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+        children.setdefault(parent, {})[token] = i
+    node = -1
+    while count < len(text) and text[count] in children.get(node, {}):
+        node = children[node][text[count]]
+        count += 1
+    return count
+
+
 def slow_text(
-    work: Workload, times: Times, max_num_seqs: int, drafter: HistoryDrafter, settings: dict, max_tokens: int
+    work: Workload,
+    times: Times,
+    max_num_seqs: int,
+    drafter: HistoryDrafter,
+    settings: dict,
+    max_tokens: int,
+    trees_for: int = 0,
 ) -> tuple[float, int, int, int]:
-    """Time, passes, drafted and accepted tokens of a rollout. The caller ends the drafter's step."""
+    """Time, passes, drafted and accepted tokens of a rollout. The caller ends the drafter's step.
+
+    trees_for: drafts branch while at most so many requests are live.
+    """
     budget = make_budget(settings)
     budget.begin_step(len(work))
     waiting = deque(range(len(work)))
     live: list[tuple[int, LiveRequest]] = []
     finished: list[LiveRequest] = []
     drafts: dict[int, list[int]] = {}
+    parents: dict[int, list[int]] = {}
     now = drafting_s = 0.0
     passes = drafted = accepted = 0
     prompt = np.arange(min(work.prompt, 128)) + PROMPT
@@ -84,13 +108,18 @@ def slow_text(
             live.append(admitted[-1])
         pass_drafted, pass_accepted = sum(len(drafts.get(i, ())) for i, _ in live), 0
         context = sum(work.prompt + r.generated for _, r in live)
-        seconds = times.target(len(live), pass_drafted, context) + drafting_s
+        # A node whose parent has an earlier child begins a branch.
+        branches = {
+            i: sum(p in parents[i][:n] for n, p in enumerate(parents[i])) if i in parents else 0 for i, _ in live
+        }
+        read_again = sum(branches[i] * (work.prompt + r.generated) for i, r in live)
+        seconds = times.target(len(live), pass_drafted, context + read_again, any(branches.values())) + drafting_s
         seconds += len(admitted) * work.prompt * times.prefill
         now += seconds
         emitted: list[list[int]] = []
         for i, request in live:
             text, draft = work.response(i).tolist()[request.generated :], drafts.get(i, [])
-            count = accepted_prefix(draft, text)
+            count = accepted_path(draft, parents[i], text) if i in parents else accepted_prefix(draft, text)
             emitted.append(text[: count + 1])
             request.generated += len(emitted[-1])
             request.num_drafted += len(draft)
@@ -105,17 +134,26 @@ def slow_text(
             drafter.begin(request.name, request.problem, prompt)
             budget.begin(request)
         if not admitted:
-            budget.observe_pass(TargetPass(len(live), pass_drafted, pass_accepted, context, seconds))
+            budget.observe_pass(
+                TargetPass(len(live), pass_drafted, pass_accepted, context, seconds, sum(branches.values()))
+            )
         requests = [request for _, request in live]
         drafter.observe_batch([r.name for r in requests], emitted)
         limits = [
             max(0, min(budget.max_draft_tokens, max_tokens - r.generated - 1, limit))
             for r, limit in zip(requests, budget.limits(requests), strict=True)
         ]
-        drafts, drafting_s = {}, 0.0
+        drafts, parents, drafting_s = {}, {}, 0.0
         if any(limits):
-            proposed = drafter.propose_batch([r.name for r in requests], limits, budget.floors(requests))
-            counts = budget.trim(requests, proposed)
+            names, floors = [r.name for r in requests], budget.floors(requests)
+            if len(live) <= trees_for:
+                trees = drafter.propose_tree(names, limits, floors, budget.branch_floor())
+                proposed = trees.as_chains()
+                counts = budget.trim(requests, proposed)
+                parents = {i: trees[row].parents[: counts[row]] for row, (i, _) in enumerate(live)}
+            else:
+                proposed = drafter.propose_batch(names, limits, floors)
+                counts = budget.trim(requests, proposed)
             drafts = {i: proposed[row].tokens[: counts[row]] for row, (i, _) in enumerate(live)}
             drafting_s = times.draft_request * len(live) + times.draft_token * int(proposed.counts.sum())
         finished = [r for i, r in live if r.generated == work.lengths[i]]
@@ -141,15 +179,17 @@ def test_plain_engine_is_the_loop(seed: int) -> None:
 @pytest.mark.parametrize(
     "budget", [{"name": "fixed", "tokens": 5}, {"name": "batch_table", "rows": [[1, 3, 8], [4, 99, 0]]}]
 )
-def test_text_engine_is_the_loop(seed: int, budget: dict) -> None:
+@pytest.mark.parametrize("trees_for", [0, 3])
+def test_text_engine_is_the_loop(seed: int, budget: dict, trees_for: int) -> None:
     max_num_seqs = 1 + seed % 7
-    times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5, draft_request=1e-5, draft_token=1e-6)
+    times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5, draft_request=1e-5, draft_token=1e-6, branching=1e-4)
     fast, slow = HistoryDrafter(min_prob=0.05), HistoryDrafter(min_prob=0.05)
-    engine = TextEngine(times, max_num_seqs, fast, make_budget(budget), 400)
+    branch_blocks = BLOCKS_A_TREE * trees_for
+    engine = TextEngine(times, max_num_seqs, fast, make_budget(budget), 400, branch_blocks=branch_blocks)
     for tick in (1, 2):  # the second step drafts from the history of the first
         work = made(seed)
         step = simulate_rollout(work, [engine], [range(len(work))], tick)
-        expected = slow_text(work, times, max_num_seqs, slow, budget, 400)
+        expected = slow_text(work, times, max_num_seqs, slow, budget, 400, trees_for)
         slow.end_step(tick)
         assert (step.passes, step.num_drafted, step.num_accepted) == expected[1:]
         assert step.rollout_s == pytest.approx(expected[0])

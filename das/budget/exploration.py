@@ -1,0 +1,72 @@
+"""Exploration: which passes are spent on learning prices, and how much time they may cost.
+
+A *control* is a pass without drafts. It shows what a plain pass takes now. A *trial* verifies more than seems to pay.
+It shows whether prices are still what they were. Either may cost SHARE of the time since the last of its kind, so a
+dear one is rare. Each one in a row that shows nothing new halves that share, a few times.
+"""
+
+SHARE = 0.01  # of the time since the last control, or the last trial
+MAX_HALVINGS = 3
+FIRST_PLAIN = 3  # passes of a new engine that carry no drafts
+APART = 8  # plain passes' time between two trials; it doubles with each trial that finds nothing
+MAX_DOUBLINGS = 6
+FOUND = 0.95  # a trial that takes less than this share of its predicted time has found lower prices
+AS_EXPECTED = 0.05  # relative error of a control's prediction that is nothing new, beside twice the usual error
+
+
+class Exploration:
+    """The clock of one budget's controls and trials. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self._now = 0.0  # seconds of all passes
+        self._plain = 0  # passes without drafts
+        self._last_plain = self._last_trial = self._next_trial = 0.0
+        self._vain_controls = self._vain_trials = 0  # in a row, that showed nothing new
+        self._declined = 0  # trials in a row that were due but not made
+        self._trial: tuple[float, float] | None = None  # under way: its predicted time, and that of a plain pass
+
+    def control_due(self, cost: float) -> bool:
+        """Whether the coming pass carries no drafts. cost: seconds that drafts would save in it."""
+        return self._plain < FIRST_PLAIN or cost < _share(self._vain_controls) * (self._now - self._last_plain)
+
+    @property
+    def trial_due(self) -> bool:
+        """Whether a trial may be made, if it is cheap enough."""
+        return self._plain >= FIRST_PLAIN and self._now >= self._next_trial
+
+    @property
+    def allowance(self) -> float:
+        """Seconds that a trial may cost now."""
+        return _share(self._vain_trials) * (self._now - self._last_trial)
+
+    def begin_trial(self, expected: float, plain: float) -> None:
+        """The coming pass is a trial. expected, plain: its predicted time, and that of a plain pass."""
+        self._trial = expected, plain
+        self._last_trial = self._now
+        self._declined = 0
+
+    def decline_trial(self, plain: float) -> None:
+        """No trial is cheap enough, or worth its time."""
+        self._next_trial = self._now + plain * APART * 2**self._declined
+        self._declined = min(self._declined + 1, MAX_DOUBLINGS)
+
+    def observe(self, seconds: float, drafted: bool, error: float, usual_error: float) -> None:
+        """A pass is over. error, usual_error: relative errors of its prediction, and of predictions on average; nan if
+        there was none."""
+        self._now += seconds
+        if not drafted:
+            self._plain += 1
+            self._last_plain = self._now
+            as_expected = abs(error) < AS_EXPECTED + 2 * usual_error
+            self._vain_controls = min(self._vain_controls + 1, MAX_HALVINGS) if as_expected else 0
+        if self._trial is not None:
+            expected, plain = self._trial
+            self._next_trial = self._now + plain * APART * 2**self._vain_trials
+            self._vain_trials = 0 if seconds < FOUND * expected else min(self._vain_trials + 1, MAX_DOUBLINGS)
+            if not self._vain_trials:
+                self._next_trial = self._now
+            self._trial = None
+
+
+def _share(vain: int) -> float:
+    return float(SHARE / 2 ** min(vain, MAX_HALVINGS))

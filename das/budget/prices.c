@@ -1,0 +1,389 @@
+/* The time of a target pass, learned from passes (das/budget/prices.py has the form and the reasons).
+ *
+ *     seconds = row live + context_token context + drafting [if anything is drafted] + branch branches + G(tokens)
+ *
+ * No part is negative: a live request costs no less than an extra token does. G is piecewise linear between knots and never
+ * falls. Its unknowns are its value at the first knot and the rise over each
+ * segment, so that "never falls" reads "no rise is negative". The fit is weighted least squares of relative errors. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define KNOTS 91            /* 1 ... 2^15 tokens, six in each octave (fewer where they would be less than 1 apart) */
+#define PER_OCTAVE 6
+#define BINS (2 * KNOTS)    /* passes between two knots, without drafts and with them */
+#define PER_BIN 12          /* passes remembered in each bin */
+#define FORGET 0.995        /* each newer pass reduces a pass's weight by this factor */
+#define OLD 0.02            /* no weight falls below this: what is not tried again is not forgotten */
+#define INTERRUPTED 1.6     /* times the typical pass of its bin: a pass that took longer does not count */
+#define DOUBT 8             /* passes after which a pass that was far too slow counts as interrupted */
+#define EVERY 8             /* passes from one fit to the next; a pass that surprises brings a fit at once */
+#define SURPRISE 0.25       /* relative error of a prediction */
+#define ERROR_MEMORY 0.995  /* forgetting of the mean error */
+/* Priors, which count like passes: SMOOTH ties neighbouring slopes to one another, PULL ties every slope to the assumed
+ * one, RIDGE ties row, context_token, drafting and branch to 0. */
+#define NOISE 0.02 /* relative noise at which this holds; with more of it, passes say less */
+#define MOST_NOISE 25.0
+#ifndef SMOOTH
+#define SMOOTH 0.008
+#define PULL 0.004
+#define RIDGE 0.01
+#endif
+
+#ifndef GROWTH
+#define GROWTH 1.5
+#define FEW 4
+#endif
+
+#define FIXED 5 /* unknowns beside the rises: row, context_token, drafting, branch, G(first knot) */
+#define MAX_UNKNOWNS (FIXED + KNOTS)
+#define ROUNDS 40 /* exchanges of the active set; 3 to 6 are usual */
+
+typedef double Matrix[MAX_UNKNOWNS][MAX_UNKNOWNS];
+
+typedef struct {
+    double live, tokens, branches, context, seconds;
+    int64_t when;
+} Pass;
+
+typedef struct {
+    double ratio;        /* seconds of a small pass / seconds of a token, until passes show it */
+    int64_t learns;      /* 0: the form is given */
+    int64_t seen, plain, fitted_at, reach; /* passes; passes without drafts; the largest number of tokens in a pass */
+    double predictions, errors;
+    double noise; /* standard deviation of a pass's time, relative */
+    double suspect; /* tokens of a pass that took much longer than predicted, and has no like since; 0: none */
+    int64_t suspect_at;
+    double allowed; /* tokens of a pass, while there is a suspect */
+    int64_t knots;
+    double knot[KNOTS];
+    int64_t first, segments; /* of the form: its first knot, and how many follow */
+    double form[MAX_UNKNOWNS];
+    int64_t filled[BINS], next[BINS];
+    Pass passes[BINS][PER_BIN];
+} Prices;
+
+/* Solves a[used][used] x = b[used] by Cholesky. The unknowns that are not used are 0. */
+static void solve(int p, Matrix a, const double *b, const uint8_t *used, double *x) {
+    static _Thread_local Matrix factor;
+    int index[MAX_UNKNOWNS], m = 0;
+    for (int i = 0; i < p; i++) {
+        x[i] = 0.0;
+        if (used[i]) index[m++] = i;
+    }
+    double y[MAX_UNKNOWNS];
+    for (int i = 0; i < m; i++) {
+        for (int j = 0; j <= i; j++) {
+            double sum = a[index[i]][index[j]];
+            for (int k = 0; k < j; k++) sum -= factor[i][k] * factor[j][k];
+            factor[i][j] = i == j ? sqrt(fmax(sum, 1e-12 * a[index[i]][index[i]])) : sum / factor[j][j];
+        }
+        double sum = b[index[i]];
+        for (int k = 0; k < i; k++) sum -= factor[i][k] * y[k];
+        y[i] = sum / factor[i][i];
+    }
+    for (int i = m - 1; i >= 0; i--) {
+        double sum = y[i];
+        for (int k = i + 1; k < m; k++) sum -= factor[k][i] * x[index[k]];
+        x[index[i]] = sum / factor[i][i];
+    }
+}
+
+/* The x >= 0 that minimises x a x / 2 - b x. Block pivoting: all unknowns that break a
+ * condition change sides at once; if that does not settle, only the last of them does, which always ends. */
+static void solve_nonnegative(int p, Matrix a, const double *b, double *x) {
+    uint8_t used[MAX_UNKNOWNS];
+    int fewest = p + 1, patience = 5;
+    memset(used, 1, sizeof used);
+    for (int round = 0; round < ROUNDS; round++) {
+        uint8_t breaks[MAX_UNKNOWNS];
+        int count = 0, last = -1;
+        solve(p, a, b, used, x);
+        for (int i = 0; i < p; i++) {
+            double gradient = -b[i];
+            if (!used[i])
+                for (int j = 0; j < p; j++) gradient += a[i][j] * x[j];
+            breaks[i] = used[i] ? x[i] < 0.0 : gradient < -1e-12 * fabs(b[i]);
+            if (breaks[i]) count++, last = i;
+        }
+        if (!count) return;
+        if (count < fewest) fewest = count, patience = 5;
+        else patience--;
+        for (int i = 0; i < p; i++)
+            if (breaks[i] && (patience >= 0 || i == last)) used[i] = !used[i];
+    }
+    for (int i = 0; i < p; i++)
+        if (x[i] < 0.0) x[i] = 0.0;
+}
+
+/* The segment of the form that holds so many tokens. The first and the last have no end. */
+static int64_t segment_of(const Prices *prices, double tokens) {
+    int64_t low = 0, high = prices->segments - 1;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (prices->knot[prices->first + middle] <= tokens) low = middle;
+        else high = middle - 1;
+    }
+    return low;
+}
+
+static double predict(const Prices *prices, double live, double tokens, double branches, double context) {
+    const double *form = prices->form, *knot = prices->knot + prices->first;
+    int64_t last = segment_of(prices, tokens);
+    double seconds = form[0] * live + form[1] * context + (tokens > live ? form[2] : 0.0) +
+                     form[3] * branches + form[4];
+    for (int64_t j = 0; j < last; j++) seconds += form[FIXED + j];
+    return seconds + form[FIXED + last] * (tokens - knot[last]) / (knot[last + 1] - knot[last]);
+}
+
+/* How many times its prediction a pass must take to count as interrupted. */
+static double far_above(const Prices *prices) { return fmax(INTERRUPTED, 1.0 + 4.0 * prices->noise); }
+
+/* Copies the passes of a bin that were not interrupted. Such a pass lies far above the lower median of its bin, where
+ * each pass counts relative to its prediction. Weights go by age. */
+static int64_t undisturbed(const Prices *prices, int64_t bin, Pass *chosen, double *weight, double *spread,
+                           double *spread_of) {
+    double ratio[PER_BIN], sorted[PER_BIN];
+    int64_t count = 0, filled = prices->filled[bin];
+    for (int64_t k = 0; k < filled; k++) {
+        const Pass *pass = &prices->passes[bin][k];
+        double expected = predict(prices, pass->live, pass->tokens, pass->branches, pass->context);
+        int64_t at = k;
+        ratio[k] = pass->seconds / fmax(expected, 1e-300);
+        for (; at > 0 && sorted[at - 1] > ratio[k]; at--) sorted[at] = sorted[at - 1];
+        sorted[at] = ratio[k];
+    }
+    const double median = sorted[(filled - 1) / 2];
+    for (int64_t k = 0; k < filled; k++) {
+        if (ratio[k] > far_above(prices) * median) continue;
+        *spread += filled > 2 ? fabs(ratio[k] / median - 1.0) : 0.0;
+        *spread_of += filled > 2;
+        chosen[count] = prices->passes[bin][k];
+        weight[count] = fmax(OLD, pow(FORGET, (double)(prices->seen - 1 - chosen[count].when)));
+        count++;
+    }
+    return count;
+}
+
+static void fit(Prices *prices) {
+    static _Thread_local Matrix a;
+    static _Thread_local Pass chosen[BINS * PER_BIN];
+    static _Thread_local double weight[BINS * PER_BIN];
+    int64_t count = 0;
+    double spread = 3 * NOISE, spread_of = 3.0;
+    for (int64_t bin = 0; bin < BINS; bin++)
+        if (prices->filled[bin]) count += undisturbed(prices, bin, chosen + count, weight + count, &spread, &spread_of);
+    double least = INFINITY, most = 0.0, most_live = 1.0, most_context = 1.0, most_branches = 1.0, total = 0.0, seconds = 0.0, live = 0.0;
+    for (int64_t k = 0; k < count; k++) {
+        least = fmin(least, chosen[k].tokens);
+        most = fmax(most, chosen[k].tokens);
+        most_live = fmax(most_live, chosen[k].live);
+        most_context = fmax(most_context, chosen[k].context);
+        most_branches = fmax(most_branches, chosen[k].branches);
+        total += weight[k];
+        seconds += weight[k] * chosen[k].seconds;
+        live += weight[k] * chosen[k].live;
+    }
+    const double typical = seconds / total, slope = typical / (prices->ratio + live / total);
+    /* Knots around what was seen, and one segment beyond. */
+    int64_t first = 0, last = 1;
+    while (first + 2 < prices->knots && prices->knot[first + 1] <= least) first++;
+    while (last + 1 < prices->knots && prices->knot[last] < most) last++;
+    if (last < first + 1) last = first + 1;
+    if (last + 1 < prices->knots) last++;
+    prices->first = first;
+    prices->segments = last - first;
+    prices->fitted_at = prices->seen;
+    const int segments = (int)prices->segments, p = FIXED + segments;
+    const double *knot = prices->knot + first, noise = 1.25 * spread / spread_of,
+                 unit = fmin(MOST_NOISE, noise * noise / (NOISE * NOISE)) / (typical * typical);
+    prices->noise = noise;
+    double b[MAX_UNKNOWNS] = {0};
+    for (int c = 0; c < p; c++) memset(a[c], 0, (size_t)p * sizeof a[c][0]);
+    /* First in hat functions, two of which are not 0 for each pass: column FIXED - 1 + j is G(knot[j]). */
+    for (int64_t k = 0; k < count; k++) {
+        const Pass *pass = &chosen[k];
+        int64_t j = segment_of(prices, pass->tokens);
+        double share = (pass->tokens - knot[j]) / (knot[j + 1] - knot[j]), each = weight[k] / (pass->seconds * pass->seconds);
+        int column[6] = {0, 1, 2, 3, FIXED - 1 + (int)j, FIXED + (int)j};
+        double value[6] = {pass->live / most_live, pass->context / most_context, pass->tokens > pass->live,
+                           pass->branches / most_branches, 1.0 - share, share};
+        for (int c = 0; c < 6; c++) {
+            b[column[c]] += each * value[c] * pass->seconds;
+            for (int d = 0; d < 6; d++) a[column[c]][column[d]] += each * value[c] * value[d];
+        }
+    }
+    /* Then G(knot[j]) = G(knot[0]) + the rises before: sums from the end, over rows and columns. */
+    for (int j = p - 1; j >= FIXED; j--) b[j - 1] += b[j];
+    for (int j = p - 1; j >= FIXED; j--)
+        for (int c = 0; c < p; c++) a[j - 1][c] += a[j][c];
+    for (int j = p - 1; j >= FIXED; j--)
+        for (int c = 0; c < p; c++) a[c][j - 1] += a[c][j];
+    for (int c = 0; c < 4; c++) a[c][c] += RIDGE * unit;
+    for (int j = 0; j < segments; j++) {
+        double width = knot[j + 1] - knot[j];
+        double *row = a[FIXED + j] + FIXED, *next_row = a[FIXED + j + 1] + FIXED;
+        row[j] += PULL * unit;
+        b[FIXED + j] += PULL * unit * slope * width;
+        if (j + 1 == segments) break;
+        double next = knot[j + 2] - knot[j + 1], shorter = fmin(width, next);
+        double here = shorter / width, there = -shorter / next; /* difference of the slopes, over the shorter segment */
+        row[j] += SMOOTH * unit * here * here;
+        row[j + 1] += SMOOTH * unit * here * there;
+        next_row[j] += SMOOTH * unit * here * there;
+        next_row[j + 1] += SMOOTH * unit * there * there;
+    }
+    solve_nonnegative(p, a, b, prices->form);
+    prices->form[0] /= most_live;
+    prices->form[1] /= most_context;
+    prices->form[3] /= most_branches;
+}
+
+int64_t das_prices_size(void) { return (int64_t)sizeof(Prices); }
+
+void das_prices_init(Prices *prices, double ratio) {
+    memset(prices, 0, sizeof *prices);
+    prices->ratio = ratio;
+    prices->learns = 1;
+    for (int i = 0; i < KNOTS; i++) {
+        double knot = round(exp2((double)i / PER_OCTAVE));
+        if (!prices->knots || knot > prices->knot[prices->knots - 1]) prices->knot[prices->knots++] = knot;
+    }
+    prices->segments = prices->knots - 1;
+    prices->form[FIXED - 1] = ratio + 1.0; /* a token takes a second */
+    for (int64_t j = 0; j < prices->segments; j++) prices->form[FIXED + j] = prices->knot[j + 1] - prices->knot[j];
+}
+
+/* The form of das.budget.latency_forms.Drafting, which is kept as it is. */
+void das_prices_give(Prices *prices, double base, double row, double drafting, double token) {
+    prices->learns = 0;
+    prices->first = 0;
+    prices->segments = prices->knots - 1;
+    prices->form[0] = row - token;
+    prices->form[1] = 0.0;
+    prices->form[2] = drafting;
+    prices->form[3] = 0.0;
+    prices->form[FIXED - 1] = base + token;
+    for (int64_t j = 0; j < prices->segments; j++)
+        prices->form[FIXED + j] = token * (prices->knot[j + 1] - prices->knot[j]);
+}
+
+double das_prices_predict(const Prices *prices, double live, double drafted, double branches, double context) {
+    return predict(prices, live, live + drafted, branches, context);
+}
+
+static int64_t bin_of(const Prices *prices, double tokens, int drafted) {
+    int64_t bin = 0;
+    while (bin + 1 < prices->knots && prices->knot[bin + 1] <= tokens) bin++;
+    return 2 * bin + drafted;
+}
+
+/* Prices have changed: forget the passes of this bin's size or larger that are older than `since`. */
+static void forget(Prices *prices, double tokens, int64_t since) {
+    const double smallest = prices->knot[bin_of(prices, tokens, 0) / 2];
+    prices->reach = (int64_t)tokens;
+    for (int64_t bin = 0; bin < BINS; bin++) {
+        int64_t kept = 0;
+        for (int64_t k = 0; k < prices->filled[bin]; k++) {
+            Pass pass = prices->passes[bin][k];
+            if (pass.tokens < smallest || pass.when >= since) prices->passes[bin][kept++] = pass;
+        }
+        if (kept < prices->filled[bin]) prices->filled[bin] = kept, prices->next[bin] = kept % PER_BIN;
+    }
+}
+
+/* A pass far slower than predicted was interrupted, or prices have changed. It was interrupted if a pass of as many tokens
+ * takes as long as predicted next time. Until then passes stay smaller, and grow step by step. */
+static void suspect(Prices *prices, double live, double tokens, double slowdown) {
+    if (slowdown > far_above(prices)) {
+        if (prices->suspect > 0.0) {
+            forget(prices, fmin(tokens, prices->suspect), prices->suspect_at);
+            prices->suspect = 0.0;
+        } else {
+            prices->suspect = tokens;
+            prices->suspect_at = prices->seen;
+            prices->allowed = live + (tokens - live) / 2;
+        }
+    } else if (prices->suspect > 0.0) {
+        if (tokens >= 0.9 * prices->suspect || prices->seen - prices->suspect_at > DOUBT) prices->suspect = 0.0;
+        else if (tokens >= 0.9 * prices->allowed) prices->allowed = live + GROWTH * (tokens - live) + 1;
+    }
+}
+
+void das_prices_observe(Prices *prices, double live, double drafted, double branches, double context, double seconds) {
+    if (!prices->learns || seconds <= 0.0) return;
+    double tokens = live + drafted, error = 1.0;
+    int64_t bin = bin_of(prices, tokens, drafted > 0.0);
+    if (prices->seen) {
+        double expected = predict(prices, live, tokens, branches, context);
+        error = fabs(expected / seconds - 1.0);
+        prices->errors = prices->errors * ERROR_MEMORY + error;
+        prices->predictions = prices->predictions * ERROR_MEMORY + 1.0;
+        if (tokens <= (double)prices->reach) suspect(prices, live, tokens, seconds / expected);
+    }
+    prices->passes[bin][prices->next[bin]] = (Pass){live, tokens, branches, context, seconds, prices->seen};
+    prices->next[bin] = (prices->next[bin] + 1) % PER_BIN;
+    if (prices->filled[bin] < PER_BIN) prices->filled[bin]++;
+    prices->seen++;
+    prices->plain += drafted == 0.0;
+    if (tokens > (double)prices->reach) prices->reach = (int64_t)tokens;
+    if (prices->seen - prices->fitted_at >= EVERY || error > SURPRISE || prices->filled[bin] <= 2) fit(prices);
+}
+
+/* The most extra tokens of a pass that may be tried now: little more than was tried before. */
+int64_t das_prices_most(const Prices *prices, double live) {
+    double most = fmax(FEW, GROWTH * ((double)prices->reach - live));
+    if (prices->suspect > 0.0) most = fmin(most, fmax(FEW, prices->allowed - live));
+    return (int64_t)most;
+}
+
+/* seconds [most + 1]: of a pass of `live` requests with 0 ... most extra tokens. */
+void das_prices_table(const Prices *prices, double live, double context, int64_t most, double *seconds) {
+    const double *form = prices->form, *knot = prices->knot + prices->first;
+    double below = form[0] * live + form[1] * context + form[FIXED - 1];
+    int64_t last = segment_of(prices, live);
+    for (int64_t j = 0; j < last; j++) below += form[FIXED + j];
+    double slope = form[FIXED + last] / (knot[last + 1] - knot[last]);
+    seconds[0] = below + slope * (live - knot[last]);
+    below += form[2];
+    for (int64_t extra = 1; extra <= most; extra++) {
+        double tokens = live + (double)extra;
+        while (last + 1 < prices->segments && tokens > knot[last + 1]) {
+            below += form[FIXED + last];
+            last++;
+            slope = form[FIXED + last] / (knot[last + 1] - knot[last]);
+        }
+        seconds[extra] = below + slope * (tokens - knot[last]);
+    }
+}
+
+/* Seconds that a branch adds to a pass. */
+double das_prices_branch(const Prices *prices) { return prices->form[3]; }
+
+double das_prices_error(const Prices *prices) {
+    return prices->predictions > 0.0 ? prices->errors / prices->predictions : NAN;
+}
+
+/* What the cheapest extra token costs, as a share of a plain pass's time per live request: the least that any number of
+ * extra tokens costs each. Between knots no number is cheaper than at one of the two. */
+double das_prices_cheapest(const Prices *prices, double live, double context) {
+    const double *form = prices->form, *knot = prices->knot + prices->first;
+    int64_t j = segment_of(prices, live);
+    double plain = predict(prices, live, live, 0.0, context), next = predict(prices, live, live + 1.0, 0.0, context);
+    double cheapest = next - plain, at = knot[j], seconds = form[2] - form[FIXED + j] * (live - at) / (knot[j + 1] - at);
+    for (; j < prices->segments; j++) { /* seconds: of the tokens up to the end of the segment, beyond a plain pass */
+        seconds += form[FIXED + j];
+        if (knot[j + 1] >= live + 1.0) cheapest = fmin(cheapest, seconds / (knot[j + 1] - live));
+    }
+    return plain > 0.0 ? fmax(0.0, cheapest * live / plain) : 0.0;
+}
+
+/* Parts of a plain pass's time: result {what all requests share, what one of them adds}. */
+void das_prices_plain(const Prices *prices, double live, double context, double *result) {
+    const double *knot = prices->knot + prices->first;
+    int64_t j = segment_of(prices, live);
+    double plain = predict(prices, live, live, 0.0, context);
+    double own = prices->form[0] + prices->form[FIXED + j] / (knot[j + 1] - knot[j]);
+    result[1] = fmin(fmax(own, 0.0), plain / live);
+    result[0] = plain - live * result[1];
+}

@@ -1,0 +1,116 @@
+"""PassPrices: what extra tokens add to the time of a target pass, learned from the engine's own passes.
+
+    T(live, extra, branches, context) = row live + kv context + drafting [if extra > 0] + branch branches
+                                        + G(live + extra)
+
+`extra` counts the query tokens of a pass beyond one for each live request: drafted tokens. A branch of a draft adds
+copies of KV blocks, and reads its request's context once more. G never falls, and is linear between knots, six in each
+octave. So it may have knees (a pass becomes bound by computing) and stairs (CUDA graphs are captured for some sizes
+only). Without evidence G is the line that `ratio` assumes. The priors that say so count the less, the less noisy times
+are.
+
+Memory: the last few passes of each bin, which is the space between two knots. Newer passes count more, but what was
+not tried again is not forgotten, so a loss is not repeated. A pass far above its bin was interrupted. If the next one
+like it is as slow, prices have changed, and what passes of that size or larger took before is forgotten. The core is
+C.
+"""
+
+from ctypes import CDLL, c_double, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from das.budget.latency import read_drafting
+from das.budget.latency_forms import Array
+from das.budget.policies import TargetPass
+from das.native import load_native
+
+
+@cache
+def _native() -> CDLL:
+    library = load_native(Path(__file__).with_name("prices.c"))
+    for name, result, arguments in (
+        ("size", c_int64, []),
+        ("init", None, [c_double]),
+        ("give", None, [c_double] * 4),
+        ("observe", None, [c_double] * 5),
+        ("predict", c_double, [c_double] * 4),
+        ("table", None, [c_double, c_double, c_int64, c_void_p]),
+        ("most", c_int64, [c_double]),
+        ("cheapest", c_double, [c_double] * 2),
+        ("plain", None, [c_double, c_double, c_void_p]),
+        ("error", c_double, []),
+        ("branch", c_double, []),
+    ):
+        function = getattr(library, f"das_prices_{name}")
+        function.restype = result
+        function.argtypes = [] if name == "size" else [c_void_p, *arguments]
+    return library
+
+
+class PassPrices:
+    """The time of a pass, usable from the first pass on. Times are in seconds.
+
+    ratio     seconds of a small pass / seconds of a token: assumed until passes show what tokens cost
+    measured  a latency.json that task=calibrate wrote. Its form `drafting` is used as it is, and nothing is learned
+
+    Raises ValueError for a ratio that is not positive and for a file without latencies.
+    """
+
+    def __init__(self, ratio: float, measured: str | None = None):
+        if ratio <= 0:
+            raise ValueError(f"latency ratio must be positive, got {ratio}")
+        form = None if measured is None else read_drafting(Path(measured))
+        self.learns = form is None
+        self._core = _native()
+        self._memory = np.zeros(self._core.das_prices_size(), np.uint8)
+        self._at = self._memory.ctypes.data
+        self._seen = 0
+        self._core.das_prices_init(self._at, ratio)
+        if form is not None:
+            self._core.das_prices_give(self._at, form.base, form.row, form.drafting, form.token)
+
+    def observe(self, done: TargetPass) -> None:
+        """Learn from one pass."""
+        if self.learns:
+            self._seen += 1
+            self._core.das_prices_observe(
+                self._at, done.live, done.num_drafted, done.branches, done.context, done.seconds
+            )
+
+    def table(self, live: int, context: int, most: int) -> Array:
+        """Seconds of passes with 0 to `most` extra tokens [most + 1]. They do not fall."""
+        seconds = np.empty(most + 1)
+        self._core.das_prices_table(self._at, live, context, most, seconds.ctypes.data)
+        return seconds
+
+    def predict(self, live: int, extra: int, context: int, branches: int = 0) -> float:
+        """Seconds of a pass; nan before the first pass was seen."""
+        if self.learns and not self._seen:
+            return float("nan")
+        return float(self._core.das_prices_predict(self._at, live, extra, branches, context))
+
+    def most(self, live: int) -> int:
+        """The most extra tokens that a pass should have now: little more than was tried before."""
+        return int(self._core.das_prices_most(self._at, live))
+
+    def cheapest(self, live: int, context: int) -> float:
+        """The least that any number of extra tokens costs each, as a share of a plain pass's time per live request."""
+        return float(self._core.das_prices_cheapest(self._at, live, context))
+
+    def plain(self, live: int, context: int) -> tuple[float, float]:
+        """Of a plain pass: the seconds that requests share, and those that each of them adds."""
+        parts = np.empty(2)
+        self._core.das_prices_plain(self._at, live, context, parts.ctypes.data)
+        return float(parts[0]), float(parts[1])
+
+    @property
+    def branch(self) -> float:
+        """Seconds that a branch of a draft adds to a pass."""
+        return float(self._core.das_prices_branch(self._at))
+
+    @property
+    def error(self) -> float:
+        """Mean absolute relative error of the predictions for the last 200 passes or so; nan without any."""
+        return float(self._core.das_prices_error(self._at))
