@@ -38,7 +38,8 @@ def replayed(settings: Any, times: Times, works: Works) -> dict[tuple[int, int],
         engine: Engine = PlainEngine(times, live)
         if settings.method != BASELINE:
             drafter, budget = HistoryDrafter(**settings.drafter), make_budget(settings.budget)
-            engine = TextEngine(times, live, drafter, budget, max(int(work.lengths.max()) for work in epochs))
+            longest = max(int(work.lengths.max()) for work in epochs)
+            engine = TextEngine(times, live, drafter, budget, longest, branch_blocks=settings.branch_blocks)
         for epoch, work in enumerate(epochs, 1):
             seconds[live, epoch] = simulate_rollout(work, [engine], [list(range(len(work)))], epoch).rollout_s
     return seconds

@@ -52,7 +52,10 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
             del drafter["unit"]
             budget = make_budget(plain(config.arm.get("budget") or config.budget))
             max_tokens = int(config.trainer.max_completion_length)
-            engine = TextEngine(times, max_num_seqs, HistoryDrafter(**drafter), budget, max_tokens)
+            blocks = int(config.engine.get("branch_blocks", 0))  # older runs have no such setting
+            engine = TextEngine(
+                times, max_num_seqs, HistoryDrafter(**drafter), budget, max_tokens, branch_blocks=blocks
+            )
         case other:
             raise ValueError(f"arm {config.arm.name} drafts with {other}")
     problems_per_step = sizes.problems_per_step(config.trainer, config.engine.get("processes", 1))

@@ -15,7 +15,7 @@ from experiments.harness.forced_replay import fitted_times, replay, replayed
 FORM = Drafting(base=0.01, row=0.002, drafting=0.001, token=0.001)
 SETTINGS: dict[str, Any] = {
     "none": SimpleNamespace(method="none"),
-    "das": SimpleNamespace(method="das", drafter={}, budget={"name": "fixed", "tokens": 4}),
+    "das": SimpleNamespace(method="das", branch_blocks=0, drafter={}, budget={"name": "fixed", "tokens": 4}),
     "ngram": SimpleNamespace(method="ngram"),
 }
 
