@@ -119,7 +119,9 @@ class Marginal(BudgetPolicy):
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         waits = self._wait > 0 and not (self.prices.learns and self._exploration.trial_due)
         self._wait = max(0, self._wait - 1)
-        control = self.prices.learns and self._unpaid == 0 and self._exploration.control_due(self._saves)
+        control = self.prices.learns and (
+            self.prices.wants_control or (self._unpaid == 0 and self._exploration.control_due(self._saves))
+        )
         return [0 if waits or control else self.max_draft_tokens] * len(live)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:

@@ -17,6 +17,8 @@
 #define OLD 0.02            /* no weight falls below this: what is not tried again is not forgotten */
 #define INTERRUPTED 1.6     /* times the typical pass of its bin: a pass that took longer does not count */
 #define DOUBT 8             /* passes after which a pass that was far too slow counts as interrupted */
+#define CLEARED 2           /* plain passes that show that prices have changed: a burst may end just before one */
+#define LONG_BURST 64       /* passes of a burst after which its slowness counts as the usual one */
 #define EVERY 8             /* passes from one fit to the next; a pass that surprises brings a fit at once */
 #define SURPRISE 0.25       /* relative error of a prediction */
 #define ERROR_MEMORY 0.995  /* forgetting of the mean error */
@@ -55,6 +57,10 @@ typedef struct {
     double suspect; /* tokens of a pass that took much longer than predicted, and has no like since; 0: none */
     int64_t suspect_at;
     double allowed; /* tokens of a pass, while there is a suspect */
+    int64_t wants_control; /* passes are far slower than predicted: a plain one shows whether the machine is */
+    int64_t cleared; /* plain passes in a row that showed that the machine is not slow, while drafts are */
+    double slowness; /* of the machine while other work takes it: times as long as usual; else 1 */
+    int64_t burst_passes; /* since it became so slow */
     int64_t knots;
     double knot[KNOTS];
     int64_t first, segments; /* of the form: its first knot, and how many follow */
@@ -245,6 +251,7 @@ void das_prices_init(Prices *prices, double ratio) {
     memset(prices, 0, sizeof *prices);
     prices->ratio = ratio;
     prices->learns = 1;
+    prices->slowness = 1.0;
     for (int i = 0; i < KNOTS; i++) {
         double knot = round(exp2((double)i / PER_OCTAVE));
         if (!prices->knots || knot > prices->knot[prices->knots - 1]) prices->knot[prices->knots++] = knot;
@@ -257,6 +264,7 @@ void das_prices_init(Prices *prices, double ratio) {
 /* The form of das.budget.latency_forms.Drafting, which is kept as it is. */
 void das_prices_give(Prices *prices, double base, double row, double drafting, double token) {
     prices->learns = 0;
+    prices->slowness = 1.0;
     prices->first = 0;
     prices->segments = prices->knots - 1;
     prices->form[0] = row - token;
@@ -269,7 +277,7 @@ void das_prices_give(Prices *prices, double base, double row, double drafting, d
 }
 
 double das_prices_predict(const Prices *prices, double live, double drafted, double branches, double context) {
-    return predict(prices, live, live + drafted, branches, context);
+    return prices->slowness * predict(prices, live, live + drafted, branches, context);
 }
 
 static int64_t bin_of(const Prices *prices, double tokens, int drafted) {
@@ -278,35 +286,69 @@ static int64_t bin_of(const Prices *prices, double tokens, int drafted) {
     return 2 * bin + drafted;
 }
 
-/* Prices have changed: forget the passes of this bin's size or larger that are older than `since`. */
-static void forget(Prices *prices, double tokens, int64_t since) {
-    const double smallest = prices->knot[bin_of(prices, tokens, 0) / 2];
-    prices->reach = (int64_t)tokens;
-    for (int64_t bin = 0; bin < BINS; bin++) {
-        int64_t kept = 0;
-        for (int64_t k = 0; k < prices->filled[bin]; k++) {
-            Pass pass = prices->passes[bin][k];
-            if (pass.tokens < smallest || pass.when >= since) prices->passes[bin][kept++] = pass;
-        }
-        if (kept < prices->filled[bin]) prices->filled[bin] = kept, prices->next[bin] = kept % PER_BIN;
+/* Keeps the passes of a bin that are older than `since`, or those that are not. */
+static void keep(Prices *prices, int64_t bin, int64_t since, int older) {
+    int64_t kept = 0;
+    for (int64_t k = 0; k < prices->filled[bin]; k++) {
+        Pass pass = prices->passes[bin][k];
+        if ((pass.when < since) == older) prices->passes[bin][kept++] = pass;
     }
+    if (kept < prices->filled[bin]) prices->filled[bin] = kept, prices->next[bin] = kept % PER_BIN;
 }
 
-/* A pass far slower than predicted was interrupted, or prices have changed. It was interrupted if a pass of as many tokens
- * takes as long as predicted next time. Until then passes stay smaller, and grow step by step. */
+/* Prices have changed: forget the passes of this bin's size or larger that are older than `since`. */
+static void forget(Prices *prices, double tokens, int64_t since) {
+    prices->reach = (int64_t)tokens;
+    for (int64_t bin = bin_of(prices, tokens, 0); bin < BINS; bin++) keep(prices, bin, since, 0);
+}
+
+/* The machine is slow, whatever a pass verifies: forget the passes since then. Which draft pays does not change. */
+static void begin_burst(Prices *prices, int64_t since, double slowness) {
+    for (int64_t bin = 0; bin < BINS; bin++) keep(prices, bin, since, 1);
+    prices->slowness = slowness;
+    prices->burst_passes = 0;
+}
+
+/* A pass of a burst. It is not learned, but the burst's slowness is, and a long burst becomes the usual state. Returns
+ * whether the burst goes on. */
+static int goes_on(Prices *prices, double slowdown) {
+    if (slowdown < sqrt(prices->slowness)) {
+        prices->slowness = 1.0;
+        return 0;
+    }
+    prices->slowness *= pow(slowdown / prices->slowness, 0.2);
+    if (++prices->burst_passes < LONG_BURST) return 1;
+    for (int64_t bin = 0; bin < BINS; bin++)
+        for (int64_t k = 0; k < prices->filled[bin]; k++) prices->passes[bin][k].seconds *= prices->slowness;
+    prices->slowness = 1.0;
+    fit(prices);
+    return 0;
+}
+
+/* A pass far slower than predicted was interrupted, or the machine is slow for a while, or prices have changed. It was
+ * interrupted if a pass of as many tokens takes as long as predicted next time. Until then passes stay smaller, and grow
+ * step by step. If the next one is slow, too, a plain pass tells whether the machine is slow. */
 static void suspect(Prices *prices, double live, double tokens, double slowdown) {
-    if (slowdown > far_above(prices)) {
-        if (prices->suspect > 0.0) {
-            forget(prices, fmin(tokens, prices->suspect), prices->suspect_at);
-            prices->suspect = 0.0;
-        } else {
-            prices->suspect = tokens;
-            prices->suspect_at = prices->seen;
-            prices->allowed = live + (tokens - live) / 2;
-        }
+    int slow = slowdown > far_above(prices), plain = tokens == live;
+    if (plain && prices->suspect > 0.0 && (prices->wants_control || slow)) {
+        prices->wants_control = 0;
+        if (slowdown > sqrt(far_above(prices))) begin_burst(prices, prices->suspect_at, slowdown);
+        else if (++prices->cleared < CLEARED) return;
+        else forget(prices, prices->suspect, prices->suspect_at);
+        prices->suspect = 0.0;
+        prices->cleared = 0;
+    } else if (slow && prices->suspect > 0.0) {
+        prices->suspect = prices->suspect > live ? fmin(tokens, prices->suspect) : tokens;
+        prices->wants_control = 1;
+    } else if (slow) {
+        prices->suspect = tokens;
+        prices->suspect_at = prices->seen;
+        prices->allowed = live + (tokens - live) / 2;
     } else if (prices->suspect > 0.0) {
-        if (tokens >= 0.9 * prices->suspect || prices->seen - prices->suspect_at > DOUBT) prices->suspect = 0.0;
-        else if (tokens >= 0.9 * prices->allowed) prices->allowed = live + GROWTH * (tokens - live) + 1;
+        if (tokens >= 0.9 * prices->suspect || prices->seen - prices->suspect_at > DOUBT) {
+            prices->suspect = 0.0;
+            prices->wants_control = prices->cleared = 0;
+        } else if (tokens >= 0.9 * prices->allowed) prices->allowed = live + GROWTH * (tokens - live) + 1;
     }
 }
 
@@ -316,10 +358,12 @@ void das_prices_observe(Prices *prices, double live, double drafted, double bran
     int64_t bin = bin_of(prices, tokens, drafted > 0.0);
     if (prices->seen) {
         double expected = predict(prices, live, tokens, branches, context);
-        error = fabs(expected / seconds - 1.0);
+        error = fabs(prices->slowness * expected / seconds - 1.0);
         prices->errors = prices->errors * ERROR_MEMORY + error;
         prices->predictions = prices->predictions * ERROR_MEMORY + 1.0;
+        if (prices->slowness > 1.0 && goes_on(prices, seconds / expected)) return;
         if (tokens <= (double)prices->reach) suspect(prices, live, tokens, seconds / expected);
+        if (prices->slowness > 1.0) return;
     }
     prices->passes[bin][prices->next[bin]] = (Pass){live, tokens, branches, context, seconds, prices->seen};
     prices->next[bin] = (prices->next[bin] + 1) % PER_BIN;
@@ -329,6 +373,9 @@ void das_prices_observe(Prices *prices, double live, double drafted, double bran
     if (tokens > (double)prices->reach) prices->reach = (int64_t)tokens;
     if (prices->seen - prices->fitted_at >= EVERY || error > SURPRISE || prices->filled[bin] <= 2) fit(prices);
 }
+
+/* Whether the next pass should carry no drafts. */
+int64_t das_prices_wants_control(const Prices *prices) { return prices->wants_control; }
 
 /* The most extra tokens of a pass that may be tried now: little more than was tried before. */
 int64_t das_prices_most(const Prices *prices, double live) {

@@ -42,6 +42,7 @@ def _native() -> CDLL:
         ("plain", None, [c_double, c_double, c_void_p]),
         ("error", c_double, []),
         ("branch", c_double, []),
+        ("wants_control", c_int64, []),
     ):
         function = getattr(library, f"das_prices_{name}")
         function.restype = result
@@ -104,6 +105,11 @@ class PassPrices:
         parts = np.empty(2)
         self._core.das_prices_plain(self._at, live, context, parts.ctypes.data)
         return float(parts[0]), float(parts[1])
+
+    @property
+    def wants_control(self) -> bool:
+        """Whether the next pass should carry no drafts: it shows whether the machine is slow, or drafts are dear."""
+        return bool(self._core.das_prices_wants_control(self._at))
 
     @property
     def branch(self) -> float:

@@ -116,13 +116,46 @@ def test_what_is_not_tried_again_is_not_forgotten() -> None:
     assert prices.predict(32, 130, 3200) == pytest.approx(knee(32, 130), rel=0.15)
 
 
-def test_a_slower_machine_is_followed() -> None:
-    """At once, not after as many passes as are remembered: two surprises in a row change the prices."""
+def test_dearer_drafts_are_followed() -> None:
+    """Soon, not after as many passes as are remembered: plain passes between them show that the machine is not slow."""
     prices = taught(knee)
-    for _ in range(6):
-        prices.observe(TargetPass(32, 110, 0, 3200, 300e-3))
+    for _ in range(8):
+        if prices.wants_control:
+            prices.observe(TargetPass(32, 0, 0, 3200, 10e-3))
+        else:
+            prices.observe(TargetPass(32, 110, 0, 3200, 300e-3))
     assert prices.predict(32, 110, 3200) > 180e-3
     assert prices.predict(32, 0, 3200) == pytest.approx(10e-3, rel=0.2)  # smaller passes said nothing
+
+
+def slow_passes(prices: PassPrices, count: int, times: float) -> int:
+    """Passes while other work takes the machine. Returns how many of them carried no drafts."""
+    plain = 0
+    for _ in range(count):
+        extra = 0 if prices.wants_control else 100
+        plain += extra == 0
+        prices.observe(TargetPass(32, extra, 0, 3200, times * line(32, extra)))
+    return plain
+
+
+def test_a_burst_of_other_work_changes_no_price() -> None:
+    prices = taught(line)
+    before = prices.table(32, 3200, 150)
+    assert slow_passes(prices, 30, times=3.0) <= 3, "one control shows that the machine is slow"
+    assert prices.predict(32, 100, 3200) == pytest.approx(3 * line(32, 100), rel=0.1), "as long as it lasts"
+    for _ in range(5):
+        prices.observe(TargetPass(32, 100, 0, 3200, line(32, 100)))
+    assert prices.predict(32, 100, 3200) == pytest.approx(line(32, 100), rel=0.1)
+    assert prices.table(32, 3200, 150) == pytest.approx(before, rel=0.1)
+    assert prices.most(32) >= 150
+
+
+def test_a_machine_that_stays_slow_is_learned() -> None:
+    prices = taught(line)
+    assert slow_passes(prices, 300, times=2.0) <= 6
+    for live, extra in ((32, 100), (32, 0), (20, 50)):
+        assert prices.predict(live, extra, 100 * live) == pytest.approx(2 * line(live, extra), rel=0.15)
+    assert prices.table(20, 2000, 50)[50] == pytest.approx(2 * line(20, 50), rel=0.15)
 
 
 def test_one_surprise_makes_the_next_pass_smaller() -> None:

@@ -1,10 +1,10 @@
-"""Made-up times of target passes: lines, knees, stairs, noise, drift. A seed makes a curve."""
+"""Made-up times of target passes: lines, knees, stairs, noise, drift, bursts. A seed makes a curve."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-KINDS = ("line", "knee", "stairs", "noise", "drift")
+KINDS = ("line", "knee", "stairs", "noise", "drift", "bursts")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Curve:
     rise: float = 0.0
     noise: float = 0.02  # standard deviation of the logarithm of a measured time
     interrupted: float = 0.0  # share of the passes that take 3 to 30 times as long
+    burst: float = 0.0  # chance that a pass begins a burst, in which other work takes the machine
+    burst_passes: float = 0.0  # passes of a burst, on average
     drift_s: float = np.inf  # seconds after which all times are `slower`, and the knee is where it was times `moved`
     sudden: bool = False  # the drift comes at once, after half of these seconds
     slower: float = 1.0
@@ -56,6 +58,8 @@ def make_curve(seed: int, live: int) -> Curve:
     curve = _shape(shape, live, rng)
     if kind == "noise":
         curve = replace(curve, noise=float(rng.uniform(0.05, 0.25)), interrupted=float(rng.uniform(0, 0.04)))
+    if kind == "bursts":
+        curve = replace(curve, noise=0.05, burst=0.02, burst_passes=float(rng.uniform(3, 20)))
     if kind == "drift":
         curve = replace(
             curve,

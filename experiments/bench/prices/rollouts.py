@@ -99,13 +99,24 @@ class Clock:
         self.curve = curve
         self._rng = np.random.default_rng([seed, 1])
         self.seconds = 0.0  # of all passes, without noise
+        self._burst_left, self._burst_slows = 0, 1.0  # passes of the running burst; times as long as usual
         self.passes: list[tuple[float, float]] = []  # tokens, seconds without noise
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         seconds = float(self.curve.seconds(int(live), tokens - live, self.seconds))
         self.seconds += seconds
         self.passes.append((float(tokens), seconds))
-        return np.array(self.curve.measured(seconds, self._rng))
+        return np.array(self.curve.measured(seconds, self._rng) * self._burst())
+
+    def _burst(self) -> float:
+        """How many times as long as usual the coming pass takes."""
+        if self._burst_left:
+            self._burst_left -= 1
+            return self._burst_slows
+        if self.curve.burst and self._rng.random() < self.curve.burst:
+            self._burst_left = int(self._rng.geometric(1 / self.curve.burst_passes))
+            self._burst_slows = float(self._rng.uniform(1.5, 4))
+        return 1.0
 
 
 def roll_out(recorded: Sequence[Recorded], clock: Clock, budget: BudgetPolicy) -> TextEngine:

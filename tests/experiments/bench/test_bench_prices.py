@@ -24,7 +24,7 @@ def test_curves_never_fall_and_seeds_make_all_kinds() -> None:
             seconds = curve.seconds(live, np.arange(500), now)
             assert seconds.min() > 0
             assert np.diff(seconds).min() >= 0
-    assert {make_curve(seed, 8).kind for seed in range(5)} == set(KINDS)
+    assert {make_curve(seed, 8).kind for seed in range(len(KINDS))} == set(KINDS)
 
 
 def test_a_curve_is_the_sum_of_its_parts() -> None:
@@ -86,7 +86,7 @@ def test_the_oracle_knows_the_curve(texts: list[Recorded]) -> None:
 
 
 def run(folder: Path, *more: str) -> dict:
-    small = ["task.curves=5", "task.live=[4]", "task.tokens=60", "task.replaced=[0]"]
+    small = ["task.curves=6", "task.live=[4]", "task.tokens=60", "task.replaced=[0]"]
     with initialize_config_dir(str(CONFIGS), version_base=None):
         bench_prices.run(compose("config", overrides=["task=bench_prices", *small, *more]), [], str(folder))
     result: dict = json.loads((folder / "result.json").read_text())
@@ -95,7 +95,7 @@ def run(folder: Path, *more: str) -> dict:
 
 def test_the_result_has_every_kind(tmp_path: Path) -> None:
     result = run(tmp_path)
-    assert result["curves"] == len(result["rows"]) == 5
+    assert result["curves"] == len(result["rows"]) == 6
     assert set(result["kinds"]) == set(KINDS)
     assert result["worst"] == max(row["ratio"] for row in result["rows"])
     assert (tmp_path / "prices.png").stat().st_size > 1000
