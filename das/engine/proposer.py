@@ -66,12 +66,13 @@ class DasProposer:
     def __init__(self, vllm_config: Any, settings: Mapping[str, Any] | None = None):
         if vllm_config.parallel_config.worker_cls != WORKER:
             raise NotInstalled(f'das drafts in its own worker only: add worker_cls="{WORKER}" (--worker-cls)')
-        settings = das_settings(vllm_config) if settings is None else settings
+        of_engine = das_settings(vllm_config)
+        settings = of_engine if settings is None else settings
         self.draft_round = DraftRound(
             HistoryDrafter(**settings.get("drafter", {})),
             make_budget(settings.get("budget", DEFAULT_BUDGET)),
             int(vllm_config.speculative_config.num_speculative_tokens),
-            int(settings.get("branch_blocks", 0)),
+            int(of_engine.get("branch_blocks", 0)),  # the KV cache has them, whatever the settings are
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.live: dict[str, LiveRequest] = {}

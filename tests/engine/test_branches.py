@@ -177,8 +177,13 @@ def test_the_drafter_gives_the_last_requests_trees(engines: Engines, repetitive_
     budget = {"name": "fixed", "tokens": 16}
     tokens, chains = rollouts(engines.build(repetitive_policy, method="das", budget=budget))
     assert tokens == expected
-    tokens, trees = rollouts(engines.build(repetitive_policy, method="das", budget=budget, branch_blocks=16))
+    branching = engines.build(repetitive_policy, method="das", budget=budget, branch_blocks=16)
+    tokens, trees = rollouts(branching)
     assert tokens == expected
+    branching.collective_rpc("das_use_proposer", args=("another", {"drafter": {}, "budget": budget}))
+    tokens, trees_of_another = rollouts(branching)
+    assert tokens == expected
+    assert all(report["branches"] > 20 for report in trees_of_another), "the engine's blocks are any proposer's"
     assert all(report["branches"] == 0 for report in chains)
     assert all(report["branches"] > 20 for report in trees)
     assert sum(report["passes"] for report in trees) < sum(report["passes"] for report in chains)

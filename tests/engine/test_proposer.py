@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from das.drafter import TreeDrafts
 from das.engine.admission import LIMIT_KEY
 from das.engine.patches import WORKER
 from das.engine.proposer import DasProposer
@@ -97,13 +98,17 @@ def test_requests_that_are_gone_are_forgotten(batch: Batch) -> None:
 
 def test_a_branching_draft_is_laid_out_in_runs(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes come in falling order of probability: 10, 11 behind it, 12 beside 11, 13 behind 11, 14 beside 10."""
-    drafts = SimpleNamespace(
-        tokens=np.array([[10, 11, 12, 13, 14, 99]], np.int32), parents=np.array([[-1, 0, 0, 1, -1, 99]], np.int32)
-    )
+    tokens = np.array([[10, 11, 12, 13, 14, 99]], np.int32)
+    parents = np.array([[-1, 0, 0, 1, -1, 99]], np.int32)
+    drafts = TreeDrafts(tokens, parents, np.ones((1, 6)), np.ones((1, 6)), np.array([6]))
+    told: list[int] = []
     batch.add("c", limit=None)
     monkeypatch.setattr(batch.proposer.draft_round, "propose", lambda *args: SimpleNamespace(drafts=drafts, counts=[5]))
     assert batch.propose() == [[], [], [10, 11, 13, 12, 14]]
     assert batch.proposer.parents == {"c": [-1, 0, 1, 0, -1]}
+    monkeypatch.setattr(batch.proposer.draft_round.budget, "observe_pass", lambda done: told.append(done.branches))
     monkeypatch.setattr(batch.proposer.draft_round, "propose", lambda *args: None)
     assert batch.propose() == [[], [], []]
     assert batch.proposer.parents == {}
+    batch.propose()
+    assert told == [2, 0], "the budget hears of the branches of 12 and 14, once"
