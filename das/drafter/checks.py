@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate, chain
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from das.arrays import MAX_TOKEN, token_array
 
 MAX_TICK = 2**62  # also the longest window: a tick minus a tick in the window fits into int64
 MAX_DRAFT = 2**16  # tokens of one chain
+WRONG_TOKENS = f"token ids must be whole numbers in 0..{MAX_TOKEN}"
 MAX_NODES = 2**10  # nodes of one tree; each takes two to six kilobytes until its tokens are emitted
 
 
@@ -82,6 +84,20 @@ def branch_floor(value: float) -> float:
         raise ValueError(f"branch_floor must be a number, got {value!r:.100}") from None
 
 
+def flat_tokens(lists: Sequence[Sequence[int] | np.ndarray]) -> tuple[array[int], array[int]]:
+    """Token lists behind each other as int32, and where each begins and ends, int64 [lists + 1]."""
+    if all(type(new) is list for new in lists):  # vLLM's form, at a third of the time
+        try:
+            return array("i", chain.from_iterable(lists)), array("q", accumulate(map(len, lists), initial=0))
+        except (OverflowError, TypeError):
+            raise ValueError(WRONG_TOKENS) from None
+    flat, offsets = array("i"), array("q", [0])
+    for new in lists:
+        append_tokens(new, flat)
+        offsets.append(len(flat))
+    return flat, offsets
+
+
 def append_tokens(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
     """Append token ids to an int32 array. Raises ValueError for ids too large; the core refuses negative ones."""
     if isinstance(new, np.ndarray):
@@ -94,4 +110,4 @@ def append_tokens(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
         else:
             flat.extend(new)
     except (OverflowError, TypeError):
-        raise ValueError(f"token ids must be whole numbers in 0..{MAX_TOKEN}") from None
+        raise ValueError(WRONG_TOKENS) from None

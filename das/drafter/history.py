@@ -158,10 +158,7 @@ class HistoryDrafter:
         live = self._live(requests)
         if checks.size(tokens) != len(live):
             raise ValueError(f"tokens must be {len(live)} token lists, one for each request")
-        flat, offsets = array("i"), array("q", [0])
-        for new in tokens:
-            checks.append_tokens(new, flat)
-            offsets.append(len(flat))
+        flat, offsets = checks.flat_tokens(tokens)
         handles = array("q", [r.handle for r in live])
         addresses = [a.buffer_info()[0] for a in (handles, offsets, flat)]
         native.check(self._lib.das_append(self._core, len(live), *addresses))

@@ -177,25 +177,31 @@ class DasProposer:
     def _read_batch(self, names: list[str], sampled_token_ids: list[list[int]]) -> tuple[_Emitted, set[str]]:
         """Find the request of every row, and begin new ones. Also returns the names of all requests that emitted."""
         emitted, decoding = _Emitted(), set()
+        # Names are looked up once: at 256 requests the loop takes a fifth of a millisecond in every pass.
+        live, pending, (sampled, probs) = self.live, self._pending, self._sample
+        rows, requests, tokens = emitted.rows, emitted.requests, emitted.tokens
+        drafted, accepted, context = emitted.num_drafted, emitted.num_accepted, 0
         for row, (name, new) in enumerate(zip(names, sampled_token_ids, strict=True)):
             if not new:
                 continue
             decoding.add(name)
-            request = self.live.get(name)
+            request = live.get(name)
             if request is None:
                 request = self._begin(name, self._runner.requests[name], len(new))
             if request.untracked:
                 continue
-            num_drafted = self._pending.get(name, 0)
-            num_accepted = min(len(new) - 1, num_drafted)
-            if name == self._sample[0]:
-                self.calibration.observe(self._sample[1], num_accepted)
-            emitted.rows.append(row)
-            emitted.requests.append(request)
-            emitted.num_drafted.append(num_drafted)
-            emitted.num_accepted.append(num_accepted)
-            emitted.tokens.append(request.cut_at_stop(new))
-            emitted.context += request.prompt + request.generated
+            num_drafted, num_accepted = pending.get(name, 0), len(new) - 1
+            if num_accepted > num_drafted:
+                num_accepted = num_drafted
+            if name == sampled:
+                self.calibration.observe(probs, num_accepted)
+            rows.append(row)
+            requests.append(request)
+            drafted.append(num_drafted)
+            accepted.append(num_accepted)
+            tokens.append(new if request.stop_tokens.isdisjoint(new) else request.cut_at_stop(new))
+            context += request.prompt + request.generated
+        emitted.context = context
         return emitted, decoding
 
     def _watch_pass(self, names: list[str], decoding: set[str], emitted: _Emitted) -> TargetPass | None:
