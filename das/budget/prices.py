@@ -11,8 +11,9 @@ are.
 
 Memory: the last few passes of each bin, which is the space between two knots. Newer passes count more, but what was
 not tried again is not forgotten, so a loss is not repeated. A pass far above its bin was interrupted. If the next one
-like it is as slow, prices have changed, and what passes of that size or larger took before is forgotten. The core is
-C.
+is slow, too, a plain pass is asked for. It is as slow: other work has taken the machine, and nothing is learned until
+that is over, or until it has lasted for many passes. Plain passes are not slow: drafts have become dearer, and what
+passes of that size or larger took before is forgotten. The core is C.
 """
 
 from ctypes import CDLL, c_double, c_int64, c_void_p
