@@ -39,6 +39,11 @@ class Exploration:
         """Seconds that a trial may cost now."""
         return _share(self._vain_trials) * (self._now - self._last_trial)
 
+    def forget_trial(self) -> None:
+        """The pass of the last trial is over. If it was not observed, because prompts came with it, nobody knows its
+        result."""
+        self._trial = None
+
     def begin_trial(self, expected: float, plain: float) -> None:
         """The coming pass is a trial. expected, plain: its predicted time, and that of a plain pass."""
         self._trial = expected, plain

@@ -117,6 +117,7 @@ class Marginal(BudgetPolicy):
         self._num_waiting -= 1
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        self._exploration.forget_trial()
         waits = self._wait > 0 and not (self.prices.learns and self._exploration.trial_due)
         self._wait = max(0, self._wait - 1)
         control = self.prices.learns and (
@@ -125,9 +126,9 @@ class Marginal(BudgetPolicy):
         return [0 if waits or control else self.max_draft_tokens] * len(live)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
-        """The probability below which no token can pay, for each request, if prices rise as tokens are added.
+        """For each request the probability below which a token hardly pays: the least that tokens cost on average.
 
-        Where they do not rise at first, the gains of the last pass tell how far drafts need to go.
+        Where they cost nothing at first, the gains of the last pass tell how far drafts need to go.
         """
         weights = self._request_weights(live)
         floor = max(self.prices.cheapest(len(live), self._context), min(FREE_FLOOR, self._lowest / 2))
@@ -137,7 +138,9 @@ class Marginal(BudgetPolicy):
         return floors
 
     def branch_floor(self) -> float:
-        return self.prices.branch / (self._each * BRANCH_RUN) if self._each else 0.0
+        if not self._each or (self.prices.learns and self._exploration.trial_due):
+            return 0.0  # a trial tries branches, too
+        return self.prices.branch / (self._each * BRANCH_RUN)
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         weights = self._request_weights(live)

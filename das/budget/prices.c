@@ -17,7 +17,9 @@
 #define OLD 0.02            /* no weight falls below this: what is not tried again is not forgotten */
 #define INTERRUPTED 1.6     /* times the typical pass of its bin: a pass that took longer does not count */
 #define DOUBT 8             /* passes after which a pass that was far too slow counts as interrupted */
-#define CLEARED 2           /* plain passes that show that prices have changed: a burst may end just before one */
+#define CLEARED 2           /* plain passes that show that drafts are dearer: a burst may end just before one */
+#define CHANGING 32         /* passes after a change of prices in which another one belongs to it */
+#define CONTROL 16          /* passes of a burst from one plain pass to the next */
 #define LONG_BURST 64       /* passes of a burst after which its slowness counts as the usual one */
 #define EVERY 8             /* passes from one fit to the next; a pass that surprises brings a fit at once */
 #define SURPRISE 0.25       /* relative error of a prediction */
@@ -26,16 +28,12 @@
  * one, RIDGE ties row, context_token, drafting and branch to 0. */
 #define NOISE 0.02 /* relative noise at which this holds; with more of it, passes say less */
 #define MOST_NOISE 25.0
-#ifndef SMOOTH
 #define SMOOTH 0.008
 #define PULL 0.004
 #define RIDGE 0.01
-#endif
 
-#ifndef GROWTH
-#define GROWTH 1.5
-#define FEW 4
-#endif
+#define GROWTH 1.5 /* a pass has at most so many times the extra tokens that were tried before */
+#define FEW 4      /* and may always have so many */
 
 #define FIXED 5 /* unknowns beside the rises: row, context_token, drafting, branch, G(first knot) */
 #define MAX_UNKNOWNS (FIXED + KNOTS)
@@ -54,11 +52,13 @@ typedef struct {
     int64_t seen, plain, fitted_at, reach; /* passes; passes without drafts; the largest number of tokens in a pass */
     double predictions, errors;
     double noise; /* standard deviation of a pass's time, relative */
-    double suspect; /* tokens of a pass that took much longer than predicted, and has no like since; 0: none */
+    /* A pass that took much longer than predicted, and has no like since: its tokens (0: there is none), how many of them
+     * are extra, how many times its prediction it took, when. While there is one, a pass has at most `allowed` extra tokens. */
+    double suspect, suspect_extra, suspect_slowdown, allowed;
     int64_t suspect_at;
-    double allowed; /* tokens of a pass, while there is a suspect */
+    int64_t changed, changed_at, changed_since; /* whether drafts became dearer; when; passes before that are forgotten */
     int64_t wants_control; /* passes are far slower than predicted: a plain one shows whether the machine is */
-    int64_t cleared; /* plain passes in a row that showed that the machine is not slow, while drafts are */
+    int64_t cleared; /* plain passes that showed that the machine is not slow, while passes with drafts are */
     double slowness; /* of the machine while other work takes it: times as long as usual; else 1 */
     int64_t burst_passes; /* since it became so slow */
     int64_t knots;
@@ -135,9 +135,10 @@ static int64_t segment_of(const Prices *prices, double tokens) {
 
 static double predict(const Prices *prices, double live, double tokens, double branches, double context) {
     const double *form = prices->form, *knot = prices->knot + prices->first;
+    const double drafting = tokens > live ? form[2] : 0.0;
+    tokens = fmax(tokens, knot[0]); /* nothing is known of smaller passes */
     int64_t last = segment_of(prices, tokens);
-    double seconds = form[0] * live + form[1] * context + (tokens > live ? form[2] : 0.0) +
-                     form[3] * branches + form[4];
+    double seconds = form[0] * live + form[1] * context + drafting + form[3] * branches + form[4];
     for (int64_t j = 0; j < last; j++) seconds += form[FIXED + j];
     return seconds + form[FIXED + last] * (tokens - knot[last]) / (knot[last + 1] - knot[last]);
 }
@@ -286,20 +287,33 @@ static int64_t bin_of(const Prices *prices, double tokens, int drafted) {
     return 2 * bin + drafted;
 }
 
-/* Keeps the passes of a bin that are older than `since`, or those that are not. */
+/* Keeps the passes of a bin that are older than `since`, or those that are not, in order of age. */
 static void keep(Prices *prices, int64_t bin, int64_t since, int older) {
-    int64_t kept = 0;
-    for (int64_t k = 0; k < prices->filled[bin]; k++) {
-        Pass pass = prices->passes[bin][k];
-        if ((pass.when < since) == older) prices->passes[bin][kept++] = pass;
+    Pass kept[PER_BIN];
+    int64_t count = 0, filled = prices->filled[bin], oldest = filled == PER_BIN ? prices->next[bin] : 0;
+    for (int64_t k = 0; k < filled; k++) {
+        Pass pass = prices->passes[bin][(oldest + k) % PER_BIN];
+        if ((pass.when < since) == older) kept[count++] = pass;
     }
-    if (kept < prices->filled[bin]) prices->filled[bin] = kept, prices->next[bin] = kept % PER_BIN;
+    memcpy(prices->passes[bin], kept, (size_t)count * sizeof *kept);
+    prices->filled[bin] = count;
+    prices->next[bin] = count % PER_BIN;
 }
 
-/* Prices have changed: forget the passes of this bin's size or larger that are older than `since`. */
+/* Drafts have become dearer: forget the passes of this bin's size or larger that are older than `since`. If they became
+ * dearer a moment ago, this is the same change, and what was seen since its beginning stays. */
 static void forget(Prices *prices, double tokens, int64_t since) {
-    prices->reach = (int64_t)tokens;
-    for (int64_t bin = bin_of(prices, tokens, 0); bin < BINS; bin++) keep(prices, bin, since, 0);
+    if (prices->changed && prices->seen - prices->changed_at < CHANGING) since = prices->changed_since;
+    prices->changed = 1;
+    prices->changed_at = prices->seen;
+    prices->changed_since = since;
+    double largest = tokens;
+    for (int64_t bin = bin_of(prices, tokens, 0); bin < BINS; bin++) {
+        keep(prices, bin, since, 0);
+        for (int64_t k = 0; k < prices->filled[bin]; k++) largest = fmax(largest, prices->passes[bin][k].tokens);
+    }
+    prices->reach = (int64_t)largest;
+    prices->fitted_at = prices->seen - EVERY; /* fit at once */
 }
 
 /* The machine is slow, whatever a pass verifies: forget the passes since then. Which draft pays does not change. */
@@ -309,15 +323,22 @@ static void begin_burst(Prices *prices, int64_t since, double slowness) {
     prices->burst_passes = 0;
 }
 
-/* A pass of a burst. It is not learned, but the burst's slowness is, and a long burst becomes the usual state. Returns
- * whether the burst goes on. */
-static int goes_on(Prices *prices, double slowdown) {
+/* A pass of a burst. It is not learned, but the burst's slowness is, and a long burst becomes the usual state. Plain passes
+ * between drafts show that it is the machine that is slow. Returns whether the burst goes on. */
+static int goes_on(Prices *prices, double slowdown, int plain) {
     if (slowdown < sqrt(prices->slowness)) {
         prices->slowness = 1.0;
+        prices->wants_control = 0;
         return 0;
     }
-    prices->slowness *= pow(slowdown / prices->slowness, 0.2);
-    if (++prices->burst_passes < LONG_BURST) return 1;
+    const int far = slowdown > far_above(prices) * prices->slowness;
+    if (plain || !far) prices->slowness *= pow(slowdown / prices->slowness, 0.2);
+    prices->burst_passes++;
+    prices->wants_control = !plain && (far || prices->wants_control || prices->burst_passes % CONTROL == 0);
+    if (prices->burst_passes < LONG_BURST || !plain) {
+        prices->wants_control |= prices->burst_passes >= LONG_BURST;
+        return 1;
+    }
     for (int64_t bin = 0; bin < BINS; bin++)
         for (int64_t k = 0; k < prices->filled[bin]; k++) prices->passes[bin][k].seconds *= prices->slowness;
     prices->slowness = 1.0;
@@ -325,30 +346,36 @@ static int goes_on(Prices *prices, double slowdown) {
     return 0;
 }
 
-/* A pass far slower than predicted was interrupted, or the machine is slow for a while, or prices have changed. It was
- * interrupted if a pass of as many tokens takes as long as predicted next time. Until then passes stay smaller, and grow
- * step by step. If the next one is slow, too, a plain pass tells whether the machine is slow. */
+static void end_suspicion(Prices *prices) {
+    prices->suspect = 0.0;
+    prices->wants_control = prices->cleared = 0;
+}
+
+/* A pass far slower than predicted was interrupted, or the machine is slow for a while, or drafts have become dearer. It was
+ * interrupted if a pass of as many extra tokens takes as long as predicted next time. Until then passes stay smaller, and
+ * grow step by step. If the next one is slow, too, a plain pass tells whether the machine is slow. */
 static void suspect(Prices *prices, double live, double tokens, double slowdown) {
-    int slow = slowdown > far_above(prices), plain = tokens == live;
-    if (plain && prices->suspect > 0.0 && (prices->wants_control || slow)) {
+    const double extra = tokens - live;
+    const int slow = slowdown > far_above(prices), plain = extra == 0.0, is_first = prices->suspect == 0.0;
+    if (plain && !is_first && (prices->wants_control || slow)) {
         prices->wants_control = 0;
-        if (slowdown > sqrt(far_above(prices))) begin_burst(prices, prices->suspect_at, slowdown);
+        if (slowdown > sqrt(prices->suspect_slowdown)) begin_burst(prices, prices->suspect_at, slowdown);
         else if (++prices->cleared < CLEARED) return;
         else forget(prices, prices->suspect, prices->suspect_at);
-        prices->suspect = 0.0;
-        prices->cleared = 0;
-    } else if (slow && prices->suspect > 0.0) {
-        prices->suspect = prices->suspect > live ? fmin(tokens, prices->suspect) : tokens;
-        prices->wants_control = 1;
+        end_suspicion(prices);
     } else if (slow) {
-        prices->suspect = tokens;
-        prices->suspect_at = prices->seen;
-        prices->allowed = live + (tokens - live) / 2;
-    } else if (prices->suspect > 0.0) {
-        if (tokens >= 0.9 * prices->suspect || prices->seen - prices->suspect_at > DOUBT) {
-            prices->suspect = 0.0;
-            prices->wants_control = prices->cleared = 0;
-        } else if (tokens >= 0.9 * prices->allowed) prices->allowed = live + GROWTH * (tokens - live) + 1;
+        prices->suspect_slowdown = is_first ? slowdown : fmax(slowdown, prices->suspect_slowdown);
+        if (is_first || (extra > 0.0 && (extra < prices->suspect_extra || prices->suspect_extra == 0.0))) {
+            prices->suspect = tokens;
+            prices->suspect_extra = extra;
+        }
+        if (is_first) {
+            prices->suspect_at = prices->seen;
+            prices->allowed = extra / 2;
+        } else prices->wants_control = 1;
+    } else if (!is_first) {
+        if (extra >= 0.9 * prices->suspect_extra || prices->seen - prices->suspect_at > DOUBT) end_suspicion(prices);
+        else if (extra >= 0.9 * prices->allowed) prices->allowed = GROWTH * extra + 1;
     }
 }
 
@@ -361,9 +388,13 @@ void das_prices_observe(Prices *prices, double live, double drafted, double bran
         error = fabs(prices->slowness * expected / seconds - 1.0);
         prices->errors = prices->errors * ERROR_MEMORY + error;
         prices->predictions = prices->predictions * ERROR_MEMORY + 1.0;
-        if (prices->slowness > 1.0 && goes_on(prices, seconds / expected)) return;
-        if (tokens <= (double)prices->reach) suspect(prices, live, tokens, seconds / expected);
-        if (prices->slowness > 1.0) return;
+        if (prices->slowness > 1.0) {
+            if (goes_on(prices, seconds / expected, drafted == 0.0)) return;
+            expected = predict(prices, live, tokens, branches, context); /* a long burst has changed it */
+        }
+        if (tokens <= (double)prices->reach && tokens >= prices->knot[prices->first])
+            suspect(prices, live, tokens, seconds / expected);
+        if (prices->slowness > 1.0) return; /* a burst has begun */
     }
     prices->passes[bin][prices->next[bin]] = (Pass){live, tokens, branches, context, seconds, prices->seen};
     prices->next[bin] = (prices->next[bin] + 1) % PER_BIN;
@@ -380,7 +411,7 @@ int64_t das_prices_wants_control(const Prices *prices) { return prices->wants_co
 /* The most extra tokens of a pass that may be tried now: little more than was tried before. */
 int64_t das_prices_most(const Prices *prices, double live) {
     double most = fmax(FEW, GROWTH * ((double)prices->reach - live));
-    if (prices->suspect > 0.0) most = fmin(most, fmax(FEW, prices->allowed - live));
+    if (prices->suspect > 0.0) most = fmin(most, fmax(FEW, prices->allowed));
     return (int64_t)most;
 }
 
@@ -391,7 +422,7 @@ void das_prices_table(const Prices *prices, double live, double context, int64_t
     int64_t last = segment_of(prices, live);
     for (int64_t j = 0; j < last; j++) below += form[FIXED + j];
     double slope = form[FIXED + last] / (knot[last + 1] - knot[last]);
-    seconds[0] = below + slope * (live - knot[last]);
+    seconds[0] = below + slope * fmax(live - knot[last], 0.0);
     below += form[2];
     for (int64_t extra = 1; extra <= most; extra++) {
         double tokens = live + (double)extra;
@@ -400,7 +431,7 @@ void das_prices_table(const Prices *prices, double live, double context, int64_t
             last++;
             slope = form[FIXED + last] / (knot[last + 1] - knot[last]);
         }
-        seconds[extra] = below + slope * (tokens - knot[last]);
+        seconds[extra] = below + slope * fmax(tokens - knot[last], 0.0);
     }
 }
 
@@ -417,7 +448,7 @@ double das_prices_cheapest(const Prices *prices, double live, double context) {
     const double *form = prices->form, *knot = prices->knot + prices->first;
     int64_t j = segment_of(prices, live);
     double plain = predict(prices, live, live, 0.0, context), next = predict(prices, live, live + 1.0, 0.0, context);
-    double cheapest = next - plain, at = knot[j], seconds = form[2] - form[FIXED + j] * (live - at) / (knot[j + 1] - at);
+    double cheapest = next - plain, at = knot[j], seconds = form[2] - form[FIXED + j] * fmax(live - at, 0.0) / (knot[j + 1] - at);
     for (; j < prices->segments; j++) { /* seconds: of the tokens up to the end of the segment, beyond a plain pass */
         seconds += form[FIXED + j];
         if (knot[j + 1] >= live + 1.0) cheapest = fmin(cheapest, seconds / (knot[j + 1] - live));

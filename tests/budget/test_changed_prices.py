@@ -1,0 +1,86 @@
+"""Prices that change while the budget runs: what it loses, and how soon it follows."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from das.budget import LiveRequest, TargetPass
+from das.budget.marginal import Marginal
+from das.drafter import Drafts
+
+Seconds = Callable[[int, int], float]  # (live, drafted) -> seconds of a pass
+EARLIER = 300  # passes before the change
+
+
+def usual(live: int, drafted: int) -> float:
+    return 10e-3 + 2e-5 * drafted + (5e-4 if drafted else 0.0)
+
+
+def alike(live: int, tokens: int, prob: float) -> Drafts:
+    """A draft of so many tokens for each request."""
+    return Drafts(np.zeros((live, tokens), np.int32), np.full((live, tokens), prob), np.full(live, tokens, np.int64))
+
+
+def passes(budget: Marginal, drafts: Drafts, seconds: Seconds, count: int, seed: int) -> np.ndarray:
+    """Drafted tokens and seconds of each pass [count, 2]. No request ends, and drafts are the same in every pass."""
+    rng = np.random.default_rng(seed)
+    requests = [LiveRequest(str(i), "p", 10**6) for i in range(len(drafts))]
+    done = []
+    for _ in range(count):
+        drafted = 0
+        if any(budget.limits(requests)):
+            reach = np.cumprod(drafts.probs, axis=1)
+            kept = (reach >= np.array(budget.floors(requests))[:, None]).sum(axis=1)
+            drafted = sum(budget.trim(requests, Drafts(drafts.tokens, drafts.probs, kept)))
+        took = seconds(len(requests), drafted) * rng.lognormal(0, 0.03)
+        budget.observe_pass(TargetPass(len(requests), drafted, 0, 100 * len(requests), took))
+        done.append((drafted, took))
+    return np.array(done)
+
+
+def ratio(done: np.ndarray, drafts: Drafts, seconds: Seconds) -> float:
+    """Time per expected token over that of passes without drafts."""
+    live = len(drafts)
+    gains = np.concatenate([[0.0], np.cumsum(np.sort(np.cumprod(drafts.probs, axis=1).ravel())[::-1])])
+    emitted = live + gains[done[:, 0].astype(int)]
+    return float(done[:, 1].sum() / emitted.sum() / (seconds(live, 0) / live))
+
+
+@pytest.mark.parametrize(("dearer", "at_most"), [(8e-3, 0.70), (12e-3, 0.82)])  # an oracle: 0.638, 0.747
+def test_dearer_drafting_does_not_end_drafting(dearer: float, at_most: float) -> None:
+    """The fixed cost of drafts rises. They still pay, if they are large."""
+
+    def changed(live: int, drafted: int) -> float:
+        return usual(live, drafted) + (dearer if drafted else 0.0)
+
+    budget, drafts = Marginal(), alike(32, 8, 0.75)
+    passes(budget, drafts, usual, EARLIER, seed=1)
+    assert ratio(passes(budget, drafts, changed, 1000, seed=2), drafts, changed) < at_most
+
+
+@pytest.mark.parametrize(("plain", "drafted"), [(1.0, 3.0), (1.4, 4.0)])
+def test_drafts_that_no_longer_pay_end_soon(plain: float, drafted: float) -> None:
+    """Also where plain passes became slower at the same time: that is no burst of other work."""
+
+    def changed(live: int, num_drafted: int) -> float:
+        return usual(live, num_drafted) * (drafted if num_drafted else plain)
+
+    budget, drafts = Marginal(), alike(32, 8, 0.75)
+    passes(budget, drafts, usual, EARLIER, seed=1)
+    after = passes(budget, drafts, changed, 600, seed=2)
+    assert np.count_nonzero(after[:, 0]) <= 20
+    assert ratio(after, drafts, changed) < 1.05
+
+
+def test_a_knee_is_found_at_many_live_requests() -> None:
+    """Its extra tokens are few beside the live requests."""
+
+    def knee(live: int, drafted: int) -> float:
+        return (20e-3 + 1e-5 * (live + drafted)) * (2.0 if drafted > 14 else 1.0)
+
+    budget, drafts = Marginal(), alike(256, 1, 0.05)
+    drafts.probs[:28] = 0.9
+    passes(budget, drafts, lambda live, drafted: 20e-3 + 1e-5 * (live + drafted), EARLIER, seed=1)
+    after = passes(budget, drafts, knee, 100, seed=2)
+    assert np.count_nonzero(after[:, 0] > 14) <= 8
