@@ -1,7 +1,8 @@
 """Exploration: which passes are spent on learning prices, and how much time they may cost.
 
 A *control* is a pass without drafts. It shows what a plain pass takes now. A *trial* verifies more than seems to pay.
-It shows whether prices are still what they were. Either may cost SHARE of the time since the last of its kind, so a
+It shows whether prices are still what they were. (das.budget.prices asks for further controls, to tell a slow machine
+from dear drafts.) Either may cost SHARE of the time since the last of its kind, so a
 dear one is rare. Each one in a row that shows nothing new halves that share, a few times.
 """
 
