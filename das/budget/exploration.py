@@ -2,8 +2,8 @@
 
 A *control* is a pass without drafts. It shows what a plain pass takes now. A *trial* verifies more than seems to pay.
 It shows whether prices are still what they were. (das.budget.prices asks for further controls, to tell a slow machine
-from dear drafts.) Either may cost SHARE of the time since the last of its kind, so a
-dear one is rare. Each one in a row that shows nothing new halves that share, a few times.
+from dear drafts.) Either may cost SHARE of the time since the last of its kind, so a dear one is rare. Each one in a
+row that shows nothing new halves that share, a few times.
 """
 
 SHARE = 0.01  # of the time since the last control, or the last trial

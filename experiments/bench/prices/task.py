@@ -1,9 +1,9 @@
 """task=bench_prices: what does a budget save where nobody told it the prices?
 
 Each curve is a made-up time of a pass: a line, a knee, stairs, or one of them with noise and interruptions, with drift,
-or with bursts of other work. Every curve has one rollout of a replayed engine in which the budget is new, so it learns the prices from the
-first pass on. The drafts are those of the history drafter on generated text, some of which repeats itself less than
-other text. Three arms roll out the same text: no speculation, the configured budget, and an oracle, which is
+or with bursts of other work. Every curve has one rollout of a replayed engine in which the budget is new, so it learns
+the prices from the first pass on. The drafts are those of the history drafter on generated text, some of which repeats
+itself less than other text. Three arms roll out the same text: no speculation, the configured budget, and an oracle, which is
 `marginal` with the curve itself in place of learned prices. Arms are compared by the curve's own times; only what the
 budget sees is noisy.
 
