@@ -3,9 +3,9 @@
 Each curve is a made-up time of a pass: a line, a knee, stairs, or one of them with noise and interruptions, with drift,
 or with bursts of other work. Every curve has one rollout of a replayed engine in which the budget is new, so it learns
 the prices from the first pass on. The drafts are those of the history drafter on generated text, some of which repeats
-itself less than other text. Three arms roll out the same text: no speculation, the configured budget, and an oracle, which is
-`marginal` with the curve itself in place of learned prices. Arms are compared by the curve's own times; only what the
-budget sees is noisy.
+itself less than other text. Three arms roll out the same text: no speculation, the configured budget, and an oracle,
+which is `marginal` with the curve itself in place of learned prices. Arms are compared by the curve's own times; only
+what the budget sees is noisy.
 
 result.json: curves (n), worst (the largest time / that of none), over_3_percent (curves on which it is above 1.03),
 median_share and total_share (of the oracle's saving, over curves on which the oracle saves 2 % or more; the median, and
