@@ -54,7 +54,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(describe_distribution(result["distribution"]))
     plain, drafted = (in_own_process(path / f"{name}.log", rollouts, arm, policy) for name, arm in arms.items())
     if not drafted["accepted"]:
-        raise RunFailed(f"arm {config.arm.name}: not one drafted token was accepted, so the audit would prove nothing")
+        raise RunFailed(
+            f"arm {config.arm.name}: not one drafted token was accepted, so the audit would prove nothing; draft "
+            "whatever it costs (budget=fixed), or roll out more (task.steps)"
+        )
     result["sample"] = sample_agreement(plain["responses"], drafted["responses"])
     result["sample"]["accepted"] = drafted["accepted"]
     progress.note(describe_sample(result["sample"]))
