@@ -31,8 +31,8 @@ def outputs(run: subprocess.Popen[str]) -> tuple[str, str]:
     return output, errors
 
 
-def test_vllm_rollouts(repetitive_policy: str) -> None:
-    runs = [run_example("examples/vllm_rollouts.py", repetitive_policy, method) for method in METHODS]
+def test_vllm_rollouts(tiny_policy: str) -> None:
+    runs = [run_example("examples/vllm_rollouts.py", tiny_policy, method) for method in METHODS]
     (none, none_tokens), (drafted, tokens) = map(outputs, runs)
 
     def ids(text: str) -> list[str]:

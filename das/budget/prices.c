@@ -21,6 +21,9 @@
 #define CHANGING 32         /* passes after a change of prices in which another one belongs to it */
 #define CONTROL 16          /* passes of a burst from one plain pass to the next */
 #define LONG_BURST 64       /* passes of a burst after which its slowness counts as the usual one */
+#define NEW_SIZE 1.25       /* times its prediction: a pass of a new size that took longer may have compiled kernels */
+#define NEW_IN_A_ROW 2      /* most such passes in a row that are not learned */
+#define SIZES (1 << 15)     /* tokens of a pass up to which it is known whether its size is new */
 #define EVERY 8             /* passes from one fit to the next; a pass that surprises brings a fit at once */
 #define SURPRISE 0.25       /* relative error of a prediction */
 #define ERROR_MEMORY 0.995  /* forgetting of the mean error */
@@ -50,6 +53,8 @@ typedef struct {
     double ratio;        /* seconds of a small pass / seconds of a token, until passes show it */
     int64_t learns;      /* 0: the form is given */
     int64_t seen, plain, fitted_at, reach; /* passes; passes without drafts; the largest number of tokens in a pass */
+    int64_t unlearned; /* passes in a row that were not learned because their size was new */
+    uint8_t known[SIZES]; /* whether a pass had so many tokens */
     double predictions, errors;
     double noise; /* standard deviation of a pass's time, relative */
     /* A pass that took much longer than predicted, and has no like since: its tokens (0: there is none), how many of them
@@ -379,6 +384,19 @@ static void suspect(Prices *prices, double live, double tokens, double slowdown)
     }
 }
 
+/* Whether a pass was slow because an engine prepares kernels for a number of tokens when that number comes for the first
+ * time (oneDNN does: 3 ms on passes of 4 ms). Only a few in a row are taken for that, since prices may be as high. */
+static int prepared_kernels(Prices *prices, double tokens, double slowdown) {
+    int64_t size = (int64_t)tokens, is_new = size < SIZES && !prices->known[size];
+    if (is_new) prices->known[size] = 1;
+    if (!is_new || slowdown < NEW_SIZE || prices->unlearned >= NEW_IN_A_ROW) {
+        prices->unlearned = 0;
+        return 0;
+    }
+    prices->unlearned++;
+    return 1;
+}
+
 void das_prices_observe(Prices *prices, double live, double drafted, double branches, double context, double seconds) {
     if (!prices->learns || seconds <= 0.0) return;
     double tokens = live + drafted, error = 1.0;
@@ -388,6 +406,7 @@ void das_prices_observe(Prices *prices, double live, double drafted, double bran
         error = fabs(prices->slowness * expected / seconds - 1.0);
         prices->errors = prices->errors * ERROR_MEMORY + error;
         prices->predictions = prices->predictions * ERROR_MEMORY + 1.0;
+        if (drafted > 0.0 && prepared_kernels(prices, tokens, seconds / (prices->slowness * expected))) return;
         if (prices->slowness > 1.0) {
             if (goes_on(prices, seconds / expected, drafted == 0.0)) return;
             expected = predict(prices, live, tokens, branches, context); /* a long burst has changed it */

@@ -84,3 +84,18 @@ def test_a_knee_is_found_at_many_live_requests() -> None:
     passes(budget, drafts, lambda live, drafted: 20e-3 + 1e-5 * (live + drafted), EARLIER, seed=1)
     after = passes(budget, drafts, knee, 100, seed=2)
     assert np.count_nonzero(after[:, 0] > 14) <= 8
+
+
+def test_sizes_that_cost_time_once_do_not_end_drafting() -> None:
+    """oneDNN prepares kernels for every new number of tokens: 3 ms, once, on passes of 4 ms."""
+    sizes: set[int] = set()
+
+    def prepares(live: int, drafted: int) -> float:
+        is_new = live + drafted not in sizes
+        sizes.add(live + drafted)
+        return 4e-3 + 1e-5 * drafted + (3e-3 if is_new else 0.0)
+
+    budget, drafts = Marginal(), alike(16, 8, 0.75)
+    done = passes(budget, drafts, prepares, 90, seed=0)
+    assert np.count_nonzero(done[:, 0]) > 60
+    assert ratio(done, drafts, lambda live, drafted: 4e-3) < 0.6

@@ -111,13 +111,7 @@ def test_two_steps_of_a_papers_setting(paper: dict[str, Any], tmp_path: Path) ->
     if not file.exists():
         file = made_up_file(paper, tmp_path)
     policy = random_policy(paper, tmp_path / "policy")
-    overrides = [
-        f"setting={paper['setting']}",
-        f"data.path={file}",
-        f"policy.path={policy}",
-        "arms=[none,das]",
-        "budget=fixed",
-    ]
+    overrides = [f"setting={paper['setting']}", f"data.path={file}", f"policy.path={policy}", "arms=[none,das]"]
     done = subprocess.run(
         [sys.executable, "run.py", f"out={tmp_path}", *overrides, *OVERRIDES, *paper["overrides"]],
         cwd=CONFIGS.parent, capture_output=True, text=True, check=False,

@@ -49,7 +49,6 @@ def test_all_arms_emit_the_recording(tmp_path: Path) -> None:
     arms = ["none", "stock", "ngram", "das"]
     done = force(
         f"task.rollouts={path}", f"task.arms=[{','.join(arms)}]", "task.live=[4,1]",
-        "budget=fixed",
         f"out={tmp_path}", f"cache={tmp_path}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
