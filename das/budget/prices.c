@@ -22,7 +22,7 @@
 #define CONTROL 16          /* passes of a burst from one plain pass to the next */
 #define LONG_BURST 64       /* passes of a burst after which its slowness counts as the usual one */
 #define NEW_SIZE 1.25       /* times its prediction: a pass of a new size that took longer may have compiled kernels */
-#define NEW_IN_A_ROW 2      /* most such passes in a row that are not learned */
+#define NEW_IN_A_ROW 6      /* most such passes in a row that are not learned */
 #define SIZES (1 << 15)     /* tokens of a pass up to which it is known whether its size is new */
 #define EVERY 8             /* passes from one fit to the next; a pass that surprises brings a fit at once */
 #define SURPRISE 0.25       /* relative error of a prediction */
