@@ -58,7 +58,7 @@ def test_all_arms_emit_the_recording(tmp_path: Path) -> None:
     each = sum(row["tokens"] for row in rows if row["arm"] == "none")
     assert result["forced"] == {"tokens": 3 * each, "equal": True}, "stock emits other tokens"
     assert list(result["arms"]) == list(result["ratio_to_none"]) == list(result["ratio_to_stock"]) == arms
-    assert result["arms"]["das"]["tokens_per_pass"] > 1.2
+    assert result["arms"]["das"]["tokens_per_pass"] > 1.0
     assert result["arms"]["none"]["tokens_per_pass"] == result["arms"]["stock"]["tokens_per_pass"] == 1.0
     for ratios, one in (("ratio_to_none", "none"), ("ratio_to_stock", "stock")):
         assert result[ratios]["das"]["processor_s"].keys() == {"overall", "by_live"}
