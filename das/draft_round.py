@@ -7,14 +7,52 @@ that a simulated rollout makes the same drafter and budget calls, in the same or
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
-from das.drafter import Drafts, HistoryDrafter, TreeDrafts
+from das.drafter import Drafts, TreeDrafts
 
 UNLIMITED = 2**31
 BLOCKS_A_TREE = 8  # KV blocks that the branches of a draft may need
+
+
+class Drafter(Protocol):
+    """What drafts: HistoryDrafter, whose docstrings say what the methods do, or a model (das/engine/drafters)."""
+
+    window: int
+    history_tick: int
+
+    @property
+    def history_tokens(self) -> int: ...
+
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None: ...
+
+    def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None: ...
+
+    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None: ...
+
+    def propose_batch(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> Drafts: ...
+
+    def propose_tree(
+        self,
+        requests: Sequence[str],
+        nodes: Sequence[int],
+        floors: Sequence[float] | None = None,
+        branch_floor: float = 0.0,
+    ) -> TreeDrafts: ...
+
+    def end(self, request: str, keep: bool = True) -> None: ...
+
+    def end_step(self, history_tick: int) -> None: ...
+
+    def save(self, path: Path) -> None: ...
+
+    def load(self, path: Path) -> None: ...
 
 
 @dataclass(slots=True)
@@ -41,7 +79,7 @@ class DraftRound:
     """
 
     def __init__(
-        self, drafter: HistoryDrafter, budget: BudgetPolicy, max_draft_tokens: int | None = None, branch_blocks: int = 0
+        self, drafter: Drafter, budget: BudgetPolicy, max_draft_tokens: int | None = None, branch_blocks: int = 0
     ) -> None:
         self.drafter = drafter
         self.budget = budget

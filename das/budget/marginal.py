@@ -142,6 +142,9 @@ class Marginal(BudgetPolicy):
             return 0.0  # a trial tries branches, too
         return self.prices.branch / (self._each * BRANCH_RUN)
 
+    def worth(self) -> float:
+        return self._each or float("nan")
+
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         weights = self._request_weights(live)
         seconds = self.prices.table(len(live), self._context, int(drafts.counts.sum()))

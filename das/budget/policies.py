@@ -40,8 +40,9 @@ class TargetPass:
     num_drafted: int  # draft tokens verified in it
     num_accepted: int  # how many of them were accepted
     context: int  # tokens of prompt and response that its requests had before it
-    seconds: float  # from the end of the pass before it to its own end, drafting included
+    seconds: float  # from the end of the pass before it to its own end, drafting included, but not `draft_passes`
     branches: int = 0  # of its drafts, beside each draft's trunk (das/drafter/draft.py)
+    draft_passes: Sequence[tuple[int, float]] = ()  # rows and seconds of the passes of a model that drafted for it
 
     @property
     def tokens(self) -> int:
@@ -74,6 +75,10 @@ class BudgetPolicy:
     def branch_floor(self) -> float:
         """The probability below which no branch of a draft is worth its copies."""
         return 0.0
+
+    def worth(self) -> float:
+        """Seconds that one more emitted token saves; nan if the policy does not know."""
+        return float("nan")
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         """How many tokens of each draft will be verified, decided by their estimated probabilities."""

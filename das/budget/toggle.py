@@ -3,8 +3,9 @@
 speculate iff  tau T(B, S, 0) / T(B, S, gamma) >= 1 + margin
 
 T is the time of a pass of B requests with S tokens of context and gamma drafted tokens each. It comes from the roofline
-that is fitted to the engine's own passes, whose times include drafting. tau is the number of tokens that a pass with
-drafts emitted for a request in the previous rollout.
+that is fitted to the engine's own passes, whose times include drafting. A drafter that is a model takes gamma passes of
+its own, so their time is added to T(B, S, gamma); it comes from the engine's own draft passes, too. tau is the number
+of tokens that a pass with drafts emitted for a request in the previous rollout.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from das.budget.draft_price import DraftPassPrice
 from das.budget.fixed import Fixed
 from das.budget.latency import OnlineFit
 from das.budget.latency_forms import Roofline, fit_roofline
@@ -63,6 +65,7 @@ class RooflineToggle(BudgetPolicy):
         self._most_live = 0
         self._assumed = Roofline(memory=1.0, kv=0.0, compute=1 / ratio, request=0.0)
         self._online = OnlineFit(fit_roofline)
+        self.draft_price = DraftPassPrice()
         self._previous = _Counts()  # of the rollout that tau comes from
         self._current = _Counts()  # of this rollout
         self._undrafted = 0  # rollouts in a row without drafts
@@ -99,7 +102,7 @@ class RooflineToggle(BudgetPolicy):
         plain, with_drafts = form.predict(
             np.full(2, count), np.array([count, count * (1 + per_request)]), np.full(2, context)
         ).tolist()
-        return float(tau * plain / with_drafts)
+        return float(tau * plain / (with_drafts + per_request * self.draft_price.seconds(len(live))))
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
         return self.over.floors(live)
@@ -107,11 +110,16 @@ class RooflineToggle(BudgetPolicy):
     def branch_floor(self) -> float:
         return self.over.branch_floor()
 
+    def worth(self) -> float:
+        return self.over.worth()
+
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         return self.over.trim(live, drafts)
 
     def observe_pass(self, done: TargetPass) -> None:
         self._online.observe(done.live, done.tokens, done.context, done.seconds)
+        for rows, seconds in done.draft_passes:
+            self.draft_price.observe(rows, seconds)
         if done.num_drafted:
             seen = self._current
             self._current = _Counts(

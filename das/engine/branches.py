@@ -23,40 +23,19 @@ import numpy as np
 import torch
 
 from das.engine.layout import PARENTS
+from das.engine.scratch import check_block_size, copy_blocks, refusal
 from das.engine.tree import BranchPass, Tree, branches, is_chain, num_fitting
-from das.engine.versions import NotInstalled, require_branches
 
 ATTENTION = ("CPUAttentionBackendImpl", "FlashAttentionImpl")  # that were checked: they read keys from the cache alone
 
 
-def with_scratch_blocks(config: Any, num_blocks: int) -> Any:
-    """vLLM's KVCacheConfig, with so many more blocks. Raises NotInstalled for a cache of another form."""
-    require_branches()
-    from vllm.v1.kv_cache_interface import FullAttentionSpec
-
-    specs = [group.kv_cache_spec for group in config.kv_cache_groups]
-    if len(config.kv_cache_tensors) != 1 or len(specs) != 1 or type(specs[0]) is not FullAttentionSpec:
-        raise _refusal("a model that has full attention, with heads of one size, in every layer")
-    tensor, total = config.kv_cache_tensors[0], config.num_blocks + num_blocks
-    layer_stride = tensor.layer_stride
-    if layer_stride == config.num_blocks * tensor.block_stride:  # each layer's blocks lie together
-        layer_stride = total * tensor.block_stride
-    grown = replace(tensor, size=tensor.size // config.num_blocks * total, layer_stride=layer_stride)
-    return replace(config, num_blocks=total, kv_cache_tensors=[grown])
-
-
-def _refusal(what: str) -> NotInstalled:
-    return NotInstalled(f"branching drafts need {what}: set branch_blocks=0")
-
-
 class Branches:
-    """Verifies branching drafts in one model runner, whose KV cache ends with `num_blocks` scratch blocks."""
+    """Verifies branching drafts in one model runner. scratch: KV blocks that the scheduler does not know of."""
 
-    def __init__(self, runner: Any, num_blocks: int):
+    def __init__(self, runner: Any, scratch: range):
         self.runner = runner
-        self.block_size: int = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        total = runner.kv_cache_config.num_blocks
-        self.scratch = range(total - num_blocks, total)
+        self.block_size = check_block_size(runner)
+        self.scratch = scratch
         self.parents: dict[str, list[int]] = {}  # of the drafts that branch, by request
         self._pass: BranchPass | None = None  # the running one, if a draft branches in it
         self._shared: tuple[torch.Tensor, torch.Tensor] | None = None  # its shared rows and slots
@@ -66,15 +45,13 @@ class Branches:
         runner = self.runner
         parallel = runner.parallel_config
         if parallel.decode_context_parallel_size > 1 or parallel.use_ubatching:
-            raise _refusal("engines without decode context parallelism and without microbatches")
+            raise refusal("engines without decode context parallelism and without microbatches")
         if runner.vllm_config.kv_transfer_config is not None or runner.shared_kv_cache_layers or runner.uses_mrope:
-            raise _refusal("engines without KV transfer, layers that share a KV cache, and multimodal positions")
-        if runner._kernel_block_sizes != [self.block_size]:
-            raise _refusal(f"an attention kernel with blocks of {self.block_size} tokens, as vLLM's scheduler has them")
+            raise refusal("engines without KV transfer, layers that share a KV cache, and multimodal positions")
         context = runner.compilation_config.static_forward_context
         layers = [context[name] for name in runner.kv_cache_config.kv_cache_groups[0].layer_names]
         if any(type(layer.impl).__name__ not in ATTENTION for layer in layers):
-            raise _refusal(f"the attention of {' or '.join(ATTENTION)}")
+            raise refusal(f"the attention of {' or '.join(ATTENTION)}")
         runner.das_branches = self
         for layer in layers:
             layer.impl.forward = functools.partial(self._attend, layer.impl.forward)
@@ -166,14 +143,7 @@ class Branches:
         """Copy blocks of every layer's keys and values: (from, to) each."""
         runner = self.runner
         runner.das_meter.copied_blocks += len(copies)
-        if runner.device.type == "cpu":  # one by one, which takes a third of the time
-            for cache in runner.kv_caches:
-                for source, target in copies:
-                    cache[target].copy_(cache[source])
-            return
-        from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace
-
-        copy_kv_cache_blocks_inplace(runner.kv_caches, runner.kv_cache_config.num_blocks, copies)
+        copy_blocks(runner, copies)
 
     def _dispatch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._pass is not None:

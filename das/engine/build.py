@@ -10,12 +10,15 @@ from das.budget import DEFAULT_BUDGET, make_budget
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
 from das.engine import patches
+from das.engine.drafters.support import check_options
 
 if TYPE_CHECKING:
     from vllm import LLM
 
 
-PROPOSER = "das.engine.proposer.DasProposer"  # what drafts with the method das
+PROPOSER = "das.engine.proposer.DasProposer"  # what drafts with the methods of OWN
+OWN = ("das", "self_draft", "das_self")  # the history, the policy's own quantized weights, these behind the history
+DEFAULT_SELF_DRAFT = {"weights": "w8a8"}  # the format of the drafting weights: w8a8 | w4
 STOCK = "stock"  # the method of an engine without das (das/engine/stock.py)
 
 
@@ -28,7 +31,7 @@ class EngineSettings:
     """What an engine needs to know. Sizes are in tokens unless the comment gives another unit."""
 
     model: str  # directory or hub id
-    method: str = "none"  # what drafts: none | das | ngram | suffix; or stock: vLLM as it comes, without das
+    method: str = "none"  # what drafts: none | das | self_draft | das_self | ngram | suffix; or stock: without das
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32  # requests that decode at once
@@ -44,6 +47,7 @@ class EngineSettings:
     seed: int = 0
     drafter: Mapping[str, Any] = field(default_factory=dict)  # options of HistoryDrafter that differ from its defaults
     budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)  # name and options of the budget policy
+    self_draft: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_SELF_DRAFT)  # of self_draft and das_self
     speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings of vLLM's own methods
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
 
@@ -53,6 +57,8 @@ class EngineSettings:
                 f"branch_blocks={self.branch_blocks}: a draft that branches needs {BLOCKS_A_TREE}; set it to "
                 f"{BLOCKS_A_TREE} or more, or to 0 for chains"
             )
+        if self.branch_blocks and self.method in OWN[1:]:
+            raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
 
 
 def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
@@ -60,7 +66,8 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
     match settings.method:
         case "none":
             return None
-        case "das":
+        case "das" | "self_draft" | "das_self":
+            check_options(settings.self_draft)
             max_draft_tokens = make_budget(settings.budget).max_draft_tokens
             return {
                 "method": "custom_class",
@@ -79,7 +86,7 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
                 'das.speculate("off"); in experiments it is arm=stock'
             )
         case other:
-            raise EngineError(f"unknown speculation method {other!r}: choose none, das, ngram or suffix")
+            raise EngineError(f"unknown speculation method {other!r}: choose none, {', '.join(OWN)}, ngram or suffix")
 
 
 def engine_arguments(
@@ -88,6 +95,7 @@ def engine_arguments(
     budget: Mapping[str, Any] = DEFAULT_BUDGET,
     speculative: Mapping[str, Any] | None = None,
     branch_blocks: int = 0,
+    self_draft: Mapping[str, Any] = DEFAULT_SELF_DRAFT,
 ) -> dict[str, Any]:
     """Arguments for a vllm.LLM that verifies by keyed noise and drafts by `method`:
     `das.install(); llm = LLM(model, **das.engine_arguments())`.
@@ -104,6 +112,7 @@ def engine_arguments(
         budget=budget,
         speculative=speculative or {},
         branch_blocks=branch_blocks,
+        self_draft=self_draft,
     )
     speculative_config(settings)
     HistoryDrafter(**drafter)  # refuses bad options before anything is built
@@ -116,6 +125,8 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
     das: dict[str, Any] = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
     if settings.branch_blocks:
         das["branch_blocks"] = settings.branch_blocks
+    if settings.method in OWN[1:]:
+        das["self_draft"] = {**settings.self_draft, "history": settings.method == "das_self"}
     return {
         "async_scheduling": False,  # vLLM turns it off for drafts; engines must differ in their drafts only
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects

@@ -31,7 +31,11 @@ class RolloutMeter:
     step_emitted: list[int] = field(default_factory=list)  # tokens that each pass emitted
     branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
     copied_blocks: int = 0  # blocks of the KV cache that were copied for them, before and after their passes
-    draft_s: float = 0.0  # seconds of drafting and of the drafter's bookkeeping
+    draft_s: float = 0.0  # seconds of drafting and of the drafter's bookkeeping, with those of the next four lines
+    draft_passes: int = 0  # passes of a model that drafts
+    draft_rows: int = 0  # rows that they computed
+    draft_pass_s: float = 0.0  # seconds that they took
+    requantize_s: float = 0.0  # seconds in which a self-draft quantized the policy's weights
 
     def record_pass(self, request_ids: list[str], num_drafted: Sequence[int], num_emitted: Sequence[int]) -> None:
         """Count one target pass. num_drafted, num_emitted: of each request; num_emitted is 0 for unfinished prompts."""
@@ -49,6 +53,12 @@ class RolloutMeter:
         self.step_live.append(len(request_ids))
         self.step_tokens.append(len(request_ids) + sum(num_drafted))
         self.step_emitted.append(sum(num_emitted))
+
+    def record_draft_pass(self, rows: int, seconds: float) -> None:
+        """Count a pass of a model that drafts."""
+        self.draft_passes += 1
+        self.draft_rows += rows
+        self.draft_pass_s += seconds
 
     def report(self) -> dict[str, Any]:
         """The counts as plain numbers and lists, which RPC and JSON can carry."""
@@ -68,6 +78,10 @@ class RolloutMeter:
             "branches": self.branches,
             "copied_blocks": self.copied_blocks,
             "draft_s": self.draft_s,
+            "draft_passes": self.draft_passes,
+            "draft_rows": self.draft_rows,
+            "draft_pass_s": self.draft_pass_s,
+            "requantize_s": self.requantize_s,
             "decode_steps": len(self.step_time_s),
             "tail_steps": sum(live <= TAIL for live in self.step_live),
             "live_sum": sum(self.step_live),

@@ -151,16 +151,21 @@ def drafts_by_das(vllm_config: Any) -> bool:
 
 
 def das_settings(vllm_config: Any) -> dict[str, Any]:
-    """The `das` part of the engine's additional_config: its `drafter`, `budget` and `branch_blocks`; {} where it is
-    absent.
+    """The `das` part of the engine's additional_config: its `drafter`, `budget`, `branch_blocks` and `self_draft`; {}
+    where it is absent.
 
     Raises ValueError, in one line, for settings of another form.
     """
     additional_config = vllm_config.additional_config
     settings = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
-    if not isinstance(settings, dict) or set(settings) - {"drafter", "budget", "branch_blocks"}:
+    if not isinstance(settings, dict) or set(settings) - {
+        "drafter",
+        "budget",
+        "branch_blocks",
+        "self_draft",
+    }:
         raise ValueError(
-            'additional_config["das"] must be {"drafter": {...}, "budget": {...}, "branch_blocks": ...}, '
+            'additional_config["das"] must be {"drafter": {...}, "budget": {...}, "branch_blocks": ..., "self_draft": {...}}, '
             f"got {settings!r}"
         )
     return settings

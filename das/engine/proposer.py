@@ -13,10 +13,11 @@ from das.arrays import load_arrays, save_arrays
 from das.budget import DEFAULT_BUDGET, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.remaining import RemainingLength
-from das.draft_round import DraftRound
+from das.draft_round import Drafter, DraftRound
 from das.drafter import HistoryDrafter, TreeDrafts
 from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
 from das.engine.alarm import Alarm
+from das.engine.drafters.self_draft import SelfDrafter
 from das.engine.patches import WORKER, das_settings
 from das.engine.seeds import default_problem
 from das.engine.tree import in_runs, is_chain
@@ -68,9 +69,19 @@ class DasProposer:
             raise NotInstalled(f'das drafts in its own worker only: add worker_cls="{WORKER}" (--worker-cls)')
         of_engine = das_settings(vllm_config)
         settings = of_engine if settings is None else settings
+        budget = make_budget(settings.get("budget", DEFAULT_BUDGET))
+        model = settings.get("self_draft")
+        history = HistoryDrafter(**settings.get("drafter", {})) if model is None or model["history"] else None
+        self._model: SelfDrafter | None = None  # the drafter, if it is a model
+        drafter: Drafter
+        if model is None:
+            assert history is not None
+            drafter = history
+        else:
+            drafter = self._model = SelfDrafter(model["weights"], budget.worth, history)
         self.draft_round = DraftRound(
-            HistoryDrafter(**settings.get("drafter", {})),
-            make_budget(settings.get("budget", DEFAULT_BUDGET)),
+            drafter,
+            budget,
             int(vllm_config.speculative_config.num_speculative_tokens),
             int(of_engine.get("branch_blocks", 0)),  # the KV cache has them, whatever the settings are
         )
@@ -95,11 +106,13 @@ class DasProposer:
         self._num_tracked = 0  # of them, requests that the drafter knows
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to load: the drafter is an index, not a network."""
+        """Nothing to load: the drafter is an index, or the policy itself."""
 
     def attach(self, runner: Any) -> None:
         """Called before every `propose`: the runner knows the request ids, which vLLM does not pass on."""
         self._runner = runner
+        if self._model is not None:
+            self._model.attach(runner)
 
     def propose(
         self,
@@ -214,11 +227,15 @@ class DasProposer:
         live, target_pass = len(names), None
         if live and self._decoding.issuperset(names):
             seconds = now - self._pass_ended
+            draft_passes: list[tuple[int, float]] = []
+            if self._model is not None:  # its own passes are priced apart, and quantizing comes once in a rollout
+                draft_passes = self._model.passes
+                seconds -= self._model.requantize_s + sum(took for _, took in draft_passes)
             num_drafted, num_accepted = sum(emitted.num_drafted), sum(emitted.num_accepted)
             predicted = self.draft_round.budget.predict(live, num_drafted, emitted.context, self._branches)
             self._predicted_s.append(predicted)
             self._measured_s.append(seconds)
-            target_pass = TargetPass(live, num_drafted, num_accepted, emitted.context, seconds, self._branches)
+            target_pass = TargetPass(live, num_drafted, num_accepted, emitted.context, seconds, self._branches, draft_passes)
         self._decoding, self._pass_ended = decoding, now
         return target_pass
 
@@ -312,8 +329,11 @@ class DasProposer:
     def _judge(self, judged: bool) -> list[str]:
         """What the alarm says of the rollout that ends."""
         drafter, finished = self.draft_round.drafter, self._finished
+        broken = [] if self._model is None else self._model.alarms()
         lost = self._history_before + finished.tokens - drafter.history_tokens if drafter.window else 0
-        return self.alarm.end_step(finished.passes, finished.num_drafted, finished.num_accepted, lost, judged)
+        return broken + self.alarm.end_step(
+            finished.passes, finished.num_drafted, finished.num_accepted, lost, judged
+        )
 
     def save(self, folder: Path) -> None:
         """Write the history, the drafter's weights, and what was learned about lengths and probabilities. No request

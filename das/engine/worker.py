@@ -19,11 +19,14 @@ from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 
 from das.engine import patches  # noqa: E402
-from das.engine.branches import Branches, with_scratch_blocks  # noqa: E402
+from das.engine.branches import Branches  # noqa: E402
+from das.engine.drafters.draft_passes import blocks_needed  # noqa: E402
+from das.engine.drafters.support import require_self_draft  # noqa: E402
 from das.engine.forced import ForcedSampler  # noqa: E402
 from das.engine.loaded_weights import lost_weights  # noqa: E402
 from das.engine.meter import RolloutMeter  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
+from das.engine.scratch import with_scratch_blocks  # noqa: E402
 
 # Outside announced rollouts an engine begins to count anew after so many passes or requests, so that memory is bounded.
 MAX_PASSES = 2**14
@@ -78,6 +81,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         with patches.runner_under_construction(self.vllm_config), patches.own_shared_memory(self.vllm_config):
             super().init_device()
         patches.hook_runner(self.model_runner)
+        self.model_runner.das_weights_version = 0  # grows with every sync
         speculative_config = self.vllm_config.speculative_config
         logger.info(
             "das verifies by keyed noise; drafts: %s",
@@ -113,15 +117,22 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Make the KV cache, and with it what builds the attention's metadata."""
-        scratch = patches.das_settings(self.vllm_config).get("branch_blocks", 0)
-        if not scratch or not patches.drafts_by_das(self.vllm_config):
-            super().initialize_from_config(kv_cache_config)
-            patches.hook_attention(self.model_runner)
-            return
-        super().initialize_from_config(with_scratch_blocks(kv_cache_config, scratch))
-        self.cache_config.num_gpu_blocks = kv_cache_config.num_blocks  # what the scheduler knows of
+        settings = patches.das_settings(self.vllm_config) if patches.drafts_by_das(self.vllm_config) else {}
+        for_branches, for_passes = settings.get("branch_blocks", 0), 0
+        if "self_draft" in settings:
+            require_self_draft(self.vllm_config)
+            block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+            of_request = blocks_needed(self.vllm_config.speculative_config.num_speculative_tokens, block_size)
+            for_passes = of_request * self.vllm_config.scheduler_config.max_num_seqs
+        own = kv_cache_config.num_blocks  # what the scheduler knows of
+        if for_branches or for_passes:
+            kv_cache_config = with_scratch_blocks(kv_cache_config, for_branches + for_passes)
+        super().initialize_from_config(kv_cache_config)
+        self.cache_config.num_gpu_blocks = own
         patches.hook_attention(self.model_runner)
-        Branches(self.model_runner, scratch).install()
+        if for_branches:
+            Branches(self.model_runner, range(own, own + for_branches)).install()
+        self.model_runner.das_draft_blocks = range(own + for_branches, own + for_branches + for_passes)
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         """Run a pass."""
@@ -140,6 +151,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """The next pass is the first with new weights."""
         self._das_new_weights = False
         patches.repack_linear_layers(self.model_runner.get_model())
+        self.model_runner.das_weights_version += 1
         self.model_runner.das_sampler.default_seeds.new_weights()
         if not self._das_announced and self.model_runner.das_meter.step_time_s:
             self._end_unannounced_rollout()

@@ -72,7 +72,7 @@ class ServerClient(VLLMClient):
         mode = config["model_config"]["logprobs_mode"]
         if mode != LOGPROBS_MODE:
             raise EngineError(f"the server at {self.base_url} returns {mode}, and TRL needs {LOGPROBS_MODE}: {start}")
-        found = _drafts_by(config["speculative_config"])
+        found = _drafts_by(config)
         if found != method:
             raise EngineError(
                 f"the server at {self.base_url} drafts by {found}, and das.speculate({method!r}) asks for {method}: "
@@ -210,11 +210,17 @@ def listen(address: str, port: int) -> socket.socket:
         return socket.create_server((address, 0), family=family)
 
 
-def _drafts_by(config: Mapping[str, Any] | None) -> str:
-    """What drafts, from vLLM's speculative_config: das, one of vLLM's methods, or none."""
-    if config is None:
+def _drafts_by(config: Mapping[str, Any]) -> str:
+    """What drafts in the engine of this config: a method of das, one of vLLM's methods, or none."""
+    speculative = config["speculative_config"]
+    if speculative is None:
         return "none"
-    return "das" if config["model"] == PROPOSER else str(config["method"])
+    if speculative["model"] != PROPOSER:
+        return str(speculative["method"])
+    self_draft = config["additional_config"]["das"].get("self_draft")
+    if self_draft is None:
+        return "das"
+    return "das_self" if self_draft["history"] else "self_draft"
 
 
 def _is_loopback(host: str) -> bool:

@@ -26,9 +26,10 @@ class ArmConfig:
     """configs/arm"""
 
     name: str
-    method: str  # none | das | ngram | suffix; or stock: vLLM as it comes
+    method: str  # none | das | self_draft | das_self | ngram | suffix; or stock: vLLM as it comes
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
+    self_draft: Settings | None = None  # of self-drafts: their weights
 
     @property
     def drafts(self) -> bool:

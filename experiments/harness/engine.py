@@ -5,7 +5,7 @@ from pathlib import Path
 from das.budget import make_budget
 from das.budget.schedule import LongestFirst
 from das.drafter import HistoryDrafter
-from das.engine.build import STOCK, EngineSettings
+from das.engine.build import OWN, STOCK, EngineSettings
 from das.engine.environment import set_environment
 from das.engine.install import install
 from das.training import ranks
@@ -39,7 +39,7 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
         raise UserError(f"drafter.unit={config.drafter.unit}: choose epoch or step")
     budget = config.arm.budget or config.budget
     try:
-        if config.arm.method == "das":
+        if config.arm.method in OWN:
             make_budget(budget)
             HistoryDrafter(**{**drafter, "warm": None})
         settings = EngineSettings(
@@ -49,11 +49,12 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
             drafter=drafter,
             budget=budget,
             speculative=config.arm.speculative,
+            **({"self_draft": config.arm.self_draft} if config.arm.self_draft is not None else {}),
             **config.engine.settings,
         )
     except (ValueError, TypeError) as error:
         raise UserError(str(error)) from error
-    if config.arm.method == "das" and drafter["warm"] is not None:
+    if config.arm.method in OWN and drafter["warm"] is not None:
         with reading(Path(drafter["warm"])):
             HistoryDrafter(**drafter)
             check_history(Path(drafter["warm"]), policy)

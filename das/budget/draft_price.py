@@ -1,0 +1,37 @@
+"""The price of a draft pass: base + row * rows, learned from the passes of a drafter that is a model."""
+
+FORGET = 0.99  # each newer pass reduces a pass's weight by this factor
+SLOW = 3.0  # a pass counts as at most so many times as slow as expected: its kernels may have been prepared in it
+
+
+class DraftPassPrice:
+    """Seconds of a draft pass by the number of rows that it computes.
+
+    Weighted least squares of relative errors. Before the first pass a pass costs nothing, so that one is tried.
+    """
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5  # of 1, rows, rows^2, seconds, seconds * rows; each weighted by 1 / seconds^2
+        self.base = self.row = 0.0
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Learn from a pass of so many rows."""
+        expected = self.seconds(rows)
+        if expected:
+            seconds = min(seconds, SLOW * expected)
+        weight = 1 / seconds**2
+        terms = (1.0, rows, rows * rows, seconds, seconds * rows)
+        self._sums = [FORGET * old + weight * term for old, term in zip(self._sums, terms, strict=True)]
+        count, x, xx, y, xy = self._sums
+        spread = count * xx - x * x
+        row = (count * xy - x * y) / spread if spread > 1e-9 * count * xx else 0.0
+        base = (y - row * x) / count
+        if row < 0:
+            row, base = 0.0, y / count
+        elif base < 0:
+            row, base = xy / xx, 0.0
+        self.base, self.row = base, row
+
+    def seconds(self, rows: int) -> float:
+        """What a pass of so many rows is expected to take."""
+        return self.base + self.row * rows

@@ -1,0 +1,1 @@
+"""Drafters that are models. They need torch and vLLM, which das/drafter does without."""

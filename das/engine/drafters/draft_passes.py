@@ -1,0 +1,104 @@
+"""Draft passes: the policy's own model computes the next tokens of requests, on the KV cache of the policy.
+
+A pass reads the keys and values that the policy left in a request's blocks. It writes its own into scratch blocks, which
+stand in for the request's last, partly filled block and for those behind it. So nothing that a draft pass writes, right
+or wrong, is ever read by the policy. (Written in place, non-finite values of a broken draft changed what the policy
+computed, although its own values overwrite them.)
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from das.engine.scratch import check_block_size, copy_blocks
+
+
+def blocks_needed(max_tokens: int, block_size: int) -> int:
+    """Scratch blocks of a request: `max_tokens` positions may begin anywhere in a block."""
+    return (max_tokens + block_size - 2) // block_size + 1
+
+
+class DraftPasses:
+    """Passes of `runner`'s model over rows of its batch.
+
+    scratch: the blocks to write into, `blocks_needed(max_tokens, block size)` for each request that may decode at once.
+    max_tokens: positions that are computed for a request between two target passes, at most.
+    """
+
+    def __init__(self, runner: Any, scratch: range, max_tokens: int):
+        self.runner = runner
+        self.block_size = check_block_size(runner)
+        self.scratch = np.array(scratch, np.int32).reshape(-1, blocks_needed(max_tokens, self.block_size))
+        [group] = runner.attn_groups[0]
+        self._names: list[str] = group.layer_names
+        self._builder = group.get_metadata_builder()
+        self._next = np.empty(0, np.int64)  # position of each row's next token
+        self._tables = np.empty((0, 0), np.int32)  # blocks of each row
+
+    def begin(self, rows: np.ndarray) -> None:
+        """The next passes go on behind the last token of these rows of the batch, int64 [R], as their text is now."""
+        batch = self.runner.input_batch
+        self._next = batch.num_tokens_no_spec[rows].astype(np.int64) - 1  # the last token itself is not computed yet
+        self._tables = batch.block_table[0].block_table.np[rows].copy()
+        first = self._next // self.block_size
+        copies = []
+        for i, (column, free) in enumerate(zip(first.tolist(), self.scratch, strict=False)):
+            if self._next[i] % self.block_size:
+                copies.append((int(self._tables[i, column]), int(free[0])))
+            width = min(len(free), self._tables.shape[1] - column)
+            self._tables[i, column : column + width] = free[:width]
+        copy_blocks(self.runner, copies)
+
+    def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Compute the next tokens of some of these requests.
+
+        among: which, int64 [A]. tokens: those of each, one or more. Returns the hidden state behind the last token of
+        each, [A, hidden].
+        """
+        from vllm.forward_context import set_forward_context
+        from vllm.v1.attention.backend import CommonAttentionMetadata
+
+        device = self.runner.device
+        counts = np.array([len(own) for own in tokens], np.int64)
+        stops = np.cumsum(counts)
+        starts = self._next[among]
+        self._next[among] = lengths = starts + counts
+        owner = np.repeat(np.arange(len(among)), counts)
+        positions = np.arange(stops[-1]) - np.repeat(stops - counts, counts) + starts[owner]
+        tables = self._tables[among]
+        slots = tables[owner, positions // self.block_size].astype(np.int64) * self.block_size
+        slots += positions % self.block_size
+        slot_mapping = torch.from_numpy(slots).to(device)
+        query_starts = torch.from_numpy(np.concatenate(([0], stops)).astype(np.int32))
+        seq_lens = torch.from_numpy(lengths.astype(np.int32))
+        common = CommonAttentionMetadata(
+            query_start_loc=query_starts.to(device),
+            query_start_loc_cpu=query_starts,
+            seq_lens=seq_lens.to(device),
+            num_reqs=len(among),
+            num_actual_tokens=len(owner),
+            max_query_len=int(counts.max()),
+            max_seq_len=int(lengths.max()),
+            block_table_tensor=torch.from_numpy(tables).to(device),
+            slot_mapping=slot_mapping,
+            is_prefilling=torch.zeros(len(among), dtype=torch.bool),
+            seq_lens_cpu_upper_bound=seq_lens,
+        )
+        metadata = self._builder.build(0, common)
+        ids = torch.tensor([token for own in tokens for token in own], dtype=torch.int32, device=device)
+        with set_forward_context(
+            dict.fromkeys(self._names, metadata),
+            self.runner.vllm_config,
+            num_tokens=len(owner),
+            slot_mapping=dict.fromkeys(self._names, slot_mapping),
+            skip_compiled=True,
+        ):
+            hidden = self.runner.model(ids, torch.from_numpy(positions).to(device))
+        return hidden[torch.from_numpy(stops - 1).to(device)]
+
+    def forget(self) -> None:
+        """Fill the scratch blocks with zeros, so that no later pass reads what earlier ones left there."""
+        for cache in self.runner.kv_caches:
+            cache[torch.from_numpy(self.scratch.reshape(-1).astype(np.int64)).to(cache.device)] = 0

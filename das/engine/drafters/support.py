@@ -1,0 +1,28 @@
+"""What an engine must be for a self-draft. Refusals say what to change."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from das.engine.drafters.quantized import FORMATS
+from das.engine.versions import NotInstalled
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise ValueError, in one line, for options that no self-draft has."""
+    if set(options) != {"weights"} or options["weights"] not in FORMATS:
+        raise ValueError(f"self_draft={dict(options)}: give weights, one of {', '.join(FORMATS)}")
+
+
+def require_self_draft(vllm_config: Any) -> None:
+    """Raise NotInstalled, in one line, for an engine that self-drafts were not checked with."""
+    from vllm.platforms import current_platform
+
+    parallel = vllm_config.parallel_config
+    if not current_platform.is_cpu():
+        raise NotInstalled("self-drafts run on CPUs only so far: choose another method, such as das")
+    if parallel.tensor_parallel_size > 1:
+        raise NotInstalled("self-drafts need tensor_parallel_size=1: their passes run on one rank")
+    if vllm_config.model_config.quantization is not None:
+        raise NotInstalled("self-drafts quantize the policy's weights, which are quantized already: choose another method")
+    if vllm_config.model_config.uses_mrope or vllm_config.lora_config is not None:
+        raise NotInstalled("self-drafts need a model without multimodal positions and without LoRA adapters")
