@@ -88,16 +88,18 @@ class TokenCalibration:
     """Maps a drafter's probability to the share of tokens with such a probability that were accepted.
 
     Only tokens up to the first rejected one count, because the tokens behind it were not verified. Each bin starts with
-    the drafter's own probability, which counts for `trust` tokens.
+    the drafter's own probability, which counts for `trust` tokens. memory: tokens of a bin that are remembered, by
+    exponential forgetting; for drafters that change.
     """
 
     BINS = 20
 
-    def __init__(self, trust: float = 50.0):
+    def __init__(self, trust: float = 50.0, memory: float = np.inf):
         self._centres = (np.arange(self.BINS) + 0.5) / self.BINS
         # For each bin: tokens verified, the sum of their predicted probabilities, tokens accepted.
         self.counts = np.zeros((3, self.BINS))
         self._trust = trust
+        self._keep = 1 - 1 / memory
 
     def observe(self, probs: Sequence[float], num_accepted: int) -> None:
         """Learn from a draft of which the first `num_accepted` tokens were accepted.
@@ -105,11 +107,14 @@ class TokenCalibration:
         probs: of each token, given that the tokens before it were accepted.
         """
         verified_probs = np.asarray(probs[: num_accepted + 1], dtype=np.float64)
-        bins = np.minimum((verified_probs * self.BINS).astype(int), self.BINS - 1)
-        verified, predicted, accepted = self.counts
-        np.add.at(verified, bins, 1)
-        np.add.at(predicted, bins, verified_probs)
-        np.add.at(accepted, bins[:num_accepted], 1)
+        self.observe_tokens(verified_probs, np.arange(len(verified_probs)) < num_accepted)
+
+    def observe_tokens(self, probs: Array, accepted: NDArray[np.bool_]) -> None:
+        """Learn from verified tokens. probs, accepted: of each [tokens]."""
+        bins = np.minimum((probs * self.BINS).astype(int), self.BINS - 1)
+        new = [np.bincount(bins, weights, self.BINS) for weights in (None, probs, accepted)]
+        self.counts *= self._keep ** new[0]
+        self.counts += new
 
     def __call__(self, probs: Array) -> Array:
         """Calibrated probabilities, each given the tokens before it, interpolated linearly between the bins."""

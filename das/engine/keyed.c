@@ -131,6 +131,66 @@ void keyed_walk(const float *logits, int64_t vocab, int64_t stride, int64_t requ
     }
 }
 
+#define LANES 16
+
+// The best and the second best of scale * logit + noise over each row, for every scale. The noise is made once for all.
+// A scale of infinity stands for the logit alone, as in a greedy row.
+// tokens: rows x num_scales, the first token that has the best score. margins: rows x num_scales, best - second best;
+// infinity where one token alone is possible.
+void keyed_draft(const float *logits, int64_t rows, int64_t vocab, int64_t stride, const int64_t *seeds,
+                 const int64_t *positions, const uint8_t *greedy, const float *scales, int64_t num_scales,
+                 int64_t *tokens, float *margins) {
+    for (int64_t r = 0; r < rows; r++, logits += stride, tokens += num_scales, margins += num_scales) {
+        uint64_t key = splitmix64(splitmix64((uint64_t)seeds[r]) ^ (uint64_t)positions[r]);
+        uint32_t a = (uint32_t)key, b = (uint32_t)(key >> 32);
+        int is_greedy = greedy && greedy[r];
+        float best[num_scales], first[num_scales][LANES], second[num_scales][LANES];
+        for (int64_t s = 0; s < num_scales; s++) {
+            best[s] = -INFINITY;
+            tokens[s] = 0;
+            for (int l = 0; l < LANES; l++) first[s][l] = second[s][l] = -INFINITY;
+        }
+        for (int64_t start = 0; start < vocab; start += BLOCK) {
+            float noise[BLOCK], score[BLOCK];
+            int n = (int)(vocab - start < BLOCK ? vocab - start : BLOCK);
+            if (!is_greedy)
+                for (int i = 0; i < n; i++) noise[i] = gumbel(a, b, (uint32_t)start + (uint32_t)i);
+            for (int64_t s = 0; s < num_scales; s++) {
+                float scale = scales[s], top = -INFINITY;
+                if (is_greedy || isinf(scale))
+                    for (int i = 0; i < n; i++) score[i] = logits[start + i];
+                else
+                    for (int i = 0; i < n; i++) score[i] = logits[start + i] * scale + noise[i];
+                for (int i = n; i < BLOCK; i++) score[i] = -INFINITY;
+                for (int i = 0; i < BLOCK; i += LANES)
+                    for (int l = 0; l < LANES; l++) {
+                        float x = score[i + l], high = first[s][l];
+                        float lower = x < high ? x : high;
+                        first[s][l] = x > high ? x : high;
+                        second[s][l] = lower > second[s][l] ? lower : second[s][l];
+                    }
+                for (int i = 0; i < n; i++) top = score[i] > top ? score[i] : top;
+                if (top > best[s]) {
+                    best[s] = top;
+                    int i = 0;
+                    while (score[i] != top) i++;
+                    tokens[s] = start + i;
+                }
+            }
+        }
+        for (int64_t s = 0; s < num_scales; s++) {
+            float runner_up = -INFINITY;
+            int found = 0;  // the lane of the winner counts with its second alone
+            for (int l = 0; l < LANES; l++) {
+                float x = first[s][l];
+                if (!found && x == best[s]) found = 1, x = second[s][l];
+                runner_up = x > runner_up ? x : runner_up;
+            }
+            margins[s] = best[s] - runner_up;
+        }
+    }
+}
+
 // The noise itself, for tests: out[token] = gumbel(key0, key1, token).
 void keyed_noise(uint32_t key0, uint32_t key1, int64_t vocab, float *out) {
     for (int64_t i = 0; i < vocab; i++) out[i] = gumbel(key0, key1, (uint32_t)i);

@@ -1,11 +1,22 @@
 """Which request and position each row of logits belongs to in a pass with drafts."""
 
 import functools
+from typing import Protocol
 
 import numpy as np
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 PARENTS = "das_parents"  # attribute of vLLM's description of a pass whose drafts branch: int64 [sum(num_drafted)]
+
+
+class RowLayout(Protocol):
+    """What sampling parameters must know of rows of logits."""
+
+    owner: np.ndarray  # index of the request to which each row belongs, int64 [rows]
+    offset: np.ndarray  # number of tokens that lead to each row and are not yet emitted, int64 [rows]
+
+    def before(self) -> list[list[int]]:
+        """The tokens that lead to each row and are not yet emitted."""
 
 
 class Layout:

@@ -6,6 +6,7 @@ Nothing else enters: not the number of drafted tokens, not the batch order, not 
 
 There are three implementations. On the CPU one pass in C (keyed.c), on CUDA one pass in Triton (keyed_triton.py). The
 torch implementation gives the same bits on any device; other devices use it, and tests compare the other two with it.
+Drafting with this noise (keyed_draft) has no Triton form yet: on CUDA it takes the torch one.
 """
 
 import ctypes
@@ -51,6 +52,8 @@ def _native() -> ctypes.CDLL:
     library.keyed_verify.restype = None
     library.keyed_walk.argtypes = [pointer, i64, i64, i64, *[pointer] * 6, i64, pointer, pointer]
     library.keyed_walk.restype = None
+    library.keyed_draft.argtypes = [pointer, i64, i64, i64, *[pointer] * 4, i64, pointer, pointer]
+    library.keyed_draft.restype = None
     library.keyed_noise.argtypes = [u32, u32, i64, pointer]
     library.keyed_noise.restype = None
     return library
@@ -254,3 +257,49 @@ def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, g
     """keyed_argmax in plain torch, on any device. key0, key1: int32 [rows], the key halves. greedy: bool [rows]."""
     noise = torch_noise(key0, key1, logits.shape[1])
     return (logits + noise.masked_fill_(greedy[:, None], 0.0)).argmax(dim=-1)
+
+
+def keyed_draft(
+    logits: torch.Tensor,
+    scales: np.ndarray,
+    seeds: np.ndarray,
+    positions: np.ndarray,
+    greedy: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens that a drafter with these logits draws with the verifier's noise: argmax(scale * log q + noise).
+
+    logits: float32 [rows, vocab], processed like the verifier's. scales: float32 [scales], above 0; infinity: the
+    likeliest token, without noise. seeds, positions, greedy: as for keyed_argmax.
+    Returns token ids, int64 [rows, scales], and margins, float32 [rows, scales]: by how much the winner's score exceeds
+    the second best one; infinity where no other token is possible.
+    """
+    if logits.device.type != "cpu":
+        key0, key1 = (torch.from_numpy(key.view(np.int32)).to(logits.device) for key in row_keys(seeds, positions))
+        without = np.zeros(len(seeds), np.bool_) if greedy is None else greedy
+        return torch_draft(logits, scales, key0, key1, torch.from_numpy(without).to(logits.device))
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    shape = len(logits), len(scales)
+    tokens, margins = np.empty(shape, np.int64), np.empty(shape, np.float32)
+    flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
+    scales = np.ascontiguousarray(scales, np.float32)
+    _native().keyed_draft(
+        logits.data_ptr(), shape[0], logits.shape[1], logits.stride(0), _int64_address(seeds),
+        _int64_address(positions), None if flags is None else flags.ctypes.data, scales.ctypes.data, shape[1],
+        tokens.ctypes.data, margins.ctypes.data,
+    )  # fmt: skip
+    return tokens, margins
+
+
+def torch_draft(
+    logits: torch.Tensor, scales: np.ndarray, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor
+) -> tuple[np.ndarray, np.ndarray]:
+    """keyed_draft in plain torch, on any device. key0, key1: int32 [rows]. greedy: bool [rows]."""
+    noise = torch_noise(key0, key1, logits.shape[1])
+    columns = []
+    for scale in scales.tolist():
+        noisy = logits if np.isinf(scale) else torch.where(greedy[:, None], logits, logits * scale + noise)
+        two = noisy.topk(2, dim=-1).values
+        columns.append((noisy.argmax(dim=-1), two[:, 0] - two[:, 1]))
+    tokens, margins = (torch.stack(column, dim=1).cpu().numpy() for column in zip(*columns, strict=True))
+    return tokens, margins

@@ -25,7 +25,7 @@ from vllm.v1.sample.ops.penalties import apply_all_penalties
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from das.engine.layout import Layout
+from das.engine.layout import Layout, RowLayout
 from das.engine.noise import REJECTED, keyed_argmax, keyed_verify, keyed_walk, splitmix64
 from das.engine.seeds import DefaultSeeds
 
@@ -83,14 +83,14 @@ class KeyedSampler:
         logits = logits.to(torch.float32)
         wants_logprobs = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
         raw = logits.clone() if wants_logprobs and self.logprobs_mode.startswith("raw") else None
-        rows = _Rows(metadata, num_requests, layout, self._forbidden_tokens(runner, logits))
+        rows = Rows(metadata, num_requests, layout, self.forbidden_tokens(runner, logits))
         logits = rows.apply_before_temperature(logits)
         temperature = batch.temperature_cpu[:num_requests]
         greedy = None if metadata.all_random else temperature < GREEDY_BELOW
         if not metadata.all_greedy:
             logits = rows.apply_after_temperature(logits, temperature, greedy)
 
-        seeds = self._request_seeds(runner)
+        seeds = self.request_seeds(runner)
         positions = np.subtract(
             batch.num_tokens_no_spec[:num_requests],
             batch.num_prompt_tokens[:num_requests],
@@ -112,7 +112,7 @@ class KeyedSampler:
             logprobs = self._logprobs(metadata, logits if raw is None else raw, emitted, cells)
         return SamplerOutput(sampled_token_ids=emitted, logprobs_tensors=logprobs)
 
-    def _request_seeds(self, runner: "GPUModelRunner") -> np.ndarray:
+    def request_seeds(self, runner: "GPUModelRunner") -> np.ndarray:
         """Seeds of the batch's requests in batch order, int64 [requests]; rebuilt only when the batch has changed."""
         metadata = runner.input_batch.sampling_metadata
         if self._seeded_for is not metadata:
@@ -146,7 +146,7 @@ class KeyedSampler:
             seed = params.seed
         return _Seeded(state, params, turn, seed)
 
-    def _forbidden_tokens(self, runner: "GPUModelRunner", logits: torch.Tensor) -> torch.Tensor | None:
+    def forbidden_tokens(self, runner: "GPUModelRunner", logits: torch.Tensor) -> torch.Tensor | None:
         """The tokens that allowed_token_ids forbid each request, bool [requests, vocab]; None if they forbid nothing.
 
         vLLM's metadata has such a mask too. Up to vLLM 0.27 its rows may hold what a request that left was forbidden,
@@ -207,15 +207,16 @@ class KeyedSampler:
         return LogprobsTensors(listed_tokens, listed, ranks)
 
 
-class _Rows:
+class Rows:
     """Applies each request's sampling parameters to all of its rows.
 
-    To a row, the drafted tokens before it count as generated output. layout: None in a pass without drafts.
+    To a row, the drafted tokens before it count as generated output. layout: what rows there are, None for one row of
+    each request and no drafts.
     forbidden: tokens that requests must not emit, bool [requests, vocab]; None if there are none.
     """
 
     def __init__(
-        self, metadata: SamplingMetadata, num_requests: int, layout: Layout | None, forbidden: torch.Tensor | None
+        self, metadata: SamplingMetadata, num_requests: int, layout: RowLayout | None, forbidden: torch.Tensor | None
     ):
         self.metadata = metadata
         self.num_requests = num_requests

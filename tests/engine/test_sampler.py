@@ -66,7 +66,7 @@ def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:
 
 
 def seeds_of(sampler: KeyedSampler, runner: Any) -> list[int]:
-    seeds: list[int] = sampler._request_seeds(runner).tolist()
+    seeds: list[int] = sampler.request_seeds(runner).tolist()
     return seeds
 
 
