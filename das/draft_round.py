@@ -23,7 +23,9 @@ class Drafter(Protocol):
     """What drafts: HistoryDrafter, whose docstrings say what the methods do, or a model (das/engine/drafters)."""
 
     window: int
-    history_tick: int
+
+    @property
+    def history_tick(self) -> int: ...
 
     @property
     def history_tokens(self) -> int: ...

@@ -57,6 +57,7 @@ from das.engine.noise import REJECTED
 from das.engine.versions import NotInstalled, UnsupportedVersion, require_trl, require_vllm
 
 WORKER = "das.engine.worker.DasWorker"
+SETTINGS = {"drafter", "budget", "branch_blocks", "self_draft"}  # keys of additional_config["das"]
 WEIGHT_TRANSFER = "das_gloo"  # the backend of das/engine/weight_transfer.py
 _applied = False
 _replacing = threading.RLock()
@@ -158,15 +159,9 @@ def das_settings(vllm_config: Any) -> dict[str, Any]:
     """
     additional_config = vllm_config.additional_config
     settings = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
-    if not isinstance(settings, dict) or set(settings) - {
-        "drafter",
-        "budget",
-        "branch_blocks",
-        "self_draft",
-    }:
+    if not isinstance(settings, dict) or set(settings) - SETTINGS:
         raise ValueError(
-            'additional_config["das"] must be {"drafter": {...}, "budget": {...}, "branch_blocks": ..., "self_draft": {...}}, '
-            f"got {settings!r}"
+            f'additional_config["das"] must be a dictionary of {", ".join(sorted(SETTINGS))}, got {settings!r}'
         )
     return settings
 

@@ -235,7 +235,9 @@ class DasProposer:
             predicted = self.draft_round.budget.predict(live, num_drafted, emitted.context, self._branches)
             self._predicted_s.append(predicted)
             self._measured_s.append(seconds)
-            target_pass = TargetPass(live, num_drafted, num_accepted, emitted.context, seconds, self._branches, draft_passes)
+            target_pass = TargetPass(
+                live, num_drafted, num_accepted, emitted.context, seconds, self._branches, draft_passes
+            )
         self._decoding, self._pass_ended = decoding, now
         return target_pass
 
@@ -331,9 +333,7 @@ class DasProposer:
         drafter, finished = self.draft_round.drafter, self._finished
         broken = [] if self._model is None else self._model.alarms()
         lost = self._history_before + finished.tokens - drafter.history_tokens if drafter.window else 0
-        return broken + self.alarm.end_step(
-            finished.passes, finished.num_drafted, finished.num_accepted, lost, judged
-        )
+        return broken + self.alarm.end_step(finished.passes, finished.num_drafted, finished.num_accepted, lost, judged)
 
     def save(self, folder: Path) -> None:
         """Write the history, the drafter's weights, and what was learned about lengths and probabilities. No request

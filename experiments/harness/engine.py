@@ -5,7 +5,7 @@ from pathlib import Path
 from das.budget import make_budget
 from das.budget.schedule import LongestFirst
 from das.drafter import HistoryDrafter
-from das.engine.build import OWN, STOCK, EngineSettings
+from das.engine.build import DEFAULT_SELF_DRAFT, OWN, STOCK, EngineSettings
 from das.engine.environment import set_environment
 from das.engine.install import install
 from das.training import ranks
@@ -49,7 +49,7 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
             drafter=drafter,
             budget=budget,
             speculative=config.arm.speculative,
-            **({"self_draft": config.arm.self_draft} if config.arm.self_draft is not None else {}),
+            self_draft=config.arm.self_draft or DEFAULT_SELF_DRAFT,
             **config.engine.settings,
         )
     except (ValueError, TypeError) as error:

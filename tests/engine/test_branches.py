@@ -15,7 +15,7 @@ from vllm import SamplingParams
 
 from das.engine import versions
 from das.engine.admission import PROBLEM_KEY
-from das.engine.branches import with_scratch_blocks
+from das.engine.scratch import with_scratch_blocks
 from das.engine.versions import NotInstalled, UnsupportedVersion
 
 PROBLEMS = [str(i) for i in range(24)]

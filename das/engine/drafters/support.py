@@ -23,6 +23,6 @@ def require_self_draft(vllm_config: Any) -> None:
     if parallel.tensor_parallel_size > 1:
         raise NotInstalled("self-drafts need tensor_parallel_size=1: their passes run on one rank")
     if vllm_config.model_config.quantization is not None:
-        raise NotInstalled("self-drafts quantize the policy's weights, which are quantized already: choose another method")
+        raise NotInstalled("self-drafts need a policy that is not quantized itself: choose another method, such as das")
     if vllm_config.model_config.uses_mrope or vllm_config.lora_config is not None:
         raise NotInstalled("self-drafts need a model without multimodal positions and without LoRA adapters")

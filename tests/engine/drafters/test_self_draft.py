@@ -1,0 +1,141 @@
+"""Self-drafts in a real engine: what they accept, when they are quantized anew, and what a broken one cannot do."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Engines, roll
+from test_branches import core_of
+from vllm import SamplingParams
+
+from das.engine.build import EngineSettings, speculative_config
+from das.engine.drafters.draft_passes import blocks_needed
+from das.engine.drafters.quantized import rounded_to_4_bits
+from das.engine.drafters.self_draft import BROKEN
+
+RNG = np.random.default_rng(0)
+PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
+REQUESTS = 8
+
+
+def rollout(llm: Any, tick: int = 1, **sampling: Any) -> tuple[list[list[int]], dict[str, Any]]:
+    """Tokens and the report of 8 responses of 80 tokens."""
+    params = [
+        SamplingParams(**{"temperature": 1.0, "seed": i, "max_tokens": 80, "ignore_eos": True, **sampling})
+        for i in range(REQUESTS)
+    ]
+    tokens, _, report = roll(
+        llm, [PROMPTS[i % 4] for i in range(REQUESTS)], params, [str(i % 4) for i in range(REQUESTS)], tick
+    )
+    return tokens, report
+
+
+def runner_of(llm: Any) -> Any:
+    return core_of(llm).model_executor.driver_worker.worker.model_runner
+
+
+@pytest.fixture(scope="module")
+def undrafted(engines: Engines, tiny_policy: str) -> Any:
+    llm = engines.build(tiny_policy)
+    return {name: rollout(llm, **sampling)[0] for name, sampling in SAMPLING.items()}
+
+
+SAMPLING: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "cold": {"temperature": 0.6, "top_p": 0.9},
+    "hot": {"temperature": 1.3, "repetition_penalty": 1.1},
+    "greedy": {"temperature": 0.0},
+}
+
+
+@pytest.mark.parametrize("weights", ["w8a8", "w4"])
+def test_nearly_all_is_accepted_and_nothing_changes(
+    engines: Engines, tiny_policy: str, undrafted: Any, weights: str
+) -> None:
+    llm = engines.build(tiny_policy, method="self_draft", self_draft={"weights": weights})
+    for tick, (name, sampling) in enumerate(SAMPLING.items(), start=1):
+        tokens, report = rollout(llm, tick, **sampling)
+        assert tokens == undrafted[name]
+        accepted = sum(map(len, tokens)) - report["passes"]
+        assert accepted > (0.9 if weights == "w8a8" else 0.5) * report["drafted"] > 0
+        assert report["draft_rows"] >= report["drafted"]
+        assert not report["alarms"]
+
+
+def test_the_history_saves_draft_passes(engines: Engines, repetitive_policy: str) -> None:
+    rows = {}
+    for method in ("self_draft", "das_self"):
+        llm = engines.build(repetitive_policy, method=method)
+        rollout(llm, 1)
+        tokens, report = rollout(llm, 2)  # the history holds the same responses
+        rows[method] = report["draft_passes"]
+        assert sum(map(len, tokens)) - report["passes"] > 0
+    assert rows["das_self"] < rows["self_draft"]
+
+
+def test_weights_are_quantized_once_after_each_sync(engines: Engines, tiny_policy: str) -> None:
+    llm = engines.build(tiny_policy, method="self_draft")
+    runner = runner_of(llm)
+    assert rollout(llm, 1)[1]["requantize_s"] > 0
+    assert rollout(llm, 2)[1]["requantize_s"] == 0
+    weight = runner.get_model().model.layers[0].mlp.down_proj.weight.data.clone()
+    name = "model.layers.0.mlp.down_proj.weight"
+    llm.collective_rpc(
+        "reload_weights", kwargs={"weights_iterator": [(name, weight * 0.5)], "is_checkpoint_format": True}
+    )
+    assert rollout(llm, 3)[1]["requantize_s"] > 0
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
+    engines: Engines, tiny_policy: str, undrafted: Any, poison: float
+) -> None:
+    llm = engines.build(tiny_policy, method="self_draft")
+    layers = runner_of(llm).drafter.draft_round.drafter
+    rollout(llm, 1)  # builds and uses the quantized layers
+    healthy = list(layers._layers._drafting)
+
+    def poisoned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return healthy[0](x, weight, bias).fill_(poison)
+
+    layers._layers._drafting[0] = poisoned
+    tokens, report = rollout(llm, 2)
+    assert tokens == undrafted["plain"]
+    assert BROKEN in report["alarms"]
+    assert report["drafted"] == 0
+    caches = runner_of(llm).kv_caches
+    scratch = list(runner_of(llm).das_draft_blocks)
+    assert all(bool(torch.isfinite(cache[scratch]).all()) for cache in caches)
+    layers._layers._drafting[0] = healthy[0]
+    assert rollout(llm, 3)[1]["drafted"] == 0  # off until new weights come
+    runner_of(llm).das_weights_version += 1
+    tokens, report = rollout(llm, 4)
+    assert tokens == undrafted["plain"]
+    assert report["drafted"] > 0
+
+
+def test_scratch_blocks_hold_any_draft() -> None:
+    assert blocks_needed(1, 16) == 1
+    assert blocks_needed(2, 16) == 2
+    assert blocks_needed(17, 16) == 2
+    assert blocks_needed(18, 16) == 3
+    for tokens in range(1, 40):
+        assert blocks_needed(tokens, 8) == max((start + tokens - 1) // 8 + 1 for start in range(8))
+
+
+def test_four_bits_have_sixteen_values_in_a_group() -> None:
+    weight = torch.randn(3, 300, generator=torch.Generator().manual_seed(0))
+    rounded = rounded_to_4_bits(weight)
+    for row in range(3):
+        for group in rounded[row].split(128):
+            assert len(group.unique()) <= 16
+    assert (rounded - weight).abs().max() < weight.abs().max() * 2 / 15
+
+
+def test_bad_options_are_refused_in_one_line() -> None:
+    for options in ({"weights": "w3"}, {}, {"weights": "w4", "group": 3}):
+        with pytest.raises(ValueError, match="one of w8a8, w4"):
+            speculative_config(EngineSettings(model="", method="self_draft", self_draft=options))
+    with pytest.raises(ValueError, match="drafts chains only"):
+        EngineSettings(model="", method="das_self", branch_blocks=8)
