@@ -30,6 +30,7 @@ SUMMARISED = (
     "reward",
     "length_max",
 )
+OF_MODELS = ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s", "head_train_s")  # of arms with such drafters
 WIDEST_TABLE = 400  # columns: a table is never cut to a terminal's width
 IDENTITY = {
     "completions": "completions_digest",
@@ -58,6 +59,9 @@ def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
     passes with few live requests. The reward also has the means of the first and the last quarter of the steps.
     """
     summaries = {key: summary([row[key] for row in rows]) for key in SUMMARISED}
+    for key in OF_MODELS:
+        if any(key in row for row in rows):
+            summaries[key] = summary([row.get(key, 0.0) for row in rows])
     summaries["tokens_per_pass"]["overall"] = sum(r["tokens"] for r in rows) / sum(r["passes"] for r in rows)
     summaries["draft_share"]["overall"] = sum(r["draft_s"] for r in rows) / sum(r["rollout_s"] for r in rows)
     if all("tail_steps" in row for row in rows):
@@ -205,7 +209,8 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     for line in lines[1:]:
         table.add_row(*map(Text, line))
     text = io.StringIO()
-    Console(file=text, width=WIDEST_TABLE, no_color=True).print(table)
+    Console(file=text, width=OF_MODELS = ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s", "head_train_s")  # of arms with such drafters
+WIDEST_TABLE, no_color=True).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

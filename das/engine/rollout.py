@@ -193,6 +193,8 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         "history_tokens": rollout.report.get("history_tokens", 0),
         "wasted": rollout.report["drafted"] - (rollout.tokens - passes),
     }
+    if rollout.report["draft_passes"]:
+        row |= {key: rollout.report[key] for key in ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s")}
     if row["draft_rounds"]:
         row["accepted_per_round"] = row["accepted"] / row["draft_rounds"]
     if "by_turn" in rollout.report:

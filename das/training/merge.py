@@ -9,6 +9,8 @@ COUNTS = (
     "passes",
     "drafted",
     "draft_rounds",
+    "draft_passes",
+    "draft_rows",
     "decode_steps",
     "tail_steps",
     "live_sum",
