@@ -26,7 +26,7 @@ class ArmConfig:
     """configs/arm"""
 
     name: str
-    method: str  # none | das | ngram | suffix; or stock: vLLM as it comes
+    method: str  # none | das | ngram | suffix | draft_model; or stock: vLLM as it comes
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
 
