@@ -26,9 +26,17 @@ def environment() -> dict[str, str]:
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of `python -m das serve`. All further ones are vLLM's."""
     parser.add_argument("policy", help="directory or hub id")
-    parser.add_argument("--method", default="das", help="what drafts: das, ngram, suffix, or none (default: das)")
+    parser.add_argument(
+        "--method", default="das", help="what drafts: das, ngram, suffix, draft_model, or none (default: das)"
+    )
     parser.add_argument("--drafter", type=_group, default={}, help='JSON, such as {"window": 8} (docs/serving.md)')
     parser.add_argument("--budget", type=_group, help='JSON, such as {"name": "fixed", "tokens": 8} (docs/budgets.md)')
+    parser.add_argument(
+        "--speculative",
+        type=_group,
+        default={},
+        help='JSON, of methods other than das, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}',
+    )
     parser.add_argument("--print", action="store_true", help="print vLLM's command line and start nothing")
 
 
@@ -43,7 +51,12 @@ def _group(text: str) -> dict[str, Any]:
 
 
 def command_line(
-    policy: str, method: str, drafter: Mapping[str, Any], budget: Mapping[str, Any] | None, further: Sequence[str] = ()
+    policy: str,
+    method: str,
+    drafter: Mapping[str, Any],
+    budget: Mapping[str, Any] | None,
+    speculative: Mapping[str, Any],
+    further: Sequence[str] = (),
 ) -> list[str]:
     """Arguments for Python that start the server. further: options of vLLM; they win over those given here.
 
@@ -52,7 +65,8 @@ def command_line(
     from das.engine.build import DEFAULT_BUDGET, engine_arguments
 
     options = []
-    for name, value in engine_arguments(method, drafter, DEFAULT_BUDGET if budget is None else budget).items():
+    budget = DEFAULT_BUDGET if budget is None else budget
+    for name, value in engine_arguments(method, drafter, budget, speculative).items():
         flag = "--" + name.replace("_", "-")
         match value:
             case None:
@@ -72,7 +86,9 @@ def command_line(
 def serve(arguments: Namespace, further: Sequence[str]) -> int:
     """Replace this process by the server, or print its command line. Returns the exit code if there is no server."""
     try:
-        line = command_line(arguments.policy, arguments.method, arguments.drafter, arguments.budget, further)
+        line = command_line(
+            arguments.policy, arguments.method, arguments.drafter, arguments.budget, arguments.speculative, further
+        )
     except (ValueError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

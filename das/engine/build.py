@@ -1,5 +1,6 @@
 """Build a vLLM engine. It verifies by keyed noise and drafts by the method it is given, or it is vLLM as it comes."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 PROPOSER = "das.engine.proposer.DasProposer"  # what drafts with the methods of OWN
 OWN = ("das", "self_draft", "das_self")  # the history, the policy's own quantized weights, these behind the history
 DEFAULT_SELF_DRAFT = {"weights": "w8a8"}  # the format of the drafting weights: w8a8 | w4
+DRAFT_MODEL = "draft_model"  # the method of an engine whose drafts come from a smaller model (vLLM's own method)
+METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL)  # and STOCK
 STOCK = "stock"  # the method of an engine without das (das/engine/stock.py)
 
 
@@ -31,7 +34,7 @@ class EngineSettings:
     """What an engine needs to know. Sizes are in tokens unless the comment gives another unit."""
 
     model: str  # directory or hub id
-    method: str = "none"  # what drafts: none | das | self_draft | das_self | ngram | suffix; or stock: without das
+    method: str = "none"  # what drafts: one of METHODS; or stock: vLLM as it comes, without das
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32  # requests that decode at once
@@ -62,7 +65,9 @@ class EngineSettings:
 
 
 def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
-    """vLLM's speculative_config for the method. Raises EngineError for an unknown method or a missing package."""
+    """vLLM's speculative_config for the method. Raises EngineError for an unknown method, a missing
+    package, or impossible settings of a draft model.
+    """
     match settings.method:
         case "none":
             return None
@@ -80,13 +85,48 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
             if find_spec("arctic_inference") is None:
                 raise EngineError("arm suffix needs arctic-inference, which is not installed: run `make peers`")
             return {"method": "suffix", **settings.speculative}
+        case "draft_model":
+            return {"method": DRAFT_MODEL, **_draft_model(settings.speculative)}
         case "stock":
             raise EngineError(
                 "stock is vLLM as it comes, without das: leave das.install() and das.engine_arguments() out, or call "
                 'das.speculate("off"); in experiments it is arm=stock'
             )
         case other:
-            raise EngineError(f"unknown speculation method {other!r}: choose none, {', '.join(OWN)}, ngram or suffix")
+            raise EngineError(f"unknown speculation method {other!r}: choose {', '.join(METHODS)}")
+
+
+def _draft_model(speculative: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a draft model, if they can be. check_draft_model looks into its folder."""
+    model, tokens = speculative.get("model"), speculative.get("num_speculative_tokens")
+    if not isinstance(model, str) or not model:
+        raise EngineError(
+            'draft_model needs speculative={"model": folder or hub id, "num_speculative_tokens": 4}, '
+            f"got model={model!r}"
+        )
+    if not isinstance(tokens, int) or tokens < 1:
+        raise EngineError(f"num_speculative_tokens={tokens!r}: a draft model needs a whole number, 1 or more")
+    return dict(speculative)
+
+
+def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
+    """Refuse a draft model whose folder does not exist, or that knows other tokens than the policy. Hub ids, which are
+    no folders, are not checked here. Raises EngineError.
+    """
+    folder = str(speculative["model"])
+    of_draft, of_policy = _vocabulary(folder), _vocabulary(policy)
+    if of_draft is None and (Path(folder).is_absolute() or folder.startswith(".") or Path(folder).exists()):
+        raise EngineError(f"draft model {folder} does not exist, or has no config.json: give the folder of a model")
+    if of_draft is not None and of_policy is not None and of_draft != of_policy:
+        raise EngineError(
+            f"draft model {folder} knows {of_draft} tokens, the policy {of_policy}: it needs the policy's tokenizer"
+        )
+
+
+def _vocabulary(folder: str) -> int | None:
+    """How many tokens the model in this folder knows; None if there is no such folder, or if it does not say."""
+    config = Path(folder) / "config.json"
+    return json.loads(config.read_text()).get("vocab_size") if folder and config.is_file() else None
 
 
 def engine_arguments(
@@ -115,6 +155,8 @@ def engine_arguments(
         self_draft=self_draft,
     )
     speculative_config(settings)
+    if method == DRAFT_MODEL:
+        check_draft_model(settings.speculative, settings.model)
     HistoryDrafter(**drafter)  # refuses bad options before anything is built
     return _arguments(settings)
 
@@ -147,6 +189,8 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     if needs_tokenizer and directory.is_dir() and not (directory / "tokenizer_config.json").exists():
         raise EngineError(f"policy directory {directory} has no tokenizer (tokenizer_config.json): save it there too")
     das_arguments = _arguments(settings)
+    if settings.method == DRAFT_MODEL:
+        check_draft_model(settings.speculative, settings.model)
     from vllm import LLM
 
     arguments: dict[str, Any] = {

@@ -111,6 +111,10 @@ class CoupledSampler:
         """
         return self._check.error
 
+    def report(self) -> dict[str, float]:
+        """What a rollout's report says of coupled drafts."""
+        return {"draft_scale": self.scale, "calibration_error": self.calibration_error}
+
     def begin(
         self,
         runner: Any,

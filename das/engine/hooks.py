@@ -38,6 +38,7 @@ def _hooks(module: str, why: str, *names: str, only_for: str | None = None) -> t
 
 SERVER_MODE = "server mode without a GPU"
 BRANCHES = "drafts that branch"
+COUPLED = "coupled drafts"
 
 HOOKS = (
     # The front end.
@@ -330,6 +331,18 @@ HOOKS = (
         "requests with a grammar draft chains",
         "SamplingParams.structured_outputs",
         only_for=BRANCHES,
+    ),
+    # Coupled drafts of vLLM's own methods.
+    *_hooks(
+        "v1.spec_decode.llm_base_proposer",
+        "drafters that run a model draw with the verifier's noise",
+        "SpecDecodeBaseProposer._sample_draft_tokens(self, hidden_states, sampling_metadata)",
+        "SpecDecodeBaseProposer._greedy_sample(self, hidden_states)",
+        "SpecDecodeBaseProposer.propose",
+        "SpecDecodeBaseProposer.model",
+        "SpecDecodeBaseProposer.num_speculative_tokens",
+        "SpecDecodeBaseProposer.parallel_drafting",
+        only_for=COUPLED,
     ),
     # A trainer's weights, sent to a server's workers.
     *_hooks(

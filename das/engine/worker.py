@@ -20,6 +20,7 @@ from vllm.platforms import current_platform  # noqa: E402
 
 from das.engine import patches  # noqa: E402
 from das.engine.branches import Branches  # noqa: E402
+from das.engine.coupled_methods import couple  # noqa: E402
 from das.engine.drafters.draft_passes import blocks_needed  # noqa: E402
 from das.engine.drafters.support import require_self_draft  # noqa: E402
 from das.engine.forced import ForcedSampler  # noqa: E402
@@ -82,12 +83,14 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             super().init_device()
         patches.hook_runner(self.model_runner)
         self.model_runner.das_weights_version = 0  # grows with every sync
+        self._das_coupled = couple(self.model_runner)
         speculative_config = self.vllm_config.speculative_config
         logger.info(
             "das verifies by keyed noise; drafts: %s",
             "none, because there is no speculative_config"
             if speculative_config is None
-            else f"up to {speculative_config.num_speculative_tokens} tokens by {speculative_config.method}",
+            else f"up to {speculative_config.num_speculative_tokens} tokens by {speculative_config.method}"
+            + (", coupled" if self._das_coupled else ""),
         )
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -233,7 +236,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             settings = patches.das_settings(runner.vllm_config)
             scratch = {**settings, "drafter": {**settings.get("drafter", {}), "warm": None}}
             runner.drafter = DasProposer(runner.vllm_config, scratch)
-        elif drafter is not None:
+        elif drafter is not None and not hasattr(drafter, "model"):  # a drafter that runs a model has no history
             runner.drafter = type(drafter)(runner.vllm_config)
 
     def das_end_evaluation(self) -> None:
@@ -258,6 +261,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             start = time.perf_counter()
             additions = self._das_proposer.end_step(history_tick, judged)
             counts.draft_s += time.perf_counter() - start
+        elif self._das_coupled is not None:
+            additions = self._das_coupled.report()
         self.model_runner.das_meter = RolloutMeter()  # for callers that never call das_begin_rollout
         return counts.report() | additions
 

@@ -26,7 +26,7 @@ class ArmConfig:
     """configs/arm"""
 
     name: str
-    method: str  # none | das | self_draft | das_self | ngram | suffix; or stock: vLLM as it comes
+    method: str  # one of das.engine.build.METHODS; or stock: vLLM as it comes
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
     self_draft: Settings | None = None  # of self-drafts: the format of their weights; None: the default

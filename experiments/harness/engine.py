@@ -5,11 +5,12 @@ from pathlib import Path
 from das.budget import make_budget
 from das.budget.schedule import LongestFirst
 from das.drafter import HistoryDrafter
-from das.engine.build import DEFAULT_SELF_DRAFT, OWN, STOCK, EngineSettings
+from das.engine.build import DEFAULT_SELF_DRAFT, DRAFT_MODEL, OWN, STOCK, EngineSettings
 from das.engine.environment import set_environment
 from das.engine.install import install
 from das.training import ranks
 from experiments.harness.config import RunConfig
+from experiments.harness.policies import draft_model_directory
 from experiments.harness.validate_policy import check_history
 from experiments.run.errors import UserError, reading
 
@@ -38,6 +39,9 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
     if config.drafter.unit not in ("epoch", "step"):
         raise UserError(f"drafter.unit={config.drafter.unit}: choose epoch or step")
     budget = config.arm.budget or config.budget
+    speculative = dict(config.arm.speculative)
+    if config.arm.method == DRAFT_MODEL:
+        speculative["model"] = draft_model_directory(config)
     try:
         if config.arm.method in OWN:
             make_budget(budget)
@@ -48,7 +52,7 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
             seed=config.seed,
             drafter=drafter,
             budget=budget,
-            speculative=config.arm.speculative,
+            speculative=speculative,
             self_draft=config.arm.self_draft or DEFAULT_SELF_DRAFT,
             **config.engine.settings,
         )

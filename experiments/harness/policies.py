@@ -1,22 +1,39 @@
 """Where the policy lies. `policy=small` is made on the spot and cached."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from das.engine.build import DRAFT_MODEL
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT
+from experiments.run.errors import UserError
+
+if TYPE_CHECKING:
+    from experiments.small_policy.small import SmallPolicyConfig
+
+# Sizes of the small policy's draft model: one layer of two heads, where the policy has four layers of three or four.
+DRAFT_SIZES = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_heads": 2, "intermediate_size": 384}
 
 
 def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
     """The configured directory or hub id; for `policy=small` the directory where it is cached, made if needed.
 
-    progress: called with a line while the policy is made.
+    An arm that drafts with a small policy's draft model gets it made here, too. progress: called with a line while
+    they are made.
     """
+    if config.arm.method == DRAFT_MODEL and config.arm.speculative["model"] is None:
+        from experiments.small_policy.small import build_small_policy
+
+        build_small_policy(
+            _draft_config(config), _cache(config), lambda line: progress(line.replace("policy", "draft model"))
+        )
     if config.policy.path is not None:
         return config.policy.path
     from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig, build_small_policy
 
-    cache = Path(config.cache) / "policies"
+    cache = _cache(config)
     if config.data.name == AGENT:
         from experiments.small_policy.calculator.corpus import CalculatorCorpus
 
@@ -30,3 +47,31 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
 
         policy = build_programs_policy(policy, cache, progress)
     return str(policy)
+
+
+def draft_model_directory(config: RunConfig) -> str:
+    """The draft model of an arm that drafts with one: the configured directory or hub id, or where `policy_directory`
+    makes one for the small policy. Raises UserError for a policy that none is made for.
+    """
+    configured = config.arm.speculative["model"]
+    if configured is not None:
+        return str(configured)
+    from experiments.small_policy.small import policy_key
+
+    return str(_cache(config) / policy_key(_draft_config(config)))
+
+
+def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
+    """The draft model that learns the same text as the small policy, with the same tokenizer. Raises UserError."""
+    if config.policy.path is not None or config.data.name == AGENT or config.data.judged_by == "code":
+        raise UserError(
+            "arm.speculative.model=null: a draft model is made for policy=small on puzzles and arithmetic only; name "
+            "the folder of one that has the policy's tokenizer"
+        )
+    from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig
+
+    return replace(ARITHMETIC if config.data.name == "arithmetic" else SmallPolicyConfig(), **DRAFT_SIZES)
+
+
+def _cache(config: RunConfig) -> Path:
+    return Path(config.cache) / "policies"

@@ -2,7 +2,7 @@
 
 from math import lcm
 
-from das.engine.build import STOCK, speculative_config
+from das.engine.build import DRAFT_MODEL, STOCK, check_draft_model, speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
 from das.training.support import QUANTIZED, unsupported
@@ -43,6 +43,8 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     settings = engine_settings(config, str(config.policy.path))
     if settings.method != STOCK:
         speculative_config(settings)
+    if settings.method == DRAFT_MODEL and config.arm.speculative["model"] is not None:
+        check_draft_model(settings.speculative, settings.model)
     check_data(config)
     held_out.check(config)
 

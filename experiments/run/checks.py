@@ -18,6 +18,7 @@ LARGEST = 2**31 - 1  # largest value of any number that is not in LIMITS
 # Keys that are null everywhere in configs/, with an example that shows their kind.
 EXAMPLES: dict[str, Any] = {
     "resume": "outputs/compare/DATE",
+    "arm.speculative.model": "folder",
     "data.path": "problems.jsonl",
     "data.system": "text",
     "drafter.warm": "history.npz",
@@ -41,6 +42,7 @@ FRACTIONS |= {"data.held_out", "task.draft_us", "task.minutes", "task.warm_up_mi
 # Smallest and largest value. The largest is far above what any run of the papers needs: only a typing error exceeds it.
 LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),  # NumPy's range
+    "arm.speculative.num_speculative_tokens": (1, 4096),  # tokens a request and pass
     "trainer.max_steps": (1, 10**7),
     "trainer.per_device_train_batch_size": (1, 2**16),  # responses; DAS: 2,048 over all processes
     "trainer.gradient_accumulation_steps": (1, 2**16),

@@ -45,6 +45,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     resume.remember(path, overrides)
     run_folder = RunFolder(path, config.resolved)
     policy = policy_directory(config, progress.note)
+    for arm in arms.values():
+        policy_directory(arm, progress.note)  # the draft model of an arm that has one
     rows = dataset(config, policy, progress.note)  # reports what is wrong with the data before the arms start
     if config.eval.every:
         held_out(config, policy, rows, progress.note)
