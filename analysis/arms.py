@@ -209,8 +209,7 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     for line in lines[1:]:
         table.add_row(*map(Text, line))
     text = io.StringIO()
-    Console(file=text, width=OF_MODELS = ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s", "head_train_s")  # of arms with such drafters
-WIDEST_TABLE, no_color=True).print(table)
+    Console(file=text, width=WIDEST_TABLE, no_color=True).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
