@@ -27,7 +27,8 @@ from das.engine.sampler import GREEDY_BELOW, Rows
 SCALES = (1.0, 1.5, 2.0, 3.0, math.inf)
 LEARN_EVERY = 8  # rounds; the first one learns
 MEMORY = 2000  # scored positions that are remembered, by exponential forgetting, because policies drift
-CALIBRATION_MEMORY = 5000  # tokens of a bin; the same
+CALIBRATION_MEMORY = 1000  # tokens of a bin; the same
+CALIBRATION_TRUST = 10  # tokens for which a bin's first guess counts: nothing is known of a drafter before
 NONE_DRAFTED, NONE_EMITTED = -1, -2  # cells without a token; they never equal
 
 
@@ -79,19 +80,19 @@ class CoupledSampler:
     def __init__(self, scales: Sequence[float] = SCALES, learn: bool = True):
         if not scales or not all(scale > 0 for scale in scales):
             raise ValueError(
-                f"scales={scales!r}: give one or more numbers above 0; infinity drafts the likeliest token"
+                f"scales={scales!r}: give numbers above 0; infinity drafts the likeliest token"
             )
         self._scales = np.array(scales, np.float32)
         self._learn = learn and len(scales) > 1
         self._hits = np.zeros(len(scales))  # of the scored positions, those where this scale drew the emitted token
-        self._scored = 0.0
+        self.num_scored = 0.0  # positions at which the scales were scored, as far as they are remembered
         self._used = 0  # index of the scale in use
         self._rounds = 0
         self._round: _Round | None = None
         # From the winner's margin to the probability. A scale of infinity has a margin without noise, and so has a
         # greedy request at any scale.
         self._calibrations: dict[float, TokenCalibration] = {}
-        self._check = TokenCalibration(memory=CALIBRATION_MEMORY)  # of the probabilities that were given out
+        self.forget_error()
 
     @property
     def scale(self) -> float:
@@ -102,7 +103,7 @@ class CoupledSampler:
     def shares(self) -> dict[float, float]:
         """For each scale the share of the scored positions at which it drew the emitted token. NaN before the first."""
         with np.errstate(invalid="ignore"):
-            return dict(zip(self._scales.tolist(), (self._hits / np.float64(self._scored)).tolist(), strict=True))
+            return dict(zip(self._scales.tolist(), (self._hits / np.float64(self.num_scored)).tolist(), strict=True))
 
     @property
     def calibration_error(self) -> float:
@@ -110,6 +111,10 @@ class CoupledSampler:
         are remembered. Each probability was given before its token was verified.
         """
         return self._check.error
+
+    def forget_error(self) -> None:
+        """Measure the error of the probabilities from now on."""
+        self._check = TokenCalibration(memory=CALIBRATION_MEMORY)
 
     def report(self) -> dict[str, float]:
         """What a rollout's report says of coupled drafts."""
@@ -221,7 +226,7 @@ class CoupledSampler:
         """Score every scale at more positions. hits: bool [positions, scales]."""
         keep = (1 - 1 / MEMORY) ** len(hits)
         self._hits = self._hits * keep + hits.sum(axis=0)
-        self._scored = self._scored * keep + len(hits)
+        self.num_scored = self.num_scored * keep + len(hits)
         if self._hits.max() > self._hits[self._used]:
             self._used = int(self._hits.argmax())
 
@@ -235,7 +240,7 @@ class CoupledSampler:
         """What maps margins to probabilities, each with a mask of its rows. greedy: of each row."""
         masks = [(scale, ~greedy), (math.inf, greedy)]
         return [
-            (self._calibrations.setdefault(key, TokenCalibration(memory=CALIBRATION_MEMORY)), mask)
+            (self._calibrations.setdefault(key, TokenCalibration(CALIBRATION_TRUST, CALIBRATION_MEMORY)), mask)
             for key, mask in masks
             if mask.any()
         ]

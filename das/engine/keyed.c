@@ -133,6 +133,26 @@ void keyed_walk(const float *logits, int64_t vocab, int64_t stride, int64_t requ
 
 #define LANES 16
 
+// The best and the second best of some scores, in lanes that the compiler can hold in vector registers.
+typedef struct { float first[LANES], second[LANES]; } Best;
+
+static inline void enter(Best *best, const float *score) {
+    Best now = *best;
+    for (int i = 0; i < BLOCK; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            float x = score[i + l], high = now.first[l], lower = x < high ? x : high;
+            now.first[l] = x > high ? x : high;
+            now.second[l] = lower > now.second[l] ? lower : now.second[l];
+        }
+    *best = now;
+}
+
+static inline float highest(const float *lanes) {
+    float top = -INFINITY;
+    for (int l = 0; l < LANES; l++) top = lanes[l] > top ? lanes[l] : top;
+    return top;
+}
+
 // The best and the second best of scale * logit + noise over each row, for every scale. The noise is made once for all.
 // A scale of infinity stands for the logit alone, as in a greedy row.
 // tokens: rows x num_scales, the first token that has the best score. margins: rows x num_scales, best - second best;
@@ -144,49 +164,38 @@ void keyed_draft(const float *logits, int64_t rows, int64_t vocab, int64_t strid
         uint64_t key = splitmix64(splitmix64((uint64_t)seeds[r]) ^ (uint64_t)positions[r]);
         uint32_t a = (uint32_t)key, b = (uint32_t)(key >> 32);
         int is_greedy = greedy && greedy[r];
-        float best[num_scales], first[num_scales][LANES], second[num_scales][LANES];
+        float top[num_scales];
+        Best best[num_scales];
         for (int64_t s = 0; s < num_scales; s++) {
-            best[s] = -INFINITY;
-            tokens[s] = 0;
-            for (int l = 0; l < LANES; l++) first[s][l] = second[s][l] = -INFINITY;
+            top[s] = -INFINITY, tokens[s] = 0;
+            for (int l = 0; l < LANES; l++) best[s].first[l] = best[s].second[l] = -INFINITY;
         }
         for (int64_t start = 0; start < vocab; start += BLOCK) {
             float noise[BLOCK], score[BLOCK];
             int n = (int)(vocab - start < BLOCK ? vocab - start : BLOCK);
             if (!is_greedy)
                 for (int i = 0; i < n; i++) noise[i] = gumbel(a, b, (uint32_t)start + (uint32_t)i);
+            for (int i = n; i < BLOCK; i++) score[i] = -INFINITY;
             for (int64_t s = 0; s < num_scales; s++) {
-                float scale = scales[s], top = -INFINITY;
+                float scale = scales[s];
                 if (is_greedy || isinf(scale))
                     for (int i = 0; i < n; i++) score[i] = logits[start + i];
                 else
                     for (int i = 0; i < n; i++) score[i] = logits[start + i] * scale + noise[i];
-                for (int i = n; i < BLOCK; i++) score[i] = -INFINITY;
-                for (int i = 0; i < BLOCK; i += LANES)
-                    for (int l = 0; l < LANES; l++) {
-                        float x = score[i + l], high = first[s][l];
-                        float lower = x < high ? x : high;
-                        first[s][l] = x > high ? x : high;
-                        second[s][l] = lower > second[s][l] ? lower : second[s][l];
-                    }
-                for (int i = 0; i < n; i++) top = score[i] > top ? score[i] : top;
-                if (top > best[s]) {
-                    best[s] = top;
+                enter(&best[s], score);
+                float now = highest(best[s].first);
+                if (now > top[s]) {
                     int i = 0;
-                    while (score[i] != top) i++;
-                    tokens[s] = start + i;
+                    while (score[i] != now) i++;
+                    top[s] = now, tokens[s] = start + i;
                 }
             }
         }
         for (int64_t s = 0; s < num_scales; s++) {
-            float runner_up = -INFINITY;
-            int found = 0;  // the lane of the winner counts with its second alone
-            for (int l = 0; l < LANES; l++) {
-                float x = first[s][l];
-                if (!found && x == best[s]) found = 1, x = second[s][l];
-                runner_up = x > runner_up ? x : runner_up;
-            }
-            margins[s] = best[s] - runner_up;
+            int l = 0;  // of the winner, whose lane counts with its second alone
+            while (l < LANES - 1 && best[s].first[l] != top[s]) l++;
+            best[s].first[l] = best[s].second[l];
+            margins[s] = top[s] - highest(best[s].first);
         }
     }
 }

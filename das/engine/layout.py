@@ -12,8 +12,13 @@ PARENTS = "das_parents"  # attribute of vLLM's description of a pass whose draft
 class RowLayout(Protocol):
     """What sampling parameters must know of rows of logits."""
 
-    owner: np.ndarray  # index of the request to which each row belongs, int64 [rows]
-    offset: np.ndarray  # number of tokens that lead to each row and are not yet emitted, int64 [rows]
+    @property
+    def owner(self) -> np.ndarray:
+        """Index of the request to which each row belongs, int64 [rows]."""
+
+    @property
+    def offset(self) -> np.ndarray:
+        """Number of tokens that lead to each row and are not yet emitted, int64 [rows]."""
 
     def before(self) -> list[list[int]]:
         """The tokens that lead to each row and are not yet emitted."""

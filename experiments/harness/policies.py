@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from das.engine.build import DRAFT_MODEL
 from experiments.harness.config import RunConfig
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from experiments.small_policy.small import SmallPolicyConfig
 
 # Sizes of the small policy's draft model: one layer of two heads, where the policy has four layers of three or four.
-DRAFT_SIZES = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_heads": 2, "intermediate_size": 384}
+DRAFT_SIZES: dict[str, Any] = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_heads": 2, "intermediate_size": 384}
 
 
 def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
