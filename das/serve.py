@@ -29,6 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--method", default="das", help="what drafts: das, ngram, suffix, or none (default: das)")
     parser.add_argument("--drafter", type=_group, default={}, help='JSON, such as {"window": 8} (docs/serving.md)')
     parser.add_argument("--budget", type=_group, help='JSON, such as {"name": "fixed", "tokens": 8} (docs/budgets.md)')
+    parser.add_argument("--branch-blocks", type=int, default=0, metavar="N", help="KV blocks for branches (default: 0)")
     parser.add_argument("--print", action="store_true", help="print vLLM's command line and start nothing")
 
 
@@ -43,7 +44,12 @@ def _group(text: str) -> dict[str, Any]:
 
 
 def command_line(
-    policy: str, method: str, drafter: Mapping[str, Any], budget: Mapping[str, Any] | None, further: Sequence[str] = ()
+    policy: str,
+    method: str,
+    drafter: Mapping[str, Any],
+    budget: Mapping[str, Any] | None,
+    branch_blocks: int,
+    further: Sequence[str] = (),
 ) -> list[str]:
     """Arguments for Python that start the server. further: options of vLLM; they win over those given here.
 
@@ -52,7 +58,10 @@ def command_line(
     from das.engine.build import DEFAULT_BUDGET, engine_arguments
 
     options = []
-    for name, value in engine_arguments(method, drafter, DEFAULT_BUDGET if budget is None else budget).items():
+    arguments = engine_arguments(
+        method, drafter, DEFAULT_BUDGET if budget is None else budget, branch_blocks=branch_blocks
+    )
+    for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
         match value:
             case None:
@@ -72,7 +81,14 @@ def command_line(
 def serve(arguments: Namespace, further: Sequence[str]) -> int:
     """Replace this process by the server, or print its command line. Returns the exit code if there is no server."""
     try:
-        line = command_line(arguments.policy, arguments.method, arguments.drafter, arguments.budget, further)
+        line = command_line(
+            arguments.policy,
+            arguments.method,
+            arguments.drafter,
+            arguments.budget,
+            arguments.branch_blocks,
+            further,
+        )
     except (ValueError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
