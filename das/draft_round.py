@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,16 @@ from das.drafter import Drafts, TreeDrafts
 
 UNLIMITED = 2**31
 BLOCKS_A_TREE = 8  # KV blocks that the branches of a draft may need
+
+
+def checked_branch_blocks(blocks: Any) -> int:
+    """A setting `branch_blocks`. Raises ValueError, in one line, for what is neither 0 nor enough for one draft."""
+    if type(blocks) is not int or (blocks != 0 and blocks < BLOCKS_A_TREE):
+        raise ValueError(
+            f"branch_blocks={blocks!r}: a draft that branches needs {BLOCKS_A_TREE}; set it to a whole number of "
+            f"{BLOCKS_A_TREE} or more, or to 0 for chains"
+        )
+    return blocks
 
 
 class Drafter(Protocol):

@@ -26,9 +26,7 @@ def environment() -> dict[str, str]:
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of `python -m das serve`. All further ones are vLLM's."""
     parser.add_argument("policy", help="directory or hub id")
-    parser.add_argument(
-        "--method", default="das", help="what drafts: das, ngram, suffix, draft_model, or none (default: das)"
-    )
+    parser.add_argument("--method", default="das", help="what drafts (docs/drafters.md; default: das)")
     parser.add_argument("--drafter", type=_group, default={}, help='JSON, such as {"window": 8} (docs/serving.md)')
     parser.add_argument("--budget", type=_group, help='JSON, such as {"name": "fixed", "tokens": 8} (docs/budgets.md)')
     parser.add_argument(
@@ -37,6 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default={},
         help='JSON, of methods other than das, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}',
     )
+    parser.add_argument("--branch-blocks", type=int, default=0, metavar="N", help="KV blocks for branches (default: 0)")
     parser.add_argument("--print", action="store_true", help="print vLLM's command line and start nothing")
 
 
@@ -56,6 +55,7 @@ def command_line(
     drafter: Mapping[str, Any],
     budget: Mapping[str, Any] | None,
     speculative: Mapping[str, Any],
+    branch_blocks: int,
     further: Sequence[str] = (),
 ) -> list[str]:
     """Arguments for Python that start the server. further: options of vLLM; they win over those given here.
@@ -65,8 +65,10 @@ def command_line(
     from das.engine.build import DEFAULT_BUDGET, engine_arguments
 
     options = []
-    budget = DEFAULT_BUDGET if budget is None else budget
-    for name, value in engine_arguments(method, drafter, budget, speculative).items():
+    arguments = engine_arguments(
+        method, drafter, DEFAULT_BUDGET if budget is None else budget, speculative, branch_blocks
+    )
+    for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
         match value:
             case None:
@@ -87,7 +89,13 @@ def serve(arguments: Namespace, further: Sequence[str]) -> int:
     """Replace this process by the server, or print its command line. Returns the exit code if there is no server."""
     try:
         line = command_line(
-            arguments.policy, arguments.method, arguments.drafter, arguments.budget, arguments.speculative, further
+            arguments.policy,
+            arguments.method,
+            arguments.drafter,
+            arguments.budget,
+            arguments.speculative,
+            arguments.branch_blocks,
+            further,
         )
     except (ValueError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)

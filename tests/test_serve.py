@@ -47,6 +47,9 @@ def test_the_engine_gets_what_engine_arguments_gives(
         "no-async-scheduling",
         "port",
     }
+    assert "branch_blocks" not in wanted["additional_config"]["das"]
+    assert run(monkeypatch, "--print", "--branch-blocks", "64") == 0
+    assert json.loads(printed(capsys)[1]["additional-config"])["das"]["branch_blocks"] == 64
     run(monkeypatch, "--print", "--method", "none")
     assert "speculative-config" not in printed(capsys)[1]
 
@@ -60,6 +63,8 @@ def test_the_engine_gets_what_engine_arguments_gives(
         (("--drafter", '{"window": -1}'), "window"),
         (("--budget", '{"name": "fixed", "tokens": "many"}'), "a value of another type"),
         (("--budget", '{"name": "psychic"}'), "psychic"),
+        (("--branch-blocks", "3"), "branch_blocks=3: a draft that branches needs 8"),
+        (("--branch-blocks", "some"), "invalid int value: 'some'"),
         (("--method", "psychic"), "unknown speculation method 'psychic'"),
         (("--method", "stock"), "stock is vLLM as it comes"),
     ],

@@ -32,6 +32,11 @@ class Drafts:
         return Draft(self.tokens[row, :count].tolist(), self.probs[row, :count].tolist())
 
 
+def num_branches(parents: Sequence[int]) -> int:
+    """Branches of a draft: its nodes that are no first child of their parent."""
+    return len(parents) - len(set(parents))
+
+
 @dataclass(slots=True)
 class TreeDraft:
     """One row of TreeDrafts."""
@@ -58,8 +63,8 @@ class TreeDrafts:
     counts: np.ndarray  # int64 [R]
 
     def branches(self, counts: Sequence[int]) -> list[int]:
-        """How many branches the first counts[r] nodes of a row have: nodes that are no first child of their parent."""
-        return [count - len(set(parents[:count])) for parents, count in zip(self.parents.tolist(), counts, strict=True)]
+        """How many branches the first counts[r] nodes of each row have."""
+        return [num_branches(parents[:count]) for parents, count in zip(self.parents.tolist(), counts, strict=True)]
 
     def as_chains(self) -> Drafts:
         """Chains that are worth as much: any first part of a row is accepted for as many tokens on average.

@@ -8,7 +8,8 @@ blocks than the scheduler knows of; branches use these. The hooks go onto the ob
 - builder.build of the attention's metadata: each run of nodes is a request of its own, with its own length and blocks.
 - impl.forward of each attention layer: keys and values of rows that branches follow are written for the branches too.
 - runner._sample: what was accepted in scratch blocks is copied back.
-- runner.propose_draft_token_ids: the drafter says in `parents` which drafts branch, and what does not fit is dropped.
+- runner.propose_draft_token_ids: the drafter says in `parents` which drafts branch. What does not fit is dropped, and
+  the drafter hears in `keep` what is left.
 - cudagraph_dispatcher.dispatch (GPU): a full graph holds the metadata of one run a request, so it must not be taken.
 
 A drafter need not say that a draft branches. Its nodes are then verified as a chain: that accepts less, and is exact.
@@ -52,7 +53,6 @@ class Branches:
         layers = [context[name] for name in runner.kv_cache_config.kv_cache_groups[0].layer_names]
         if any(type(layer.impl).__name__ not in ATTENTION for layer in layers):
             raise refusal(f"the attention of {' or '.join(ATTENTION)}")
-        runner.das_branches = self
         for layer in layers:
             layer.impl.forward = functools.partial(self._attend, layer.impl.forward)
         for group in runner.attn_groups[0]:
@@ -70,8 +70,12 @@ class Branches:
         from vllm.distributed import get_tp_group
 
         drafts = original(*args, **kwargs)
-        self.parents = get_tp_group().broadcast_object(dict(self.runner.drafter.parents))
-        return self._fitting(drafts) if self.parents else drafts
+        drafter = self.runner.drafter
+        self.parents = get_tp_group().broadcast_object(dict(drafter.parents))
+        if self.parents:
+            drafts = self._fitting(drafts)
+            drafter.keep(self.parents)
+        return drafts
 
     def _fitting(self, drafts: list[list[int]]) -> list[list[int]]:
         """Drop the branches that find no scratch block, and those of requests with a grammar: vLLM follows it along a

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from das.budget import DEFAULT_BUDGET, make_budget
-from das.draft_round import BLOCKS_A_TREE
+from das.draft_round import checked_branch_blocks
 from das.drafter import HistoryDrafter
 from das.engine import patches
 from das.engine.drafters.support import check_options
@@ -55,11 +55,7 @@ class EngineSettings:
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
 
     def __post_init__(self) -> None:
-        if 0 < self.branch_blocks < BLOCKS_A_TREE:
-            raise ValueError(
-                f"branch_blocks={self.branch_blocks}: a draft that branches needs {BLOCKS_A_TREE}; set it to "
-                f"{BLOCKS_A_TREE} or more, or to 0 for chains"
-            )
+        checked_branch_blocks(self.branch_blocks)
         if self.branch_blocks and self.method in OWN[1:]:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
 

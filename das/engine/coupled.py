@@ -79,9 +79,7 @@ class CoupledSampler:
 
     def __init__(self, scales: Sequence[float] = SCALES, learn: bool = True):
         if not scales or not all(scale > 0 for scale in scales):
-            raise ValueError(
-                f"scales={scales!r}: give numbers above 0; infinity drafts the likeliest token"
-            )
+            raise ValueError(f"scales={scales!r}: give numbers above 0; infinity drafts the likeliest token")
         self._scales = np.array(scales, np.float32)
         self._learn = learn and len(scales) > 1
         self._hits = np.zeros(len(scales))  # of the scored positions, those where this scale drew the emitted token

@@ -49,6 +49,7 @@ from typing import Any
 
 import torch
 
+from das.draft_round import checked_branch_blocks
 from das.engine import hook_check
 from das.engine.admission import admit
 from das.engine.cpu_invariance import INPUTS, double_single_rows, split_queries
@@ -131,6 +132,7 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
                 f'add worker_cls="{WORKER}" (das.engine_arguments() does; on the command line --worker-cls {WORKER})'
             )
         return
+    das_settings(vllm_config)  # refuses settings of another form here, in one line; a worker may be another process
     if drafts_by_das(vllm_config):
         front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
     _patch(front_end, "_validate_params", _validate_params)
@@ -163,6 +165,7 @@ def das_settings(vllm_config: Any) -> dict[str, Any]:
         raise ValueError(
             f'additional_config["das"] must be a dictionary of {", ".join(sorted(SETTINGS))}, got {settings!r}'
         )
+    checked_branch_blocks(settings.get("branch_blocks", 0))
     return settings
 
 

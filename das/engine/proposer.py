@@ -15,6 +15,7 @@ from das.budget.acceptance import TokenCalibration
 from das.budget.remaining import RemainingLength
 from das.draft_round import Drafter, DraftRound
 from das.drafter import HistoryDrafter, TreeDrafts
+from das.drafter.draft import num_branches
 from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
 from das.engine.alarm import Alarm
 from das.engine.drafters.self_draft import SelfDrafter
@@ -83,7 +84,7 @@ class DasProposer:
             drafter,
             budget,
             int(vllm_config.speculative_config.num_speculative_tokens),
-            int(of_engine.get("branch_blocks", 0)),  # the KV cache has them, whatever the settings are
+            of_engine.get("branch_blocks", 0),  # the KV cache has them, whatever the settings are
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.live: dict[str, LiveRequest] = {}
@@ -170,6 +171,14 @@ class DasProposer:
             i = len(self._measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
             self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
+
+    def keep(self, parents: Mapping[str, Sequence[int]]) -> None:
+        """The engine verifies these nodes of the drafts that branch. It has no room for their other nodes.
+
+        parents: as the attribute; of each draft, some first part.
+        """
+        self._pending.update((name, len(kept)) for name, kept in parents.items())
+        self._branches = sum(map(num_branches, parents.values()))
 
     def _branching(self, name: str, tokens: list[int], parents: list[int]) -> list[int]:
         """Note how a draft branches, and return its tokens in the order in which the engine verifies them."""

@@ -53,8 +53,8 @@ def speculate(
     method: what drafts: das | ngram | suffix | draft_model | none; or off.
     drafter: options of HistoryDrafter that differ from the defaults, and `unit`: what its window counts, "epoch" or
     "step" (a rollout). budget: name and options of a budget in place of `marginal`. engine: fields of EngineSettings in
-    place of those that follow from the trainer's arguments. A server has its own of all three, but for `unit`, so
-    trainers with `vllm_mode="server"` refuse them.
+    place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A
+    server has its own of all three, but for `unit`, so trainers with `vllm_mode="server"` refuse them.
 
     Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
     or TRL. Building a trainer raises EngineError for what das cannot be combined with.

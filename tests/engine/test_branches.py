@@ -189,6 +189,34 @@ def test_the_drafter_gives_the_last_requests_trees(engines: Engines, repetitive_
     assert sum(report["passes"] for report in trees) < sum(report["passes"] for report in chains)
 
 
+def test_the_proposer_counts_what_was_verified(engines: Engines, repetitive_policy: str) -> None:
+    """Trees for six requests share the blocks of one: nodes are dropped, and not counted."""
+    drafter = {"window": 4, "min_prob": 0.0}
+    llm = engines.build(repetitive_policy, **{**BRANCHING, "branch_blocks": 8}, drafter=drafter)
+    proposer = core_of(llm).model_executor.driver_worker.worker.model_runner.drafter
+    draft_round = proposer.draft_round
+    draft_round.branch_blocks = 48
+    observe, keep = draft_round.observe, proposer.keep
+    counted: list[int] = []
+    dropped: list[int] = []
+
+    def count(requests: Any, num_drafted: Sequence[int], *args: Any) -> None:
+        counted.append(sum(num_drafted))
+        observe(requests, num_drafted, *args)
+
+    def count_dropped(parents: dict[str, list[int]]) -> None:
+        dropped.append(sum(len(proposer.parents[name]) - len(kept) for name, kept in parents.items()))
+        keep(parents)
+
+    draft_round.observe, proposer.keep = count, count_dropped
+    for tick in range(2):
+        counted.clear()
+        params = [SamplingParams(temperature=1.5, max_tokens=60, seed=9 * tick + i) for i in range(6)]
+        *_, report = roll(llm, PROMPTS[:1] * 6, params, PROBLEMS[:1] * 6, tick)
+        assert sum(counted) == report["drafted"]
+    assert sum(dropped) > 100, "hardly a node was dropped: the test would prove nothing"
+
+
 def test_what_was_not_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=None)] * 2, kv_cache_tensors=[None])
     with pytest.raises(NotInstalled, match=r"^branching drafts need a model that .*: set branch_blocks=0$"):

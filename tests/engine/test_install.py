@@ -1,6 +1,7 @@
 """What an engine of das needs, and what it says, in one line, if that is missing."""
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -80,6 +81,26 @@ def test_the_model_runner_that_has_no_hooks_is_refused(monkeypatch: pytest.Monke
         worker.DasWorker(SimpleNamespace(additional_config={}))
     with pytest.raises(ValueError, match=r'additional_config\["das"\] must be'):
         worker.DasWorker(SimpleNamespace(additional_config={"das": {"drafters": {}}}))
+
+
+@pytest.mark.parametrize("blocks", [3, 7, -8, 8.0, "16", True, None])
+def test_blocks_that_hold_no_branch_are_refused_wherever_they_are_given(
+    monkeypatch: pytest.MonkeyPatch, blocks: Any
+) -> None:
+    from das.engine import worker
+
+    config = SimpleNamespace(
+        additional_config={"das": {"branch_blocks": blocks}},
+        parallel_config=SimpleNamespace(worker_cls=patches.WORKER),
+    )
+    monkeypatch.setattr(worker.PlatformWorker, "__init__", lambda self, config: setattr(self, "vllm_config", config))
+    line = f"branch_blocks={blocks!r}: a draft that branches needs 8; set it to a whole number of 8 or more, or to 0"
+    with pytest.raises(ValueError, match=re.escape(line)):
+        worker.DasWorker(config)
+    with pytest.raises(ValueError, match=re.escape(line)):
+        patches._build_front_end(lambda *args: None, SimpleNamespace(), config)
+    with pytest.raises(ValueError, match=re.escape(line)):
+        das.engine_arguments(branch_blocks=blocks)
 
 
 def test_an_engine_needs_neither_install_nor_plugin_nor_announcements(tiny_policy: str) -> None:

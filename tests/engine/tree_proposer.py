@@ -31,22 +31,25 @@ class TreeProposer:
         self.random = random.Random(seed)
         self.parents: dict[str, list[int]] = {}
         self.drafted: dict[str, list[int]] = {}  # the last draft of each request
+        self.kept: Mapping[str, Sequence[int]] = {}  # how those that branch do so, as far as the engine has room
         self.num_off_trunk = 0  # passes of a request in which tokens of a branch were accepted
 
     def attach(self, runner: Any) -> None:
         self.runner = runner
 
     def propose(self, sampled: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
-        verified = self.runner.das_branches.parents
         for name, new in zip(self.runner.input_batch.req_ids, sampled, strict=True):
             if name in self.drafted and new:
-                parents = verified.get(name, [])
+                parents = self.kept.get(name, [])
                 node = last_accepted(self.drafted[name], parents, new)
                 self.num_off_trunk += not is_chain(parents[: node + 1])
-        self.parents, self.drafted = {}, {}
+        self.parents, self.drafted, self.kept = {}, {}, {}
         return [
             self._draft(name) if new else [] for name, new in zip(self.runner.input_batch.req_ids, sampled, strict=True)
         ]
+
+    def keep(self, parents: Mapping[str, Sequence[int]]) -> None:
+        self.kept = dict(parents)
 
     def _draft(self, name: str) -> list[int]:
         state = self.runner.requests[name]

@@ -43,6 +43,7 @@ def trl_untouched_afterwards() -> Iterator[None]:
         ({"drafter": {"unit": "week"}}, ValueError, "choose epoch or step"),
         ({"budget": {"name": "generous"}}, ValueError, "unknown budget 'generous'"),
         ({"engine": {"slots": 3}}, TypeError, "slots"),
+        ({"engine": {"branch_blocks": 3}}, ValueError, "branch_blocks=3: a draft that branches needs 8"),
         ({"method": "off", "budget": {"name": "fixed"}}, ValueError, "takes no options"),
     ],
 )

@@ -109,7 +109,7 @@ kind(
 kind("fraction for a whole number", (["trainer.max_steps=2.5"], "trainer.max_steps=2.5: must be a whole number"))
 kind(
     "too few KV blocks for a branch",
-    (["engine.branch_blocks=3"], "branch_blocks=3: a draft that branches needs 8; set it to 8 or more, or to 0"),
+    (["engine.branch_blocks=3"], "branch_blocks=3: a draft that branches needs 8; set it to a whole number of 8 or"),
 )
 kind(
     "values that contradict each other",
