@@ -4,8 +4,8 @@ speculate iff  tau T(B, S, 0) / T(B, S, gamma) >= 1 + margin
 
 T is the time of a pass of B requests with S tokens of context and gamma drafted tokens each. It comes from the roofline
 that is fitted to the engine's own passes, whose times include drafting. A drafter that is a model takes gamma passes of
-its own, so their time is added to T(B, S, gamma); it comes from the engine's own draft passes, too. tau is the number
-of tokens that a pass with drafts emitted for a request in the previous rollout.
+its own; their time is added to T(B, S, gamma), and comes from the engine's own draft passes. tau is the number of
+tokens that a pass with drafts emitted for a request in the previous rollout.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,8 @@ class RooflineToggle(BudgetPolicy):
     margin      epsilon of the rule: drafting starts at a predicted speedup of 1 + margin
     ramp        the rule is ignored until more than this many requests have been live at once in the rollout (the
                 published code uses 32); 0: no such guard
-    one_way     once on, drafting stays on until the rollout ends
+    one_way     once on, drafting stays on until the rollout ends; but what was decided before the price of a draft pass
+                was known is decided again
     ratio       tokens whose computation hides behind reading the weights; assumed until a fit of passes exists
 
     Raises ValueError for a negative margin or ramp and for a ratio that is not positive.
@@ -62,6 +63,7 @@ class RooflineToggle(BudgetPolicy):
         self.max_draft_tokens = self.over.max_draft_tokens
         self.margin, self.ramp, self.one_way = margin, ramp, one_way
         self.on = False
+        self._was_priced = False  # whether the engine's own passes had been fitted when it was decided
         self._most_live = 0
         self._assumed = Roofline(memory=1.0, kv=0.0, compute=1 / ratio, request=0.0)
         self._online = OnlineFit(fit_roofline)
@@ -71,7 +73,7 @@ class RooflineToggle(BudgetPolicy):
         self._undrafted = 0  # rollouts in a row without drafts
 
     def begin_step(self, requests: int) -> None:
-        self.on, self._most_live = False, 0
+        self.on, self._was_priced, self._most_live = False, False, 0
         self.over.begin_step(requests)
 
     def begin(self, request: LiveRequest) -> None:
@@ -80,7 +82,8 @@ class RooflineToggle(BudgetPolicy):
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         limits = self.over.limits(live)
         self._most_live = max(self._most_live, len(live))
-        if not (self.on and self.one_way):
+        if not (self.on and self.one_way and (self._was_priced or not self.draft_price.seconds(1))):
+            self._was_priced = self._fitted is not None
             guarded = self.ramp and self._most_live <= self.ramp
             self.on = not guarded and self.speedup(live, sum(limits) / len(live)) >= 1 + self.margin
         return limits if self.on else [0] * len(live)
@@ -96,13 +99,19 @@ class RooflineToggle(BudgetPolicy):
             per_request, tau = seen.num_drafted / seen.rows, 1 + seen.num_accepted / seen.rows
         else:
             per_request, tau = gamma, max(gamma, 1 + gamma / 2)
-        fitted = self._online.fitted
-        form = fitted if fitted is not None and isinstance(fitted, Roofline) and fitted.compute > 0 else self._assumed
+        form = self._fitted or self._assumed
+        draft_pass = self.draft_price.seconds(len(live)) if self._fitted else 0.0  # the assumed form is not in seconds
         count, context = float(len(live)), float(sum(request.prompt + request.generated for request in live))
         plain, with_drafts = form.predict(
             np.full(2, count), np.array([count, count * (1 + per_request)]), np.full(2, context)
         ).tolist()
-        return float(tau * plain / (with_drafts + per_request * self.draft_price.seconds(len(live))))
+        return float(tau * plain / (with_drafts + per_request * draft_pass))
+
+    @property
+    def _fitted(self) -> Roofline | None:
+        """The roofline of the engine's own passes, once they show what computing costs."""
+        fitted = self._online.fitted
+        return fitted if isinstance(fitted, Roofline) and fitted.compute > 0 else None
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
         return self.over.floors(live)

@@ -236,7 +236,7 @@ class DasProposer:
         live, target_pass = len(names), None
         if live and self._decoding.issuperset(names):
             seconds = now - self._pass_ended
-            draft_passes: list[tuple[int, float]] = []
+            draft_passes: Sequence[tuple[int, float]] = ()
             if self._model is not None:  # its own passes are priced apart, and quantizing comes once in a rollout
                 draft_passes = self._model.passes
                 seconds -= self._model.requantize_s + sum(took for _, took in draft_passes)

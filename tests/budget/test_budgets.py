@@ -231,6 +231,27 @@ def test_toggle_measures_what_drafting_gains() -> None:
     assert not any(budget.limits(live(4)))
 
 
+@pytest.mark.parametrize(("draft_pass_s", "drafts"), [(1e-3, True), (6e-3, False)])
+def test_toggle_counts_the_passes_of_a_model_that_drafts(draft_pass_s: float, drafts: bool) -> None:
+    """All drafts are accepted and verifying costs little, so it depends on the draft passes alone."""
+    settings = {"name": "roofline_toggle", "margin": 0.05, "ramp": 0, "one_way": True, "ratio": 64}
+    budget = make_budget({**settings, "over": {"name": "fixed", "tokens": 4}})
+    budget.begin_step(4)
+    assert any(budget.limits(live(4)))
+    rng = np.random.default_rng(0)
+    for i in range(300):
+        requests, drafted = int(rng.integers(1, 5)), 4 * (i % 2)
+        passes = [(requests, draft_pass_s)] * drafted
+        seconds = 5e-3 + 1e-5 * requests * (1 + drafted)
+        budget.observe_pass(
+            TargetPass(requests, drafted * requests, drafted * requests, 4000 + i, seconds, draft_passes=passes)
+        )
+    assert any(budget.limits(live(4))) is drafts  # in the same rollout, although it is one-way
+    budget.end_step()
+    budget.begin_step(4)
+    assert any(budget.limits(live(4))) is drafts
+
+
 def test_closed_form_gives_long_requests_more() -> None:
     budget = make_budget({"name": "closed_form", "tokens": 16, "ratio": 64, "k": 0.8, "alpha": 0.8})
     for problem, length in (("long", 500), ("short", 20)):
