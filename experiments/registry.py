@@ -254,6 +254,20 @@ TASKS = {
             ),
         ),
         Task(
+            "bench_model_drafters",
+            "experiments.bench.model_drafters",
+            "measure how much of a policy's text drafters that are models draft right, coupled and not",
+            "task=bench_model_drafters",
+            (
+                TINY,
+                "task.problems=2",
+                "task.samples=2",
+                "task.max_tokens=24",
+                "task.temperatures=[1.0]",
+                "task.drafters=[w8,w4]",
+            ),
+        ),
+        Task(
             "bench_sampler",
             "experiments.bench.sampler",
             "measure what exactness costs: keyed sampling and verification against vLLM's own",

@@ -20,6 +20,18 @@ GROUP = 128  # inputs that share a scale and a zero point in w4
 KERNELS = 64  # numbers of rows for which oneDNN keeps a layer's kernel
 
 
+def to_8_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 [outputs, inputs] and the scales [outputs] that give `weight` back, nearly."""
+    scales = weight.float().abs().amax(1).clamp_min_(1e-12) / 127
+    return (weight / scales[:, None]).round_().to(torch.int8), scales
+
+
+def rounded_to_8_bits(weight: torch.Tensor) -> torch.Tensor:
+    """`weight` [outputs, inputs] as w8a8 sees it."""
+    rounded, scales = to_8_bits(weight)
+    return (rounded * scales[:, None]).to(weight.dtype)
+
+
 def rounded_to_4_bits(weight: torch.Tensor, group: int = GROUP) -> torch.Tensor:
     """`weight` [outputs, inputs], rounded to the nearest of 16 values between the least and the greatest of a group.
 
@@ -44,8 +56,7 @@ def _w4(weight: torch.Tensor) -> Linear:
 def _w8a8(weight: torch.Tensor) -> Linear:
     from vllm import _custom_ops as ops
 
-    scales = weight.float().abs().amax(1).clamp_min_(1e-12) / 127  # [outputs]
-    rounded = (weight / scales[:, None]).round_().to(torch.int8)
+    rounded, scales = to_8_bits(weight)
     handle = ops.create_onednn_scaled_mm(rounded.t(), scales, weight.dtype, True, False, KERNELS)
     num_outputs = len(weight)
 
