@@ -268,6 +268,20 @@ TASKS = {
             ),
         ),
         Task(
+            "bench_self_draft",
+            "experiments.bench.budgets.task",
+            "measure where self-drafts pay: always, with the toggle, and within a budget, by live requests",
+            "task=bench_self_draft trainer.num_generations=1 trainer.max_completion_length=160",
+            (
+                TINY,
+                "task.shape=tiny",
+                "task.live=[1,2]",
+                "task.steps=2",
+                "trainer.num_generations=1",
+                "trainer.max_completion_length=24",
+            ),
+        ),
+        Task(
             "bench_sampler",
             "experiments.bench.sampler",
             "measure what exactness costs: keyed sampling and verification against vLLM's own",

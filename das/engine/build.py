@@ -157,14 +157,20 @@ def engine_arguments(
     return _arguments(settings)
 
 
+def proposer_settings(settings: EngineSettings) -> dict[str, Any]:
+    """What a proposer of these settings is made from: `drafter`, `budget`, and `self_draft` where the policy drafts."""
+    made: dict[str, Any] = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
+    if settings.method in OWN[1:]:
+        made["self_draft"] = {**settings.self_draft, "history": settings.method == "das_self"}
+    return made
+
+
 def _arguments(settings: EngineSettings) -> dict[str, Any]:
     if settings.method == STOCK:
         return {"logprobs_mode": "processed_logprobs"}  # as TRL sets it
-    das: dict[str, Any] = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
+    das = proposer_settings(settings)
     if settings.branch_blocks:
         das["branch_blocks"] = settings.branch_blocks
-    if settings.method in OWN[1:]:
-        das["self_draft"] = {**settings.self_draft, "history": settings.method == "das_self"}
     return {
         "async_scheduling": False,  # vLLM turns it off for drafts; engines must differ in their drafts only
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects

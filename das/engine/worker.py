@@ -215,8 +215,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_use_proposer(self, name: str, settings: dict[str, Any] | None) -> None:
         """Draft with the proposer of this name from now on. One engine can so compare drafters and budgets.
 
-        settings: {"drafter": ..., "budget": ...}; None: another of vLLM's proposers, like the one in use. The first use
-        of a name makes its proposer; it keeps its own history.
+        settings: das.engine.build.proposer_settings, those of self-drafts in an engine built for them; None: another of
+        vLLM's proposers, like the one in use. The first use of a name makes its proposer; it keeps its own history.
         """
         runner: Any = self.model_runner
         if not hasattr(runner, "das_proposers"):

@@ -4,7 +4,7 @@ import hashlib
 import multiprocessing
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from experiments.harness.lock_step import expect, tell
 from experiments.harness.rollout_steps import tokenized
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
+from experiments.small_policy.shapes import random_policy, shape_of
 
 BASELINE = "none"  # label of the policy without speculation
 
@@ -112,6 +113,20 @@ def untrained(policy: str, folder: Path) -> str:
     return str(folder)
 
 
+def with_tokenizer(shape: str, policy: str, cache: Path) -> str:
+    """A policy with random weights of one of experiments.small_policy.shapes, and with the tokenizer of `policy`.
+
+    Returns its folder. Raises UserError for an unknown shape.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    folder = random_policy(shape, len(tokenizer), shape_of(shape).dtype, cache / "policies")
+    if not (folder / "tokenizer_config.json").exists():
+        tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 def _start(arms: Mapping[str, DictConfig], policy: str, max_num_seqs: int, folder: Path) -> Connection:
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
@@ -145,20 +160,21 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
     from vllm import SamplingParams
 
     from das.budget import make_budget
-    from das.engine.build import build_engine
+    from das.engine.build import OWN, build_engine, proposer_settings
     from das.engine.rollout import RolloutRequest, request_seed, roll_out, rollout_row
 
     settings = {label: engine_settings(run_config(config), policy) for label, config in arms.items()}
-    longest_drafts = max(settings.values(), key=lambda each: make_budget(each.budget).max_draft_tokens)
-    llm = build_engine(longest_drafts, max_num_seqs=max_num_seqs)
+    # An engine that is built for self-drafts, and for the longest drafts, can do all the others.
+    longest = max(settings.values(), key=lambda each: make_budget(each.budget).max_draft_tokens)
+    method = next((each.method for each in settings.values() if each.method in OWN[1:]), longest.method)
+    llm = build_engine(replace(longest, method=method), max_num_seqs=max_num_seqs)
     problems_of: dict[str, list[tuple[str, Any]]] = {}  # workload -> (problem id, prompt) of its epoch
     params = SamplingParams(temperature=first.trainer.temperature, max_tokens=first.trainer.max_completion_length)
     pipe.send(("ready", None))
     while True:
         label, workload, requests, step = pipe.recv()
         if label != BASELINE:
-            options = {"drafter": dict(settings[label].drafter), "budget": dict(settings[label].budget)}
-            llm.collective_rpc("das_use_proposer", args=(f"{workload} {label}", options))
+            llm.collective_rpc("das_use_proposer", args=(f"{workload} {label}", proposer_settings(settings[label])))
         llm.reset_prefix_cache()
         if workload not in problems_of:
             data = OmegaConf.merge(first, {"data": {"problems": requests.problems}})

@@ -21,7 +21,15 @@ from omegaconf import DictConfig
 from analysis.budgets_figure import budgets_figure
 from das.budget import least_squares
 from experiments.bench.budgets.cost import cost_us
-from experiments.bench.budgets.engines import BASELINE, Engines, Requests, interleaved, requests_of, untrained
+from experiments.bench.budgets.engines import (
+    BASELINE,
+    Engines,
+    Requests,
+    interleaved,
+    requests_of,
+    untrained,
+    with_tokenizer,
+)
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings
 from experiments.harness.policies import policy_directory
@@ -50,6 +58,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         progress.note(f"result: {run_folder.write_result({'cost_us': costs})}")
         return
     policy = policy_directory(run_config(config), progress.note)
+    if task.shape is not None:
+        policy = with_tokenizer(str(task.shape), policy, Path(config.cache))
     progress.note(f"starting 2 engines; {', '.join(arms)} on {', '.join(workloads)}; logs in {folder}")
     rows = roll_workloads(config, arms, workloads, policy, run_folder, progress)
     prices = pass_prices(rows)
