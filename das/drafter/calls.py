@@ -71,6 +71,31 @@ def chains_as_arrays(lib: ctypes.CDLL, core: int, requests: Sequence[str], call:
     )
 
 
+def chains_behind(
+    lib: ctypes.CDLL, core: int, requests: Sequence[str], given: tuple[array[int], array[int]], call: Arguments
+) -> Drafts:
+    """Chains behind tokens that nobody has emitted, one row per request. given: checks.flat_tokens of them."""
+    handles, limits, floors, stride = call
+    n = len(handles)
+    tokens, probs, counts = np.empty((n, stride), np.int32), np.empty((n, stride)), np.empty(n, np.int64)
+    code = lib.das_propose_behind(
+        core,
+        n,
+        handles.buffer_info()[0],
+        given[0].buffer_info()[0],
+        given[1].buffer_info()[0],
+        limits.buffer_info()[0],
+        None if floors is None else floors.buffer_info()[0],
+        stride,
+        tokens.ctypes.data,
+        probs.ctypes.data,
+        counts.ctypes.data,
+    )
+    if code:
+        _refuse(code, requests)
+    return Drafts(tokens, probs, counts)
+
+
 def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments, branch_floor: float) -> TreeDrafts:
     """Trees, one row per request. All arrays lie in one piece of memory."""
     handles, limits, floors, stride = call

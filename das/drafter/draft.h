@@ -33,13 +33,14 @@ typedef struct {
     double reach, floor;             /* probability that the whole chain is accepted; nothing below the floor is drafted */
     double branch_floor;             /* in a tree: the same for a node that has a sibling already */
     int n_cand, needs_lookup, done;
+    int is_traced;                   /* 0: behind tokens that nobody has emitted; nothing is learned from such a draft */
     Lookup own, shared;              /* in the problem's store; in the store of all problems' newest texts */
 } Work;
 
 static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, double branch_floor,
                        int32_t *ctx) {
     const Seq *q = &d->x.seqs[seq];
-    w->seq = seq; w->ctx = ctx; w->t = q->trace; w->cand = w->t->cand; w->t->n = w->t->n_nodes = 0;
+    w->seq = seq; w->ctx = ctx; w->t = q->trace; w->cand = w->t->cand; w->is_traced = 1; w->t->n = w->t->n_nodes = 0;
     w->own.s = &d->x.stores[q->store]; w->own.cross_problem = 0; w->own.skip = d->c.exclude_own ? seq : -1;
     w->shared.s = &d->x.stores[d->shared_store]; w->shared.cross_problem = 1; w->shared.skip = -1;
     w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
@@ -47,6 +48,18 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
     w->floor = floor > d->c.min_prob ? floor : d->c.min_prob;
     w->branch_floor = branch_floor > w->floor ? branch_floor : w->floor;
     w->n_cand = 0; w->done = 0;
+}
+
+/* The same behind `given` tokens that follow the request's own. */
+static void start_behind(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, const int32_t *given,
+                         int64_t n_given, int32_t *ctx) {
+    Trace *t = d->x.seqs[seq].trace;
+    int32_t n = t->n, n_nodes = t->n_nodes;
+    start_work(d, w, seq, limit, floor, 0.0, ctx);
+    t->n = n; t->n_nodes = n_nodes;
+    for (int64_t i = 0; i < n_given; i++) w->ctx[w->len++] = given[i];
+    w->is_traced = 0;
+    w->cand = t->cand + (size_t)TRACE * (size_t)t->stride;
 }
 
 /* Runs the lookups of token j, stage by stage, for all requests that have no candidates left. */
@@ -94,13 +107,13 @@ static void collect(const Drafter *d, Work *w, int64_t j) {
 
 /* Drafts token j of a request's chain from its candidates, or ends the chain. */
 static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, double *prob, Singles *singles) {
-    Mixed spare, *m = j < TRACE ? &w->t->mixed[j] : &spare;
+    Mixed spare, *m = w->is_traced && j < TRACE ? &w->t->mixed[j] : &spare;
     if (!w->n_cand) { w->done = 1; return; }
     mix(&d->w, w->cand, w->n_cand, m, singles);
     int b = likeliest(m);
     int32_t tok = m->best[b];
     double p = corrected(&d->w, j, m->p[b]);
-    if (j < POSITIONS) {
+    if (w->is_traced && j < POSITIONS) {
         w->t->drafted[j] = (Drafted){p, tok};
         w->t->n = (int32_t)j + 1;
     }
@@ -108,7 +121,7 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     if (w->reach < w->floor) { w->done = 1; return; }
     *token = w->ctx[w->len++] = tok;
     *prob = p;
-    Candidate *next = j < TRACE ? w->cand + w->t->stride : w->cand;   /* traced candidates must not be overwritten */
+    Candidate *next = w->is_traced && j < TRACE ? w->cand + w->t->stride : w->cand;   /* traced candidates must not be overwritten */
     w->n_cand = follow(d, w->own.s, w->shared.s, w->cand, w->n_cand, tok, next);
     w->cand = next;
 }

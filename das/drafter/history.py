@@ -187,6 +187,22 @@ class HistoryDrafter:
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
         return calls.chains_as_arrays(self._lib, self._core, requests, call)
 
+    def propose_behind(
+        self,
+        requests: Sequence[str],
+        given: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        floors: Sequence[float] | None = None,
+    ) -> Drafts:
+        """Like `propose_batch`, as if the text of request i went on with the tokens given[i].
+
+        Nothing is learned from these drafts, and what is learned from those before them stays the same.
+        """
+        call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
+        if checks.size(given) != len(requests):
+            raise ValueError(f"given must be {len(requests)} token lists, one for each request")
+        return calls.chains_behind(self._lib, self._core, requests, checks.flat_tokens(given), call)
+
     def propose_tree(
         self,
         requests: Sequence[str],

@@ -185,16 +185,23 @@ static int claim(Drafter *d, int32_t n, const int64_t *handles) {
  * least probability of a node that has a sibling already. */
 typedef struct { int64_t stride; int32_t *tokens, *parents; double *probs, *joint; int64_t *counts; double branch_floor; } Rows;
 
+/* Tokens that follow the requests' own texts: request r has those from ends[r] to ends[r + 1], at most `longest`. */
+typedef struct { const int32_t *tokens; const int64_t *ends; int64_t longest; } Given;
+
 /* Drafts for at most BATCH sequences side by side, token by token, into the rows from `first` on.
- * ctx: [n][max_match + stride + 1]. */
+ * given: NULL if they follow the texts themselves. ctx: [n][max_match + given + stride + 1]. */
 static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                        const Rows *rows, int32_t first, int32_t *ctx, Singles *singles) {
+                        const Rows *rows, const Given *given, int32_t first, int32_t *ctx, Singles *singles) {
     Work work[BATCH];
-    int64_t ctx_stride = d->c.max_match + rows->stride + 1;
+    int64_t ctx_stride = d->c.max_match + rows->stride + 1 + (given ? given->longest : 0);
     for (int32_t r = 0; r < n; r++) {
         double floor = floors ? floors[first + r] : 0.0;
-        start_work(d, &work[r], (int32_t)handles[first + r], limits[first + r], floor, rows->branch_floor,
-                   ctx + r * ctx_stride);
+        int32_t seq = (int32_t)handles[first + r];
+        int64_t limit = limits[first + r], from = given ? given->ends[first + r] : 0;
+        if (given)
+            start_behind(d, &work[r], seq, limit, floor, given->tokens + from, given->ends[first + r + 1] - from,
+                         ctx + r * ctx_stride);
+        else start_work(d, &work[r], seq, limit, floor, rows->branch_floor, ctx + r * ctx_stride);
         if (rows->parents && work[r].limit) start_tree(&work[r]);
         rows->counts[first + r] = 0;
     }
@@ -217,32 +224,33 @@ static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, con
 
 /* Drafts while the lock is held. */
 static int draft_held(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                      const Rows *rows) {
+                      const Rows *rows, const Given *given) {
     int rc = claim(d, n, handles);
     if (rc) return rc;
-    int32_t *ctx = malloc(sizeof *ctx * BATCH * (size_t)(d->c.max_match + rows->stride + 1));
+    int64_t longest = given ? given->longest : 0;
+    int32_t *ctx = malloc(sizeof *ctx * BATCH * (size_t)(d->c.max_match + rows->stride + 1 + longest));
     if (!ctx) rc = NO_MEMORY;
     for (int32_t r = 0; rows->parents && !rc && r < n; r++)
         rc = tree_reserve(d->x.seqs[(int32_t)handles[r]].trace, limits[r]);
     Singles singles;
     memset(singles.known, 0, sizeof singles.known);
     for (int32_t r = 0; !rc && r < n; r += BATCH)
-        draft_batch(d, n - r < BATCH ? n - r : BATCH, handles, limits, floors, rows, r, ctx, &singles);
+        draft_batch(d, n - r < BATCH ? n - r : BATCH, handles, limits, floors, rows, given, r, ctx, &singles);
     free(ctx);
     release(d, n, handles);
     return rc;
 }
 
 static int draft(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                 const Rows *rows) {
+                 const Rows *rows, const Given *given) {
     for (int32_t r = 0; floors && r < n; r++) if (isnan(floors[r])) return BAD_FLOOR;
     {
         HOLD_SHARED(d);
-        int rc = draft_held(d, n, handles, limits, floors, rows);
+        int rc = draft_held(d, n, handles, limits, floors, rows, given);
         if (rc != BUSY) return rc;
     }
     HOLD_EXCLUSIVE(d);                                 /* nobody else drafts now */
-    return draft_held(d, n, handles, limits, floors, rows);
+    return draft_held(d, n, handles, limits, floors, rows, given);
 }
 
 /* Drafts chains for n different sequences. No limit exceeds stride. floors [n] or NULL: a chain ends before its
@@ -250,12 +258,24 @@ static int draft(Drafter *d, int32_t n, const int64_t *handles, const int64_t *l
  * Writes tokens and probs [n][stride], or row behind row without gaps if packed, and counts [n]. */
 int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
                 int64_t stride, int packed, int32_t *tokens, double *probs, int64_t *counts) {
-    int rc = draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts, 0.0});
+    int rc = draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts, 0.0}, NULL);
     for (int64_t r = 0, end = 0; !rc && packed && stride && r < n; end += counts[r++]) {
         memmove(tokens + end, tokens + r * stride, sizeof *tokens * (size_t)counts[r]);
         memmove(probs + end, probs + r * stride, sizeof *probs * (size_t)counts[r]);
     }
     return rc;
+}
+
+/* das_propose behind tokens that nobody has emitted: request r's text goes on with those from ends[r] to ends[r + 1]. The
+ * drafts that are learned from stay those of the last call without such tokens. Writes tokens and probs [n][stride]. */
+int das_propose_behind(Drafter *d, int32_t n, const int64_t *handles, const int32_t *given, const int64_t *ends,
+                       const int64_t *limits, const double *floors, int64_t stride, int32_t *tokens, double *probs,
+                       int64_t *counts) {
+    int64_t longest = 0;
+    for (int32_t r = 0; r < n; r++)
+        if (ends[r + 1] - ends[r] > longest) longest = ends[r + 1] - ends[r];
+    return draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts, 0.0},
+                 &(Given){given, ends, longest});
 }
 
 /* Drafts trees of at most limits[i] nodes for n different sequences, best nodes first. No limit exceeds stride.
@@ -266,5 +286,5 @@ int das_propose_tree(Drafter *d, int32_t n, const int64_t *handles, const int64_
                      double branch_floor, int64_t stride, int32_t *tokens, int32_t *parents, double *probs,
                      double *joint, int64_t *counts) {
     if (isnan(branch_floor)) return BAD_FLOOR;
-    return draft(d, n, handles, limits, floors, &(Rows){stride, tokens, parents, probs, joint, counts, branch_floor});
+    return draft(d, n, handles, limits, floors, &(Rows){stride, tokens, parents, probs, joint, counts, branch_floor}, NULL);
 }

@@ -161,6 +161,20 @@ class ReferenceDrafter:
         rows = zip(requests, limits, floors, strict=True)
         return [self._draft(self._requests[r], limit, max(floor, self.min_prob)) for r, limit, floor in rows]
 
+    def propose_behind(
+        self,
+        requests: Sequence[str],
+        given: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        floors: Sequence[float] | None = None,
+    ) -> list[Draft]:
+        floors = [0.0] * len(requests) if floors is None else floors
+        rows = zip(requests, given, limits, floors, strict=True)
+        return [
+            self._draft(self._requests[r], limit, max(floor, self.min_prob), list(tokens))
+            for r, tokens, limit, floor in rows
+        ]
+
     def propose_tree(
         self,
         requests: Sequence[str],
@@ -178,12 +192,14 @@ class ReferenceDrafter:
 
     # ---- drafting ----
 
-    def _draft(self, request: _Request, limit: int, floor: float) -> Draft:
+    def _draft(self, request: _Request, limit: int, floor: float, given: list[int] | None = None) -> Draft:
+        """given: tokens that follow the text, though nobody has emitted them; None: it ends where it ends."""
         draft = Draft([], [])
-        request.trace = before = None
+        trace, before = request.trace, None
+        request.trace = None
         reach = 1.0
         while len(draft.tokens) < limit:
-            mixed = self._mix(request, before, draft.tokens)
+            mixed = self._mix(request, before, draft.tokens, given or [])
             if mixed is None:
                 break
             reach *= mixed.likeliest_prob
@@ -192,6 +208,8 @@ class ReferenceDrafter:
             draft.tokens.append(mixed.likeliest)
             draft.probs.append(mixed.likeliest_prob)
             before = mixed
+        if given is not None:
+            request.trace = trace
         return draft
 
     def _draft_tree(self, request: _Request, limit: int, floor: float, branch_floor: float) -> list[Node]:
@@ -227,11 +245,13 @@ class ReferenceDrafter:
         joint = parent.joint if parent else 1.0
         return [Node(token, parent, prob, joint * prob, mixed) for token, prob in mixed.children]
 
-    def _mix(self, request: _Request, before: Mixed | None, path: list[int]) -> Mixed | None:
-        """The position behind these drafted tokens; None without occurrences. before: the position of the last one."""
+    def _mix(self, request: _Request, before: Mixed | None, path: list[int], given: Sequence[int] = ()) -> Mixed | None:
+        """The position behind these drafted tokens; None without occurrences. before: the position of the last one.
+        given: tokens between the request's own and the drafted ones.
+        """
         occurrences = _follow(before.occurrences, path[-1]) if before else []
         if not occurrences:
-            context = request.text.tokens[-constants.MAX_MATCH :] + path
+            context = [*request.text.tokens[-constants.MAX_MATCH :], *given, *path]
             occurrences = self._look_up(request, context, is_first=not path)
         if not occurrences:
             return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PROPOSER = "das.engine.proposer.DasProposer"  # what drafts with the methods of OWN
 OWN = ("das", "self_draft", "das_self")  # the history, the policy's own quantized weights, these behind the history
-DEFAULT_SELF_DRAFT = {"weights": "w8a8"}  # the format of the drafting weights: w8a8 | w4
+DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}  # w8a8 | w4; the most draft passes a target pass
 DRAFT_MODEL = "draft_model"  # the method of an engine whose drafts come from a smaller model (vLLM's own method)
 METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL)  # and STOCK
 STOCK = "stock"  # the method of an engine without das (das/engine/stock.py)

@@ -65,6 +65,7 @@ class _Round:
     # Of each draw: its rows, their depths, tokens [rows], margins [rows], probabilities [rows], tokens of every scale
     # [rows, scales] in a round that learns, else of the one in use.
     draws: list[tuple[np.ndarray, ...]] = field(default_factory=list)
+    others: list[tuple[int, int, int]] = field(default_factory=list)  # row, depth, token of another drafter
 
     def __post_init__(self) -> None:
         self.num_drafted = np.zeros(len(self.rows), np.int64)
@@ -172,6 +173,18 @@ class CoupledSampler:
             now.unknown[row].append(token)
         return tokens, probs
 
+    def follow(self, row: int, tokens: Sequence[int]) -> None:
+        """Another drafter has drafted these tokens of a row behind those drawn so far.
+
+        row: as an index into those that began.
+        """
+        now = self._round
+        assert now is not None, "follow before begin"
+        for token in tokens:
+            now.others.append((row, int(now.num_drafted[row]), token))
+            now.unknown[row].append(token)
+            now.num_drafted[row] += 1
+
     def observe(self, names: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
         """Learn from what requests emitted in the pass that verified the drafts of the last round.
 
@@ -189,6 +202,8 @@ class CoupledSampler:
         drafted = np.full_like(emitted, NONE_DRAFTED)
         for among, depths, drawn, *_ in now.draws:
             drafted[among, depths] = drawn
+        for row, at, token in now.others:
+            drafted[row, at] = token
         reached = emitted != NONE_EMITTED  # positions whose drafted prefix was emitted, with the token emitted there
         reached[:, 1:] &= np.logical_and.accumulate(drafted == emitted, axis=1)[:, :-1]
         for among, depths, drawn, margins, probs, of_scales in now.draws:

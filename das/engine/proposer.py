@@ -79,7 +79,7 @@ class DasProposer:
             assert history is not None
             drafter = history
         else:
-            drafter = self._model = SelfDrafter(model["weights"], budget.worth, history)
+            drafter = self._model = SelfDrafter(model["weights"], model["passes"], budget.worth, history)
         self.draft_round = DraftRound(
             drafter,
             budget,

@@ -16,7 +16,16 @@ from das.drafter.reference_mix import exp_of, log_of
 BIG = 2**31 - 1
 ALPHABETS = ([7], [0, 1], [0, 1, 2, BIG], list(range(BIG - 40, BIG + 1)), [k * 7919 % BIG for k in range(1000)])
 PROBLEMS = ("p", "q")
-ACTIONS = {"begin": 0.15, "observe": 0.2, "batch": 0.2, "propose": 0.15, "tree": 0.15, "end": 0.1, "end_step": 0.05}
+ACTIONS = {
+    "begin": 0.15,
+    "observe": 0.15,
+    "batch": 0.2,
+    "propose": 0.15,
+    "behind": 0.05,
+    "tree": 0.15,
+    "end": 0.1,
+    "end_step": 0.05,
+}
 
 
 def random_text(rng: np.random.Generator, alphabet: list[int], past: list[list[int]], longest: int) -> list[int]:
@@ -97,6 +106,15 @@ class Pair:
         assert_same(drafts, self.slow.propose(names, limits, floors))
         assert all(len(draft.tokens) <= limit for draft, limit in zip(drafts, limits, strict=True))
         self.num_drafted += sum(len(draft.tokens) for draft in drafts)
+
+    def behind(self) -> None:
+        names = list(self.live)
+        given = [self.new_tokens(50 if self.rng.integers(4) == 0 else 5) for _ in names]
+        limits = [int(n) for n in self.rng.integers(0, 12, len(names))]
+        floors = None if self.rng.integers(2) else self.rng.random(len(names)).tolist()
+        drafts = self.fast.propose_behind(names, given, limits, floors)
+        assert_same([drafts[row] for row in range(len(names))], self.slow.propose_behind(names, given, limits, floors))
+        self.num_drafted += int(drafts.counts.sum())
 
     def tree(self) -> None:
         names = list(self.live)

@@ -1,20 +1,25 @@
-"""Chains that a model drafts behind what the history drafts."""
+"""Chains that the history and a model draft in turn."""
 
 import numpy as np
 
 from das.drafter import Drafts
 from das.engine.drafters.hybrid import SURE, Chains
 
-HISTORY = Drafts(
-    np.array([[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 0, 0]], np.int32),
-    np.array([[0.99, 0.95, 0.5, 0.9], [0.3, 0.9, 0.7, 0.7], [0.9, 0.9, 0.9, 0.9]]),  # behind counts: undefined
-    np.array([4, 2, 0], np.int64),
-)
+
+def drafts(*rows: tuple[list[int], list[float]]) -> Drafts:
+    """Drafts with values behind their ends that nobody may read."""
+    tokens, probs = np.full((len(rows), 4), 77, np.int32), np.full((len(rows), 4), 0.99)
+    for row, (own, of_own) in enumerate(rows):
+        tokens[row, : len(own)], probs[row, : len(own)] = own, of_own
+    return Drafts(tokens, probs, np.array([len(own) for own, _ in rows], np.int64))
 
 
-def test_without_a_history_every_chain_begins_empty() -> None:
-    chains = Chains([2, 0, 3], None, None)
-    assert chains.prefixes() == [[], [], []]
+ALL = np.arange(3)
+HISTORY = drafts(([1, 2, 3, 4], [0.99, 0.95, 0.5, 0.9]), ([5, 6], [0.3, 0.9]), ([], []))
+
+
+def test_without_a_history_a_model_drafts_every_token() -> None:
+    chains = Chains([2, 0, 3], None)
     among, gain = chains.open(0.9)
     assert among.tolist() == [0, 2]
     assert gain == 1.8
@@ -22,45 +27,59 @@ def test_without_a_history_every_chain_begins_empty() -> None:
     among, gain = chains.open(0.9)
     assert among.tolist() == [0, 2]
     assert np.isclose(gain, 0.9 * (0.9 + 0.5))
-    drafts = chains.drafts()
-    assert drafts.counts.tolist() == [1, 0, 1]
-    assert drafts.tokens[[0, 2], 0].tolist() == [7, 8]
+    made = chains.drafts()
+    assert [made[row].tokens for row in range(3)] == [[7], [], [8]]
 
 
-def test_only_sure_tokens_of_the_history_stay_in_front() -> None:
-    chains = Chains([4, 4, 4], None, HISTORY)
+def test_only_sure_tokens_of_the_history_are_taken_at_once() -> None:
+    chains = Chains([4, 4, 4], None)
     assert 0.99 * 0.95 > SURE > 0.99 * 0.95 * 0.5
-    assert chains.prefixes() == [[1, 2], [], []]
+    assert chains.take(ALL, HISTORY) == [[1, 2], [], []]
+    assert chains.behind(ALL)[0] == [[1, 2], [], []]
+    assert chains.behind(ALL)[1] == [2, 4, 4]
+
+
+def test_a_model_that_is_not_asked_leaves_the_history_as_it_is() -> None:
+    chains = Chains([4, 1, 4], None)
+    chains.take(ALL, HISTORY)
+    made = chains.drafts()
+    assert [made[row].tokens for row in range(3)] == [[1, 2, 3, 4], [5], []]
+    assert made[0].probs == [0.99, 0.95, 0.5, 0.9]
+
+
+def test_they_take_turns() -> None:
+    chains = Chains([4, 4, 4], None)
+    chains.take(ALL, HISTORY)
+    among, _ = chains.open(1.0)
+    chains.append(among, np.array([9, 9, 9]), np.array([0.9, 0.9, 0.9]))
+    tokens, room, _ = chains.behind(among)
+    assert tokens == [[1, 2, 9], [9], [9]]
+    assert room == [1, 3, 3]
+    assert chains.take(among, drafts(([3, 4], [1.0, 1.0]), ([5], [0.95]), ([6], [0.2]))) == [[3], [5], []]
+    made = chains.drafts()
+    assert [made[row].tokens for row in range(3)] == [[1, 2, 9, 3], [9, 5], [9, 6]]
+    assert made[1].probs == [0.9, 0.95]
+
+
+def test_what_the_history_would_emit_anyway_is_no_gain() -> None:
+    chains = Chains([2], None)
+    chains.take(np.arange(1), drafts(([1, 2], [0.7, 1.0])))
+    assert np.isclose(chains.open(0.9)[1], 0.2)
+    assert chains.open(0.5)[1] == 0
 
 
 def test_a_chain_ends_at_its_floor_and_limit() -> None:
-    chains = Chains([2, 8], [0.0, 0.6], None)
+    chains = Chains([2, 8], [0.0, 0.6])
     for _ in range(2):
         chains.append(chains.open(1.0)[0], np.array([1, 1]), np.array([0.7, 0.7]))
     assert chains.open(1.0)[0].tolist() == []  # one has its two tokens, the other fell below 0.6
     assert chains.drafts().counts.tolist() == [2, 2]
 
 
-def test_what_the_history_would_emit_anyway_is_no_gain() -> None:
-    sure = Drafts(np.array([[1, 2]], np.int32), np.array([[0.7, 1.0]]), np.array([2], np.int64))
-    chains = Chains([2], None, sure)
-    assert chains.prefixes() == [[]]
-    assert np.isclose(chains.open(0.9)[1], 0.2)
-
-
-def test_the_better_of_chain_and_history_is_taken() -> None:
-    chains = Chains([4, 4, 4], None, HISTORY)
-    among, _ = chains.open(1.0)
-    chains.append(among, np.array([9, 9, 9]), np.array([0.2, 0.9, 0.9]))
-    drafts = chains.drafts()
-    assert drafts[0].tokens == [1, 2, 3, 4]  # the model is less sure than the history
-    assert drafts[1].tokens == [9]
-    assert drafts[2].tokens == [9]
-
-
-def test_a_broken_model_leaves_the_history() -> None:
-    chains = Chains([4, 4, 4], None, HISTORY)
+def test_nothing_is_left_of_a_broken_model() -> None:
+    chains = Chains([4, 4, 4], None)
     chains.append(chains.open(1.0)[0], np.array([9, 9, 9]), np.array([0.9, 0.9, 0.9]))
     chains.drop()
-    drafts = chains.drafts()
-    assert [drafts[row].tokens for row in range(3)] == [[1, 2, 3, 4], [5, 6], []]
+    assert chains.drafts().counts.tolist() == [0, 0, 0]
+    chains.take(ALL, HISTORY)
+    assert chains.drafts()[0].tokens == [1, 2, 3, 4]

@@ -53,7 +53,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
 def test_nearly_all_is_accepted_and_nothing_changes(
     engines: Engines, tiny_policy: str, undrafted: Any, weights: str
 ) -> None:
-    llm = engines.build(tiny_policy, method="self_draft", self_draft={"weights": weights})
+    llm = engines.build(tiny_policy, method="self_draft", self_draft={"weights": weights, "passes": None})
     for tick, (name, sampling) in enumerate(SAMPLING.items(), start=1):
         tokens, report = rollout(llm, tick, **sampling)
         assert tokens == undrafted[name]
@@ -134,8 +134,18 @@ def test_four_bits_have_sixteen_values_in_a_group() -> None:
 
 
 def test_bad_options_are_refused_in_one_line() -> None:
-    for options in ({"weights": "w3"}, {}, {"weights": "w4", "group": 3}):
+    for options in (
+        {"weights": "w3", "passes": None},
+        {},
+        {"weights": "w4"},
+        {"weights": "w4", "passes": 1, "group": 3},
+    ):
         with pytest.raises(ValueError, match="one of w8a8, w4"):
             speculative_config(EngineSettings(model="", method="self_draft", self_draft=options))
+    for passes in (0, -1, 1.5, "4", True):
+        with pytest.raises(ValueError, match="must be 1 or more"):
+            speculative_config(
+                EngineSettings(model="", method="das_self", self_draft={"weights": "w8a8", "passes": passes})
+            )
     with pytest.raises(ValueError, match="drafts chains only"):
         EngineSettings(model="", method="das_self", branch_blocks=8)

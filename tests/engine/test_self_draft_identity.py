@@ -42,7 +42,7 @@ def test_self_drafts_change_nothing_in_any_request(
         method=method,
         max_model_len=MAX_MODEL_LEN,
         drafter={"window": 2, "min_prob": 0.0},
-        self_draft={"weights": "w4" if "chunked" in engine else "w8a8"},
+        self_draft={"weights": "w4" if "chunked" in engine else "w8a8", "passes": None},
         **{**ENGINES[engine], "budget": {"name": "fixed", "tokens": LONGEST}},
     )
     core = core_of(llm)

@@ -1,4 +1,8 @@
-"""Chains that a model drafts behind what the history drafts, for the requests of a pass."""
+"""Chains of a hybrid: the history drafts the tokens that it is sure of, and a model those between them.
+
+Text that is hard to foresee is rare in a response: a token that the history cannot know is often followed by many that
+it can. So the two take turns. Whatever the model would not be asked for ends with the history's further draft.
+"""
 
 from collections.abc import Sequence
 
@@ -6,80 +10,86 @@ import numpy as np
 
 from das.drafter import Drafts
 
-SURE = 0.8  # the history's tokens are kept in front of the model's while all of them are accepted with this probability
+# The history's tokens are taken in place of the model's while all of them are accepted with this probability.
+# Tried: 0.6, 0.7, 0.8, 0.9 (docs/notes/2026-11-23-model-drafters.md).
+SURE = 0.8
 
 
 class Chains:
-    """Drafts of R requests that grow depth by depth.
+    """Drafts of R requests that grow by the tokens of two drafters.
 
     limits: the most tokens of each. floors: a chain ends where the probability that all of it is accepted falls below
-    floors[i]; None: nowhere. history: what the history drafts, within these limits; None: nothing.
-
-    A chain begins with the history's sure tokens, and goes on with the model's. Of the chain and the history's whole
-    draft, the one with more expected tokens is taken in the end.
+    floors[i]; None: nowhere.
     """
 
-    def __init__(self, limits: Sequence[int], floors: Sequence[float] | None, history: Drafts | None):
+    def __init__(self, limits: Sequence[int], floors: Sequence[float] | None):
         self._limits = np.asarray(limits, np.int64)
         num, width = len(limits), max(limits)
         self._floors = np.zeros(num) if floors is None else np.asarray(floors, np.float64)
-        self._tokens = np.zeros((num, width), np.int32)
-        self._probs = np.zeros((num, width))
+        self._tokens, self._probs = np.zeros((num, width), np.int32), np.zeros((num, width))
         self._counts = np.zeros(num, np.int64)
-        self._whole: Drafts | None = None
-        self._whole_joint = np.zeros((num, width + 1))  # of the history's draft, by depth; 0 behind its end
-        if history is not None:
-            self._take(history)
-        self._joint = np.where(self._columns < self._counts[:, None], self._probs, 1.0).prod(axis=1)
-
-    @property
-    def _columns(self) -> np.ndarray:
-        return np.arange(self._tokens.shape[1])[None, :]
-
-    def _take(self, history: Drafts) -> None:
-        width = min(self._tokens.shape[1], history.tokens.shape[1])
-        counts = np.minimum(history.counts, self._limits)
-        tokens, probs = np.zeros_like(self._tokens), np.zeros_like(self._probs)
-        tokens[:, :width], probs[:, :width] = history.tokens[:, :width], history.probs[:, :width]
-        probs[self._columns >= counts[:, None]] = 0.0
-        joint = probs.cumprod(axis=1)
-        self._whole, self._whole_joint[:, :-1] = Drafts(tokens, probs, counts), joint
-        self._counts = (joint >= SURE).sum(axis=1)
-        self._tokens, self._probs = tokens.copy(), probs.copy()
-
-    def prefixes(self) -> list[list[int]]:
-        """The tokens of each chain."""
-        return [own[:count] for own, count in zip(self._tokens.tolist(), self._counts.tolist(), strict=True)]
+        self._joint = np.ones(num)
+        self._rests: list[tuple[list[int], list[float]]] = [([], [])] * num  # the history's unsure draft behind each
 
     def open(self, usual: float) -> tuple[np.ndarray, float]:
-        """Which chains may get one more token, int64, and how many tokens more it lets the pass emit.
+        """Which chains may get a token of the model, int64, and how many tokens more it lets the pass emit.
 
         usual: the probability with which a token of the model is accepted behind accepted ones. What the history's
-        draft would emit at the same depth does not count.
+        token would emit in its place does not count.
         """
         among = np.flatnonzero((self._counts < self._limits) & (self._joint >= self._floors))
-        gains = self._joint[among] * usual - self._whole_joint[among, self._counts[among]]
-        return among, float(gains[gains > 0].sum())
+        instead = np.array([self._rests[i][1][0] if self._rests[i][1] else 0.0 for i in among.tolist()])
+        return among, float((self._joint[among] * np.maximum(usual - instead, 0.0)).sum())
 
     def append(self, among: np.ndarray, tokens: np.ndarray, probs: np.ndarray) -> None:
-        """Lengthen these chains by a token each. probs: P(it is accepted | those before it are)."""
+        """Lengthen these chains by a token of the model each. probs: P(it is accepted | those before it are)."""
         at = self._counts[among]
         self._tokens[among, at], self._probs[among, at] = tokens, probs
         self._counts[among] += 1
         self._joint[among] *= probs
+        for i in among.tolist():
+            self._rests[i] = [], []
+
+    def take(self, among: np.ndarray, drafts: Drafts) -> list[list[int]]:
+        """Lengthen these chains by the sure tokens of the history's drafts behind them, and keep the others.
+
+        Returns the tokens that each chain got.
+        """
+        taken = []
+        for row, i in enumerate(among.tolist()):
+            draft = drafts[row]
+            count, reach = 0, 1.0
+            for prob in draft.probs[: int(self._limits[i] - self._counts[i])]:
+                reach *= prob
+                if reach < SURE:
+                    break
+                count += 1
+            taken.append(draft.tokens[:count])
+            self._extend(i, draft.tokens[:count], draft.probs[:count])
+            self._rests[i] = draft.tokens[count:], draft.probs[count:]
+        return taken
+
+    def _extend(self, i: int, tokens: Sequence[int], probs: Sequence[float]) -> None:
+        at = int(self._counts[i])
+        stop = min(at + len(tokens), int(self._limits[i]))
+        self._tokens[i, at:stop], self._probs[i, at:stop] = tokens[: stop - at], probs[: stop - at]
+        self._counts[i] = stop
+        self._joint[i] *= np.prod(probs[: stop - at])
+
+    def behind(self, among: np.ndarray) -> tuple[list[list[int]], list[int], list[float]]:
+        """The tokens of these chains, how many more each may get, and the floor of these."""
+        tokens = [self._tokens[i, : self._counts[i]].tolist() for i in among.tolist()]
+        room = (self._limits - self._counts)[among].tolist()
+        return tokens, room, (self._floors[among] / np.maximum(self._joint[among], 1e-300)).tolist()
 
     def drop(self) -> None:
-        """Forget what the model drafted."""
-        self._counts[:] = 0
+        """Forget all tokens."""
+        self._counts[:], self._joint[:] = 0, 1.0
+        self._rests = [([], [])] * len(self._rests)
 
     def drafts(self) -> Drafts:
-        """For each request its chain, or the history's draft if that is expected to emit more."""
-        if self._whole is None:
-            return Drafts(self._tokens, self._probs, self._counts)
-        joint = np.where(self._columns < self._counts[:, None], self._probs, 0.0).cumprod(axis=1)
-        better = self._whole_joint.sum(axis=1) > joint.sum(axis=1)
-        return Drafts(
-            np.where(better[:, None], self._whole.tokens, self._tokens),
-            np.where(better[:, None], self._whole.probs, self._probs),
-            np.where(better, self._whole.counts, self._counts),
-        )
+        """All chains, each with what the history drafts behind it."""
+        for i, (tokens, probs) in enumerate(self._rests):
+            self._extend(i, tokens, probs)
+        self._rests = [([], [])] * len(self._rests)
+        return Drafts(self._tokens, self._probs, self._counts)

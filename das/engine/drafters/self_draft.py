@@ -30,6 +30,7 @@ class SelfDrafter:
     """Drafts chains for the requests of one engine.
 
     weights   the format of the drafting weights: one of das.engine.drafters.quantized.FORMATS
+    passes    the most passes that draft for one target pass; None: any number
     worth     seconds that one more emitted token saves; nan while nobody knows
     history   drafts first, where it is sure enough; None: nothing does
 
@@ -37,8 +38,11 @@ class SelfDrafter:
     the pass takes.
     """
 
-    def __init__(self, weights: str, worth: Callable[[], float], history: HistoryDrafter | None = None):
+    def __init__(
+        self, weights: str, passes: int | None, worth: Callable[[], float], history: HistoryDrafter | None = None
+    ):
         self.weights = weights
+        self.most_passes = passes
         self.worth = worth
         self.history = history
         self.window = 0 if history is None else history.window
@@ -54,7 +58,6 @@ class SelfDrafter:
         self._usual = 1.0  # probability with which a drafted token is usually accepted
         self._tick = 0  # without a history
         self._alarms: list[str] = []
-        self._prefixes: dict[str, list[int]] = {}  # the history's tokens in front of the model's, of the last drafts
 
     # ---- what DraftRound calls ----
 
@@ -80,8 +83,7 @@ class SelfDrafter:
 
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
         """What the requests emitted in the pass that verified the last drafts."""
-        self.sampler.observe(requests, [self._behind_prefix(*one) for one in zip(requests, tokens, strict=True)])
-        self._prefixes = {}
+        self.sampler.observe(requests, [list(new) for new in tokens])
         if self.history is not None:
             self.history.observe_batch(requests, tokens)
 
@@ -91,10 +93,16 @@ class SelfDrafter:
         """Drafts of at most limits[i] tokens. floors: a draft ends where the probability that all of it is accepted
         falls below floors[i]."""
         self.passes, self.requantize_s = [], 0.0
-        history = None if self.history is None else self.history.propose_batch(requests, limits, floors)
-        chains = Chains(limits, floors, history)
+        chains = Chains(limits, floors)
+        every = np.arange(len(requests))
+        if self.history is not None:
+            chains.take(every, self.history.propose_batch(requests, limits, floors))
         if self._broken != self._runner.das_weights_version:
             self._draft(requests, chains)
+            if self._broken is not None and self._broken == self._quantized:  # it broke just now
+                chains.drop()
+                if self.history is not None:
+                    chains.take(every, self.history.propose_batch(requests, limits, floors))
         return chains.drafts()
 
     def propose_tree(
@@ -130,11 +138,6 @@ class SelfDrafter:
 
     # ---- drafting ----
 
-    def _behind_prefix(self, request: str, emitted: Sequence[int] | np.ndarray) -> Sequence[int]:
-        """The emitted tokens behind what the history had drafted in front of the model; none if that was wrong."""
-        prefix, tokens = self._prefixes.get(request, []), list(emitted)
-        return tokens[len(prefix) :] if tokens[: len(prefix)] == prefix else []
-
     def attach(self, runner: Any) -> None:
         """Draft in this model runner, whose KV cache is made. Called before every round of drafts."""
         if self._runner is runner:
@@ -151,18 +154,18 @@ class SelfDrafter:
 
     @torch.inference_mode()
     def _draft(self, requests: Sequence[str], chains: Chains) -> None:
-        """Let the model extend the chains, depth by depth."""
+        """Let the model and the history lengthen the chains in turn."""
         runner = self._runner
         self._requantize()
         batch = runner.input_batch
         rows = np.array([batch.req_id_to_index[name] for name in requests], np.int64)
         last = batch.token_ids_cpu[rows, batch.num_tokens_no_spec[rows] - 1].tolist()
-        prefixes = chains.prefixes()
-        pending = [[token, *prefix] for token, prefix in zip(last, prefixes, strict=True)]
+        sure, _, _ = chains.behind(np.arange(len(requests)))
+        pending = [[token, *own] for token, own in zip(last, sure, strict=True)]  # what the next pass must compute
         begun = False
         while True:
             among, gain = chains.open(self._usual)
-            if not len(among):
+            if not len(among) or len(self.passes) == self.most_passes:
                 return
             num_rows = sum(len(pending[i]) for i in among.tolist())
             worth = self.worth()
@@ -171,23 +174,37 @@ class SelfDrafter:
             start = time.perf_counter()
             if not begun:
                 self._passes.begin(rows)
-                self.sampler.begin(runner, rows, prefixes)
-                self._prefixes = dict(zip(requests, prefixes, strict=True))
+                self.sampler.begin(runner, rows)
+                for i, own in enumerate(sure):
+                    self.sampler.follow(i, own)
                 begun = True
             with self._layers.used():
                 hidden = self._passes.run(among, [pending[i] for i in among.tolist()])
             if not bool(torch.isfinite(hidden).all()):
-                self._give_up(chains)
+                self._give_up()
                 return
             drawn, likely = self.sampler.draw(runner.model.compute_logits(hidden).float(), among)
             chains.append(among, drawn, likely)
             self._usual += 0.02 * (float(likely.mean()) - self._usual)
             for i, token in zip(among.tolist(), drawn.tolist(), strict=True):
                 pending[i] = [token]
+            if self.history is not None:
+                self._ask_history(requests, chains, among, pending)
             seconds = time.perf_counter() - start
             runner.das_meter.record_draft_pass(num_rows, seconds)
             self.passes.append((num_rows, seconds))
             self.price.observe(num_rows, seconds)
+
+    def _ask_history(
+        self, requests: Sequence[str], chains: Chains, among: np.ndarray, pending: list[list[int]]
+    ) -> None:
+        """Let the history lengthen these chains behind what the model drafted."""
+        assert self.history is not None
+        tokens, room, floors = chains.behind(among)
+        drafts = self.history.propose_behind([requests[i] for i in among.tolist()], tokens, room, floors)
+        for i, taken in zip(among.tolist(), chains.take(among, drafts), strict=True):
+            self.sampler.follow(i, taken)
+            pending[i] += taken
 
     def _requantize(self) -> None:
         """Quantize the policy's weights if they are not those that were quantized last."""
@@ -200,10 +217,9 @@ class SelfDrafter:
         self.requantize_s = time.perf_counter() - start
         self._runner.das_meter.requantize_s += self.requantize_s
 
-    def _give_up(self, chains: Chains) -> None:
-        """The drafting weights are broken: drop what they drafted, and draft no more."""
+    def _give_up(self) -> None:
+        """The drafting weights are broken: draft with them no more."""
         self._broken = self._quantized
         self._alarms.append(BROKEN)
         logger.error("speculation: %s", BROKEN)
         self._passes.forget()
-        chains.drop()

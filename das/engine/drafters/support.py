@@ -9,8 +9,11 @@ from das.engine.versions import NotInstalled
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise ValueError, in one line, for options that no self-draft has."""
-    if set(options) != {"weights"} or options["weights"] not in FORMATS:
-        raise ValueError(f"self_draft={dict(options)}: give weights, one of {', '.join(FORMATS)}")
+    if set(options) != {"weights", "passes"} or options["weights"] not in FORMATS:
+        raise ValueError(f"self_draft={dict(options)}: give weights, one of {', '.join(FORMATS)}, and passes")
+    passes = options["passes"]
+    if passes is not None and (type(passes) is not int or passes < 1):
+        raise ValueError(f"self_draft.passes={passes!r}: must be 1 or more, or null for any number")
 
 
 def require_self_draft(vllm_config: Any) -> None:
