@@ -41,9 +41,12 @@ def parameters() -> list[Any]:
     return [SamplingParams(**{**common, "seed": 1000 + i, "ignore_eos": i % 3 == 0, **kinds[i]}) for i in range(24)]
 
 
-def rollout(llm: Any) -> Any:
-    """Tokens and log-probs, and the report."""
-    tokens, logprobs, report = roll(llm, [PROMPTS[int(problem)] for problem in PROBLEMS], parameters(), PROBLEMS, 1)
+def rollout(llm: Any, seeded: bool = False) -> Any:
+    """Tokens and log-probs, and the report. seeded: no request is without a seed, so the tokens repeat."""
+    params = parameters()
+    for i, each in enumerate(params):
+        each.seed = i if seeded else each.seed
+    tokens, logprobs, report = roll(llm, [PROMPTS[int(problem)] for problem in PROBLEMS], params, PROBLEMS, 1)
     return (tokens, logprobs), report
 
 
@@ -158,12 +161,24 @@ def test_new_weights_of_the_policy_leave_the_draft_model_as_it_is(
     assert sum(map(len, emitted[0])) > 1.5 * report["passes"]  # its packed weights are its own, too
 
 
-def test_an_evaluation_keeps_the_draft_model(engines: Engines, tiny_policy: str, draft_model: str) -> None:
-    llm = engines.build(tiny_policy, **speculative(draft_model))
-    llm.collective_rpc("das_begin_evaluation")
-    assert rollout(llm)[1]["drafted"] > 500
-    llm.collective_rpc("das_end_evaluation")
-    assert rollout(llm)[1]["drafted"] > 500
+def test_an_evaluation_teaches_nothing_and_a_checkpoint_holds_what_was_learned(
+    engines: Engines, tiny_policy: str, draft_model: str, tmp_path: Path
+) -> None:
+    reports = []
+    for evaluated in (False, True):
+        llm = engines.build(tiny_policy, **speculative(draft_model))
+        rollout(llm, seeded=True)
+        if evaluated:
+            llm.collective_rpc("das_begin_evaluation")
+            assert rollout(llm, seeded=True)[1]["drafted"] > 500
+            llm.collective_rpc("das_end_evaluation")
+        else:
+            llm.collective_rpc("das_save_state", args=(str(tmp_path),))
+        reports.append(rollout(llm, seeded=True)[1])
+    llm.collective_rpc("das_load_state", args=(str(tmp_path),))
+    reports.append(rollout(llm, seeded=True)[1])
+    for name in ("passes", "drafted", "draft_scale", "calibration_error"):
+        assert len({report[name] for report in reports}) == 1, name
 
 
 # ---- drafters with heads ----
