@@ -13,7 +13,7 @@ was emitted: all scales at the same positions, so that their scores can be compa
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,6 +118,32 @@ class CoupledSampler:
     def report(self) -> dict[str, float]:
         """What a rollout's report says of coupled drafts."""
         return {"draft_scale": self.scale, "calibration_error": self.calibration_error}
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What was learned, for a checkpoint. No round may be running."""
+        scales = list(self._calibrations)
+        counts = [self._calibrations[scale].counts for scale in scales]
+        return {
+            "hits": self._hits,
+            "num_scored": np.array(self.num_scored),
+            "used": np.array(self._used),
+            "rounds": np.array(self._rounds),
+            "calibrated": np.array(scales, np.float64),
+            "calibrations": np.array(counts).reshape(-1, 3, TokenCalibration.BINS),
+            "check": self._check.counts.copy(),
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from what `state` returned, with the same scales. Raises ValueError for others."""
+        if len(state["hits"]) != len(self._scales):
+            raise ValueError(f"{len(state['hits'])} scales were learned, and there are {len(self._scales)}")
+        self._hits, self.num_scored = state["hits"], float(state["num_scored"])
+        self._used, self._rounds, self._round = int(state["used"]), int(state["rounds"]), None
+        self._check.counts = state["check"].copy()
+        self._calibrations = {}
+        for scale, counts in zip(state["calibrated"].tolist(), state["calibrations"], strict=True):
+            self._calibrations[scale] = TokenCalibration(CALIBRATION_TRUST, CALIBRATION_MEMORY)
+            self._calibrations[scale].counts = counts.copy()
 
     def begin(
         self,

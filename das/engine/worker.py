@@ -14,10 +14,12 @@ from das.engine.versions import NotInstalled, require_vllm
 
 require_vllm()  # first, because another version may lack what is imported next
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 
+from das.arrays import load_arrays, save_arrays  # noqa: E402
 from das.engine import patches  # noqa: E402
 from das.engine.branches import Branches  # noqa: E402
 from das.engine.coupled_methods import couple  # noqa: E402
@@ -32,6 +34,7 @@ from das.engine.scratch import with_scratch_blocks  # noqa: E402
 # Outside announced rollouts an engine begins to count anew after so many passes or requests, so that memory is bounded.
 MAX_PASSES = 2**14
 MAX_REQUESTS = 2**16
+COUPLED = "coupled.npz"  # file of a checkpoint: what coupled drafts have learned
 logger = init_logger("vllm.das")
 
 
@@ -73,6 +76,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
         self._das_training: tuple[Any, bool] | None = None  # drafter and das_announced while an evaluation runs
+        self._das_learned: dict[str, np.ndarray] = {}  # by coupled drafts, before the running evaluation
         self._das_new_weights = False  # whether weights arrived since the last pass
 
     # ---- what vLLM calls ----
@@ -232,6 +236,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         runner: Any = self.model_runner
         drafter = getattr(runner, "drafter", None)
         self._das_training = drafter, self._das_announced
+        if self._das_coupled is not None:
+            self._das_learned = self._das_coupled.state()
         if isinstance(drafter, DasProposer):
             settings = patches.das_settings(runner.vllm_config)
             scratch = {**settings, "drafter": {**settings.get("drafter", {}), "warm": None}}
@@ -247,6 +253,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_training = None
         if drafter is not None:
             runner.drafter = drafter
+        if self._das_coupled is not None:
+            self._das_coupled.restore(self._das_learned)
 
     def das_end_rollout(self, history_tick: int, judged: bool = True) -> dict[str, Any]:
         """Close the rollout, and move the drafter's window to `history_tick` if the engine has our drafter.
@@ -272,14 +280,18 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._das_proposer.draft_round.drafter.save(Path(path))
 
     def das_save_state(self, folder: str) -> None:
-        """Write the drafter's part of a checkpoint into `folder`. Does nothing without our drafter."""
+        """Write the drafter's part of a checkpoint into `folder`. Does nothing where nothing is learned."""
         if self._das_proposer is not None:
             self._das_proposer.save(Path(folder))
+        elif self._das_coupled is not None:
+            save_arrays(Path(folder) / COUPLED, {"kind": np.array(COUPLED), **self._das_coupled.state()})
 
     def das_load_state(self, folder: str) -> None:
-        """Continue to draft as the engine that saved would have. Does nothing without our drafter."""
+        """Continue to draft as the engine that saved would have. Does nothing where nothing is learned."""
         if self._das_proposer is not None:
             self._das_proposer.load(Path(folder))
+        elif self._das_coupled is not None:
+            self._das_coupled.restore(load_arrays(Path(folder) / COUPLED, COUPLED))
 
     def das_force(self, responses: dict[str, list[int]]) -> None:
         """Let requests that name one of `responses` emit it (das/engine/forced.py). An empty dict ends it."""

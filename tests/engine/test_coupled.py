@@ -207,6 +207,24 @@ def test_what_was_not_verified_teaches_nothing() -> None:
     assert sampler.num_scored == 1
 
 
+def test_a_restored_sampler_goes_on_as_the_first_would_have() -> None:
+    target, drafter = tables(0.3, 0.4)
+    first, second = CoupledSampler(), CoupledSampler()
+    loop = Loop(random_params(4), target, drafter, first)
+    for _ in range(60):
+        loop.round()
+    second.restore(first.state())
+    again = copy.deepcopy(loop)
+    again.sampler = second
+    for each in (loop, again):
+        for _ in range(30):
+            each.round()
+    assert again.accepted == loop.accepted
+    assert second.report() == first.report() != CoupledSampler().report()
+    with pytest.raises(ValueError, match="5 scales were learned, and there are 2"):
+        CoupledSampler((1.0, 2.0)).restore(first.state())
+
+
 @pytest.mark.parametrize("scales", [(), (0.0,), (1.0, -2.0)])
 def test_bad_scales_are_refused(scales: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="give numbers above 0"):
