@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from das.budget import DEFAULT_BUDGET, make_budget
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
-from das.engine import patches
+from das.engine import heads, patches
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -28,7 +28,7 @@ class EngineSettings:
     """What an engine needs to know. Sizes are in tokens unless the comment gives another unit."""
 
     model: str  # directory or hub id
-    method: str = "none"  # what drafts: none | das | ngram | suffix; or stock: vLLM as it comes, without das
+    method: str = "none"  # what drafts: none | das | ngram | suffix | eagle3; or stock: vLLM as it comes, without das
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32  # requests that decode at once
@@ -73,13 +73,23 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
             if find_spec("arctic_inference") is None:
                 raise EngineError("arm suffix needs arctic-inference, which is not installed: run `make peers`")
             return {"method": "suffix", **settings.speculative}
+        case "eagle3":
+            return _eagle3(settings.speculative)
         case "stock":
             raise EngineError(
                 "stock is vLLM as it comes, without das: leave das.install() and das.engine_arguments() out, or call "
                 'das.speculate("off"); in experiments it is arm=stock'
             )
         case other:
-            raise EngineError(f"unknown speculation method {other!r}: choose none, das, ngram or suffix")
+            raise EngineError(f"unknown speculation method {other!r}: choose none, das, ngram, suffix or eagle3")
+
+
+def _eagle3(speculative: Mapping[str, Any]) -> dict[str, Any]:
+    if not speculative.get("model"):
+        raise EngineError("eagle3 needs a head: set model in its speculative settings to the head's folder")
+    if problem := heads.depth_problem(speculative.get("num_speculative_tokens")):
+        raise EngineError(problem)
+    return {"method": "eagle3", **speculative}
 
 
 def engine_arguments(

@@ -26,9 +26,10 @@ class ArmConfig:
     """configs/arm"""
 
     name: str
-    method: str  # none | das | ngram | suffix; or stock: vLLM as it comes
+    method: str  # none | das | ngram | suffix | eagle3; or stock: vLLM as it comes
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
+    head: Settings | None = None  # of eagle3 alone: how its head is trained (harness/heads.py)
 
     @property
     def drafts(self) -> bool:

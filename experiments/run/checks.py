@@ -21,6 +21,7 @@ EXAMPLES: dict[str, Any] = {
     "data.path": "problems.jsonl",
     "data.system": "text",
     "drafter.warm": "history.npz",
+    "arm.speculative.model": "head",
     "eval.data": "math500",
     "eval.path": "problems.jsonl",
     "eval.task": "spell_backward",
@@ -58,6 +59,9 @@ LIMITS: dict[str, tuple[float, float]] = {
     "engine.weight_check_every": (1, 10**7),  # syncs
     "engine.processes": (1, 2**16),
     "drafter.min_prob": (0, 1),
+    "arm.head.share": (0, 1),
+    "arm.head.matrix_learning_rate": (0, 1),
+    "arm.head.other_learning_rate": (0, 1),
     "budget.tokens": (1, 4096),  # tokens a request and pass
     "budget.ratio": (1e-6, 1e9),
     "data.problems": (1, 10**7),
