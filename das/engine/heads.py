@@ -74,4 +74,4 @@ def depth_problem(depth: Any) -> str:
     """Why drafts cannot have `depth` tokens, in one line; empty if they can."""
     if isinstance(depth, int) and not isinstance(depth, bool) and 1 <= depth <= DEEPEST:
         return ""
-    return f"eagle3: num_speculative_tokens={depth}: set it to a whole number from 1 to {DEEPEST}"
+    return f"eagle3 drafts 1 to {DEEPEST} tokens a pass, not {depth}"

@@ -37,11 +37,17 @@ class HeadTexts:
         self._rng = np.random.default_rng((seed, 0))
         self._rows: list[int] = []  # of the running pass; none outside of one
         self._seen: dict[int | str, torch.Tensor] = {}  # what the hooks of the running pass copied
-        model.register_forward_pre_hook(self._begin, with_kwargs=True)
-        for layer in self._aux_layers:
-            decoder.layers[layer - 1].register_forward_hook(self._copy(layer))
-        decoder.norm.register_forward_hook(self._copy("last"))
-        model.register_forward_hook(self._end, with_kwargs=True)
+        self._hooks = [
+            model.register_forward_pre_hook(self._begin, with_kwargs=True),
+            *(decoder.layers[layer - 1].register_forward_hook(self._copy(layer)) for layer in self._aux_layers),
+            decoder.norm.register_forward_hook(self._copy("last")),
+            model.register_forward_hook(self._end, with_kwargs=True),
+        ]
+
+    def close(self) -> None:
+        """Take the hooks off the model."""
+        for hook in self._hooks:
+            hook.remove()
 
     def begin_step(self, step: int) -> None:
         """The texts that follow belong to training step `step`, which alone decides what is copied."""

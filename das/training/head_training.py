@@ -24,9 +24,9 @@ class HeadOptions:
     """How a head is trained."""
 
     depth: int = 3  # drafted tokens that the loss unrolls
-    matrix_learning_rate: float = 0.01  # of Muon, for the matrices
-    other_learning_rate: float = 1e-3  # of AdamW, for lm_head and norms
-    batch: int = 4  # texts of an optimizer step
+    matrix_learning_rate: float = 0.02  # of Muon, for the matrices
+    other_learning_rate: float = 3e-3  # of AdamW, for lm_head and norms
+    batch: int = 2  # texts of an optimizer step
 
 
 class HeadLearner:

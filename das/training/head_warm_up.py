@@ -13,7 +13,7 @@ from das.training.eagle3 import Eagle3Head, HeadText, agreement, new_head, shape
 from das.training.head_texts import IGNORED, HeadTexts
 from das.training.head_training import HeadLearner, HeadOptions
 
-AT_ONCE = 32  # responses that are sampled together
+AT_ONCE = 128  # responses that are sampled together
 HELD_OUT = 8  # one of so many responses is not learned from, and judges the head
 
 
@@ -110,4 +110,5 @@ def texts_of(
         ids = torch.tensor([[*prompt, *response]], device=model.device)
         labels = torch.tensor([[IGNORED] * len(prompt) + list(response)], device=model.device)
         model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels, use_cache=False)
+    texts.close()
     return texts.take()

@@ -7,14 +7,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
 from das.engine import heads
-from experiments.harness.config import RunConfig, data_config
+from experiments.harness.config import HeadConfig, RunConfig, data_config
 from experiments.harness.data import rows_of
 from experiments.run.errors import CONFIGS, UserError
 
@@ -28,52 +28,24 @@ REPORT = "warm_up.json"
 CHAINS = ("arithmetic", "programs")  # data whose other family is puzzles; that of all other data is arithmetic
 
 
-@dataclass(frozen=True)
-class HeadSettings:
-    """`arm.head` of configs/arm."""
-
-    warm: str  # in_domain | general
-    responses: int  # that a new head learns from
-    epochs: int
-    depth: int  # drafted tokens that the loss unrolls
-    matrix_learning_rate: float
-    other_learning_rate: float
-    share: float  # of each step's responses that train the head in the run; 0: frozen
-    online_rate: float  # factor on both learning rates in the run
-
-
-def head_settings(config: RunConfig) -> HeadSettings:
-    """Settings of the arm's head. Raises UserError, in one line, for those that cannot be."""
-    try:
-        settings = HeadSettings(**(config.arm.head or {}))
-    except TypeError as error:
-        raise UserError(f"arm.head: {str(error).split('() ')[-1]}; configs/arm/eagle3_online.yaml shows all") from None
-    if settings.warm not in WARM:
-        raise UserError(f"arm.head.warm={settings.warm}: choose {' or '.join(WARM)}")
-    if settings.responses < 2 * SIBLINGS or settings.epochs < 1:
-        raise UserError(
-            f"arm.head: responses={settings.responses} and epochs={settings.epochs}: a head needs at least "
-            f"{2 * SIBLINGS} responses and one epoch"
-        )
-    if problem := heads.depth_problem(settings.depth):
-        raise UserError(f"arm.head.depth: {problem}")
-    return settings
-
-
 def check_head(config: RunConfig) -> None:
     """Refuse what an eagle3 arm cannot do, before a head is made. Raises UserError in one line."""
-    settings = head_settings(config)
+    settings = config.head
+    if settings.warm not in WARM:
+        raise UserError(f"head.warm={settings.warm}: choose {' or '.join(WARM)}")
+    if problem := heads.depth_problem(settings.depth):
+        raise UserError(f"head.depth: {problem}")
     if problem := heads.depth_problem(config.arm.speculative.get("num_speculative_tokens")):
-        raise UserError(problem)
+        raise UserError(f"head.tokens: {problem}")
     given = config.arm.speculative.get("model")
     if given is None and config.task["name"] not in ("compare", "train"):
-        raise UserError(f"arm.speculative.model=null: task={config.task['name']} makes no head; give a head's folder")
+        raise UserError(f"head.path=null: task={config.task['name']} makes no head; give a head's folder")
     policy = config.policy.path
     if given is None and policy is not None and not Path(policy).is_dir():
-        raise UserError(f"arm.speculative.model=null: a head is made for policies in folders only, not for {policy}")
+        raise UserError(f"head.path=null: a head is made for policies in folders only, not for {policy}")
     if given is not None and policy is not None and (problem := heads.head_problem(Path(given), Path(policy))):
         raise UserError(problem)
-    if settings.share and config.engine.processes > 1:
+    if config.arm.online and config.engine.processes > 1:
         raise UserError(f"arm {config.arm.name} trains its head in one process: set engine.processes=1")
 
 
@@ -95,12 +67,12 @@ def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
 
     Raises UserError for a head or a policy that cannot be trained together.
     """
-    if config.arm.method != METHOD or not head_settings(config).share:
+    if config.arm.method != METHOD or not config.arm.online:
         return None
     from das.training.head_files import load_head
     from das.training.head_training import HeadOptions, OnlineHead
 
-    settings = head_settings(config)
+    settings = config.head
     factor = settings.online_rate
     options = HeadOptions(settings.depth, settings.matrix_learning_rate * factor, settings.other_learning_rate * factor)
     try:
@@ -111,14 +83,16 @@ def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
 
 
 def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Path:
+    from transformers import logging
+
     from das.training import head_warm_up
     from das.training.head_files import save_head
     from das.training.head_training import HeadOptions
 
-    settings = head_settings(config)
+    settings = config.head
     warm_up = head_warm_up.WarmUp(
         prompts=_prompts(config, settings, str(policy)),
-        max_tokens=config.trainer.max_completion_length,
+        max_tokens=min(settings.max_tokens, config.trainer.max_completion_length),
         temperature=config.trainer.temperature,
         epochs=settings.epochs,
         options=HeadOptions(settings.depth, settings.matrix_learning_rate, settings.other_learning_rate),
@@ -128,10 +102,13 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
     if final.is_dir():
         return final
     note(f"making a draft head ({settings.warm}, {len(warm_up.prompts)} responses of the policy)")
+    logging.disable_progress_bar()
     try:
         head, report = head_warm_up.make_head(policy, warm_up)
     except ValueError as error:
         raise UserError(str(error)) from error
+    finally:
+        logging.enable_progress_bar()
     final.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
     try:
@@ -149,7 +126,7 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
     return final
 
 
-def _prompts(config: RunConfig, settings: HeadSettings, policy: str) -> list[list[int]]:
+def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[int]]:
     """Token ids of the prompts whose responses a new head learns from: of problems that this run does not train on."""
     from transformers import AutoTokenizer
 
