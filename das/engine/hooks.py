@@ -38,6 +38,7 @@ def _hooks(module: str, why: str, *names: str, only_for: str | None = None) -> t
 
 SERVER_MODE = "server mode without a GPU"
 BRANCHES = "drafts that branch"
+HEADS = "EAGLE-3 heads"
 
 HOOKS = (
     # The front end.
@@ -330,6 +331,22 @@ HOOKS = (
         "requests with a grammar draft chains",
         "SamplingParams.structured_outputs",
         only_for=BRANCHES,
+    ),
+    # Draft heads.
+    *_hooks(
+        "config.speculative",
+        "where the head lies",
+        "SpeculativeConfig.model",
+        "SpeculativeConfig.method",
+        only_for=HEADS,
+    ),
+    *_hooks("v1.spec_decode.llm_base_proposer", "the drafter's model", "SpecDecodeBaseProposer.model", only_for=HEADS),
+    *_hooks(
+        "model_executor.models.llama_eagle3",
+        "new weights of the head; whether vLLM shares its lm_head",
+        "Eagle3LlamaForCausalLM.load_weights(self, weights)",
+        "Eagle3LlamaForCausalLM.lm_head",
+        only_for=HEADS,
     ),
     # A trainer's weights, sent to a server's workers.
     *_hooks(

@@ -22,6 +22,7 @@ EXAMPLES: dict[str, Any] = {
     "data.system": "text",
     "drafter.warm": "history.npz",
     "head.path": "folder",
+    "head.depth": 3,
     "eval.data": "math500",
     "eval.path": "problems.jsonl",
     "eval.task": "spell_backward",
