@@ -287,8 +287,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             return "the engine has no EAGLE-3 head"
         if head.lm_head is self.model_runner.get_model().lm_head:  # vLLM shares two of equal weights
             return "its lm_head equals the policy's, and vLLM shares them: train the head before the engine is built"
-        with patches.weights_under_load():
-            head.load_weights(tensors)
+        head.load_weights(tensors)
         patches.repack_linear_layers(head)
         return lost_weights(head, tensors)
 

@@ -33,10 +33,10 @@ def check_head(config: RunConfig) -> None:
     settings = config.head
     if settings.warm not in WARM:
         raise UserError(f"head.warm={settings.warm}: choose {' or '.join(WARM)}")
-    if problem := heads.depth_problem(settings.depth):
-        raise UserError(f"head.depth: {problem}")
     if problem := heads.depth_problem(config.arm.speculative.get("num_speculative_tokens")):
         raise UserError(f"head.tokens: {problem}")
+    if problem := heads.depth_problem(settings.depth):
+        raise UserError(f"head.depth: {problem}")
     given = config.arm.speculative.get("model")
     if given is None and config.task["name"] not in ("compare", "train"):
         raise UserError(f"head.path=null: task={config.task['name']} makes no head; give a head's folder")
