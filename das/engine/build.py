@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from das.budget import DEFAULT_BUDGET, make_budget
 from das.draft_round import checked_branch_blocks
 from das.drafter import HistoryDrafter
-from das.engine import patches
+from das.engine import heads, patches
 from das.engine.drafters.support import check_options
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PROPOSER = "das.engine.proposer.DasProposer"  # what drafts with the methods of 
 OWN = ("das", "self_draft", "das_self")  # the history, the policy's own quantized weights, these behind the history
 DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}  # w8a8 | w4; the most draft passes a target pass
 DRAFT_MODEL = "draft_model"  # the method of an engine whose drafts come from a smaller model (vLLM's own method)
-METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL)  # and STOCK
+METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL, "eagle3")  # and STOCK
 STOCK = "stock"  # the method of an engine without das (das/engine/stock.py)
 
 
@@ -83,6 +83,8 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
             return {"method": "suffix", **settings.speculative}
         case "draft_model":
             return {"method": DRAFT_MODEL, **_draft_model(settings.speculative)}
+        case "eagle3":
+            return _eagle3(settings.speculative)
         case "stock":
             raise EngineError(
                 "stock is vLLM as it comes, without das: leave das.install() and das.engine_arguments() out, or call "
@@ -123,6 +125,14 @@ def _vocabulary(folder: str) -> int | None:
     """How many tokens the model in this folder knows; None if there is no such folder, or if it does not say."""
     config = Path(folder) / "config.json"
     return json.loads(config.read_text()).get("vocab_size") if folder and config.is_file() else None
+
+
+def _eagle3(speculative: Mapping[str, Any]) -> dict[str, Any]:
+    if not speculative.get("model"):
+        raise EngineError("eagle3 needs a head: set model in its speculative settings to the head's folder")
+    if problem := heads.depth_problem(speculative.get("num_speculative_tokens")):
+        raise EngineError(problem)
+    return {"method": "eagle3", **speculative}
 
 
 def engine_arguments(

@@ -39,6 +39,8 @@ def _hooks(module: str, why: str, *names: str, only_for: str | None = None) -> t
 SERVER_MODE = "server mode without a GPU"
 BRANCHES = "drafts that branch"
 COUPLED = "coupled drafts"
+HEADS = "EAGLE-3 heads"
+SELF_DRAFTS = "self-drafts"
 
 HOOKS = (
     # The front end.
@@ -343,6 +345,55 @@ HOOKS = (
         "SpecDecodeBaseProposer.num_speculative_tokens",
         "SpecDecodeBaseProposer.parallel_drafting",
         only_for=COUPLED,
+    ),
+    # Draft heads.
+    *_hooks(
+        "config.speculative",
+        "where the head lies",
+        "SpeculativeConfig.model",
+        "SpeculativeConfig.method",
+        only_for=HEADS,
+    ),
+    *_hooks(
+        "model_executor.models.llama_eagle3",
+        "new weights of the head; whether vLLM shares its lm_head",
+        "Eagle3LlamaForCausalLM.load_weights(self, weights)",
+        "Eagle3LlamaForCausalLM.lm_head",
+        only_for=HEADS,
+    ),
+    # Self-drafts.
+    *_hooks(
+        "forward_context",
+        "passes of the policy's model that draft",
+        "set_forward_context(attn_metadata, vllm_config, num_tokens)",
+        only_for=SELF_DRAFTS,
+    ),
+    *_hooks(
+        "v1.attention.backend",
+        "the same",
+        "CommonAttentionMetadata.max_seq_len",
+        "CommonAttentionMetadata.slot_mapping",
+        only_for=SELF_DRAFTS,
+    ),
+    *_hooks(
+        "v1.worker.utils",
+        "the same",
+        "AttentionGroup.layer_names",
+        "AttentionGroup.get_metadata_builder(self)",
+        only_for=SELF_DRAFTS,
+    ),
+    *_hooks(
+        "model_executor.layers.linear", "the layers that are quantized for them", "LinearBase", only_for=SELF_DRAFTS
+    ),
+    *_hooks(
+        "_custom_ops",
+        "how they are multiplied (CPU)",
+        "create_onednn_mm(weight, primitive_cache_size)",
+        "onednn_mm(dnnl_handler, x, bias)",
+        "create_onednn_scaled_mm(weight, weight_scales, output_type, dynamic_quant, use_azp, primitive_cache_size)",
+        "onednn_scaled_int8_quant(input, scale, azp, symmetric)",
+        "onednn_scaled_mm(dnnl_handler, x, output, input_scale, input_zp, input_zp_adj, bias)",
+        only_for=SELF_DRAFTS,
     ),
     # A trainer's weights, sent to a server's workers.
     *_hooks(

@@ -44,13 +44,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from das.draft_round import checked_branch_blocks
-from das.engine import hook_check
+from das.engine import heads, hook_check
 from das.engine.admission import admit
 from das.engine.cpu_invariance import INPUTS, double_single_rows, split_queries
 from das.engine.meter import RolloutMeter
@@ -167,6 +168,16 @@ def das_settings(vllm_config: Any) -> dict[str, Any]:
         )
     checked_branch_blocks(settings.get("branch_blocks", 0))
     return settings
+
+
+def refuse_head(vllm_config: Any) -> None:
+    """Raise ValueError, in one line, for an EAGLE-3 head that belongs to another policy."""
+    speculative_config = vllm_config.speculative_config
+    if speculative_config is None or speculative_config.method != "eagle3" or not speculative_config.model:
+        return
+    folder, policy = Path(speculative_config.model), Path(vllm_config.model_config.model)
+    if folder.is_dir() and (problem := heads.head_problem(folder, policy)):
+        raise ValueError(problem)
 
 
 def runner_under_construction(vllm_config: Any) -> AbstractContextManager[None]:

@@ -74,6 +74,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             )
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
+        patches.refuse_head(self.vllm_config)
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
         self._das_training: tuple[Any, bool] | None = None  # drafter and das_announced while an evaluation runs
         self._das_learned: dict[str, np.ndarray] = {}  # by coupled drafts, before the running evaluation
@@ -242,7 +243,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             settings = patches.das_settings(runner.vllm_config)
             scratch = {**settings, "drafter": {**settings.get("drafter", {}), "warm": None}}
             runner.drafter = DasProposer(runner.vllm_config, scratch)
-        elif drafter is not None and not hasattr(drafter, "model"):  # a drafter that runs a model has no history
+        elif drafter is not None and not hasattr(drafter, "model"):  # a model remembers nothing of the training
             runner.drafter = type(drafter)(runner.vllm_config)
 
     def das_end_evaluation(self) -> None:
@@ -303,6 +304,21 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Do now what the next pass would do first: compute with the weights that were loaded since the last pass."""
         if self._das_new_weights:
             self._take_new_weights()
+
+    def das_load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
+        """Draft with these weights of an EAGLE-3 head from now on. Call it where the prefix cache is empty.
+
+        Says which of them did not arrive; empty if the drafter computes with all.
+        """
+        drafter: Any = getattr(self.model_runner, "drafter", None)
+        head: Any = getattr(drafter, "model", None)
+        if head is None:
+            return "the engine has no EAGLE-3 head"
+        if head.lm_head is self.model_runner.get_model().lm_head:  # vLLM shares two of equal weights
+            return "its lm_head equals the policy's, and vLLM shares them: train the head before the engine is built"
+        head.load_weights(tensors)
+        patches.repack_linear_layers(head)
+        return lost_weights(head, tensors)
 
     def das_lost_weights(self, tensors: Sequence[tuple[str, torch.Tensor]], turn: int) -> str:
         """Say which of the tensors that were just loaded did not arrive; empty if the engine computes with all.

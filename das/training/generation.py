@@ -19,6 +19,7 @@ from das.budget.schedule import LongestFirst
 from das.engine.build import EngineError, EngineSettings, build_engine
 from das.engine.rollout import Rollout, RolloutRequest, end_turns, request_seed, roll_out, roll_out_turn
 from das.training.conversations import Turn, joined, rows_of
+from das.training.head_training import OnlineHead
 from das.training.support import unsupported
 from das.training.weight_check import WeightSample, check_together, logprob_difference, logprob_problem
 
@@ -45,6 +46,7 @@ class SpeculativeGeneration(VLLMGeneration):
         """
         refuse(kwargs)
         self.engine = engine
+        self.head: OnlineHead | None = None  # a draft head that is trained beside the policy
         self.history_unit = history_unit
         self.schedule = schedule
         self.after_rollout = after_rollout
@@ -101,6 +103,8 @@ class SpeculativeGeneration(VLLMGeneration):
             self.tp_group = tensor_parallel_group(self.tensor_parallel_size, self.accelerator.num_processes)
         if self.enable_sleep_mode:
             require_sleep_mode()
+            if self.engine.method == "eagle3":
+                raise EngineError("eagle3: sleep mode forgets the draft head: set vllm_enable_sleep_mode=False")
             overrides["enable_sleep_mode"] = True
         # The engine in this process reseeds all global generators. The trainer must not notice.
         with random_states_kept():
@@ -144,7 +148,16 @@ class SpeculativeGeneration(VLLMGeneration):
         loaded = time.perf_counter()
         problem = self.weight_sample.problem(self.llm)
         self.check_s = time.perf_counter() - loaded
-        return problem
+        return problem or self._load_head()
+
+    def _load_head(self) -> str:
+        """Load the head that is trained beside the policy, and say what of it did not arrive."""
+        if self.head is None:
+            return ""
+        for lost in self.llm.collective_rpc("das_load_head", args=(self.head.tensors(),)):
+            if lost:
+                return f"the new draft head did not reach the engine: {lost}"
+        return ""
 
     def _check_logprobs(self) -> None:
         """Check the log-probs of an engine that is awake, once after each sync. The ranks of an engine do it together,
@@ -282,6 +295,8 @@ class SpeculativeGeneration(VLLMGeneration):
     def save_state(self, folder: Path) -> None:
         """Write what a resumed run needs to draft as this run would have."""
         self.llm.collective_rpc("das_save_state", args=(str(folder),))
+        if self.head is not None:
+            self.head.save(folder)
         lengths = {} if self.schedule is None else self.schedule.lengths.state()
         state = {"kind": np.array(STATE), "rollouts": np.array(self.rollouts)}
         save_arrays(folder / STATE, {**state, **lengths})
@@ -289,6 +304,8 @@ class SpeculativeGeneration(VLLMGeneration):
     def load_state(self, folder: Path) -> None:
         """Continue from what `save_state` wrote."""
         self.llm.collective_rpc("das_load_state", args=(str(folder),))
+        if self.head is not None:
+            self.head.load(folder)
         arrays = load_arrays(folder / STATE, STATE)
         self.rollouts = int(arrays["rollouts"])
         if self.schedule is not None:

@@ -65,8 +65,7 @@ class ResumableGRPOTrainer(TrimmedGRPOTrainer):
             super()._save_checkpoint(model, trial)
             (scratch / "training_args.bin").unlink()  # a pickle that nobody reads
             self.vllm_generation.save_state(scratch)
-            final = {"final_weights": weights_digest(self.model), "optimizer": optimizer_digest(self.optimizer)}
-            (scratch / FINAL).write_text(json.dumps(final))
+            (scratch / FINAL).write_text(json.dumps(self.final_digests()))
             checkpoint.seal(scratch, self.checkpoints.folder, step, self.checkpoints.run_identity)
             checkpoint.prune(self.checkpoints.folder, self.checkpoints.keep)
         except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch.save on a full disk
@@ -75,6 +74,12 @@ class ResumableGRPOTrainer(TrimmedGRPOTrainer):
             why = "disk full" if full else " ".join(str(error).split())[:300]
             shutil.rmtree(scratch, ignore_errors=True)
             raise CheckpointError(f"the checkpoint of step {step} could not be written: {why}") from error
+
+    def final_digests(self) -> dict[str, str]:
+        """Digests of what this rank has trained: weights, optimizer state, and the draft head if there is one."""
+        head = self.vllm_generation.head
+        digests = {"final_weights": weights_digest(self.model), "optimizer": optimizer_digest(self.optimizer)}
+        return digests if head is None else {**digests, "head": head.digest()}
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write none. TRL would write one with every checkpoint."""

@@ -18,6 +18,7 @@ from das.training.conversations import follow_turns
 from das.training.digests import digest
 from das.training.errors import TrainingDiverged
 from das.training.generation import SpeculativeGeneration
+from das.training.head_training import OnlineHead
 from das.training.merge import merged
 from das.training.placement import PlacedSampler
 from das.training.resumable_trainer import Checkpoints, ResumableGRPOTrainer
@@ -47,12 +48,14 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         schedule: LongestFirst | None = None,
         trim_padding: bool = True,
         evaluate: Evaluate | None = None,
+        head: OnlineHead | None = None,
         **kwargs: Any,
     ):
         """history_unit: what the drafter's window counts, "epoch" or "step". schedule: the order in which requests are
         handed to the engine; None keeps TRL's. on_step(row, rollout, rewards) is called on the main rank after every
         step, with what all ranks did. evaluate(generation, step) is called before the first rollout (step 0) and after
-        every step; what it returns, unless None, joins the row's `eval`. trim_padding: leave padding out of forward
+        every step; what it returns, unless None, joins the row's `eval`. head: an EAGLE-3 head to train beside the
+        policy; the engine's method must be eagle3. trim_padding: leave padding out of forward
         passes; False computes TRL's bits. kwargs: further arguments of GRPOTrainer.
         """
         self.checkpoints = checkpoints
@@ -75,6 +78,9 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         with patches.generation_backend(backend, self):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
         follow_turns(self)
+        if head is not None:
+            self.vllm_generation.head = head
+            self.add_callback(head)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> PlacedSampler:
         return PlacedSampler(super()._get_train_sampler(*args, **kwargs), ranks.count())
@@ -132,6 +138,7 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             "check_s": max(checks_s),
             "step_s": time.perf_counter() - self._began - waited,
             **rollout_row(rollout),
+            **({} if generation.head is None else generation.head.row()),
             "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
             "rewards_digest": digest(np.asarray(rewards, np.float64)),
         }

@@ -30,6 +30,7 @@ class ArmConfig:
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
     self_draft: Settings | None = None  # of self-drafts: the format of their weights; None: the default
+    online: bool = False  # of eagle3 alone: whether its head learns in the run
 
     @property
     def drafts(self) -> bool:
@@ -106,6 +107,21 @@ class DrafterConfig:
 
 
 @dataclass(frozen=True)
+class HeadConfig:
+    """configs/head"""
+
+    warm: str  # in_domain | general
+    responses: int  # that a new head learns from
+    max_tokens: int  # of such a response
+    epochs: int
+    depth: int  # drafted tokens that the loss unrolls
+    matrix_learning_rate: float
+    other_learning_rate: float
+    share: float  # of each step's responses that train the head in the run
+    online_rate: float  # factor on both learning rates in the run
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     """When checkpoints are written and how many are kept."""
 
@@ -137,6 +153,7 @@ class RunConfig:
     trainer: TrainerConfig
     engine: EngineConfig
     drafter: DrafterConfig
+    head: HeadConfig
     checkpoint: CheckpointConfig
     eval: EvalConfig
     budget: Settings
@@ -193,6 +210,7 @@ def run_config(composed: DictConfig) -> RunConfig:
         trainer=_make(TrainerConfig, "trainer", trainer, arguments=grpo),
         engine=_make(EngineConfig, "engine", engine, settings=engine_only),
         drafter=_make(DrafterConfig, "drafter", drafter, options=options),
+        head=_make(HeadConfig, "head", resolved["head"]),
         checkpoint=_make(CheckpointConfig, "checkpoint", resolved["checkpoint"]),
         eval=_make(EvalConfig, "eval", resolved["eval"]),
         resolved=resolved,

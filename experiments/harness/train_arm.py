@@ -17,13 +17,14 @@ from das.engine.build import EngineSettings
 from das.engine.proposer import HISTORY
 from das.engine.rollout import Rollout
 from das.training import checkpoint, ranks
-from das.training.digests import optimizer_digest, weights_digest
+from das.training.digests import weights_digest
 from das.training.turns import Turns
 from experiments.harness import resume
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset, tools_of
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process
 from experiments.harness.evaluation import TrainingEvaluation
+from experiments.harness.heads import online_head, with_head
 from experiments.harness.reward import make_reward
 from experiments.harness.step_record import record_step
 from experiments.harness.tracking import Tracker
@@ -32,6 +33,7 @@ from experiments.run.run_folder import RunFolder, write_text
 from rewards.conversations import ConversationReward
 
 if TYPE_CHECKING:
+    from das.training.head_training import OnlineHead
     from das.training.resumable_trainer import Checkpoints
     from das.training.trainer import SpeculativeGRPOTrainer
 
@@ -62,6 +64,7 @@ class TrainerParts:
     reward: ConversationReward
     checkpoints: "Checkpoints"
     evaluation: TrainingEvaluation | None
+    head: "OnlineHead | None"
 
 
 def train_arm(run: ArmRun) -> None:
@@ -98,7 +101,7 @@ def trainer_parts(run: ArmRun) -> TrainerParts:
 
     from das.training.resumable_trainer import Checkpoints
 
-    config = run.config
+    config = with_head(run.config, run.policy)
     settings = engine_settings(config, run.policy)
     arguments = grpo_arguments(config, run.folder)
     rows = dataset(config, run.policy)
@@ -116,6 +119,7 @@ def trainer_parts(run: ArmRun) -> TrainerParts:
         checkpoints=Checkpoints(
             run.folder / resume.CHECKPOINTS, config.checkpoint.keep, {**resume.identity(config), **started_from}
         ),
+        head=online_head(config, model),
     )
 
 
@@ -166,6 +170,7 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
         on_step=log.on_step,
         trim_padding=config.trainer.trim_padding,
         evaluate=parts.evaluation,
+        head=parts.head,
         tools=tools_of(config.data),
         callbacks=list(run.callbacks),
     )
@@ -181,10 +186,7 @@ def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
         trainer.train()
     history = ranks.own_file(run.folder / HISTORY)
     trainer.vllm_generation.save_history(history)
-    return {
-        "final_weights": digest_of_all_ranks(weights_digest(trainer.model)),
-        "optimizer": digest_of_all_ranks(optimizer_digest(trainer.optimizer)),
-    }
+    return {name: digest_of_all_ranks(digest) for name, digest in trainer.final_digests().items()}
 
 
 class StepLog:

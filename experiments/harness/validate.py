@@ -6,7 +6,7 @@ from das.engine.build import DRAFT_MODEL, STOCK, check_draft_model, speculative_
 from das.engine.versions import require_supported
 from das.training import ranks
 from das.training.support import QUANTIZED, unsupported
-from experiments.harness import held_out
+from experiments.harness import heads, held_out
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
 from experiments.harness.engine import engine_settings, make_schedule
@@ -41,7 +41,9 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     check_reward(config)
     require_supported()
     settings = engine_settings(config, str(config.policy.path))
-    if settings.method != STOCK:
+    if settings.method == heads.METHOD:
+        heads.check_head(config)
+    elif settings.method != STOCK:
         speculative_config(settings)
     if settings.method == DRAFT_MODEL and config.arm.speculative["model"] is not None:
         check_draft_model(settings.speculative, settings.model)

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.run.errors import CONFIGS, UserError
 
-GROUPS = ("policy", "data", "reward", "trainer", "engine", "drafter", "budget", "arm")
+GROUPS = ("policy", "data", "reward", "trainer", "engine", "drafter", "head", "budget", "arm")
 TOP = (
     *("arms", "vary", "seed", "schedule", "checkpoint", "eval", "resume"),
     *("wandb", "wandb_project", "out", "cache", "profile"),
@@ -22,6 +22,8 @@ EXAMPLES: dict[str, Any] = {
     "data.path": "problems.jsonl",
     "data.system": "text",
     "drafter.warm": "history.npz",
+    "head.path": "folder",
+    "head.depth": 3,
     "eval.data": "math500",
     "eval.path": "problems.jsonl",
     "eval.task": "spell_backward",
@@ -60,6 +62,12 @@ LIMITS: dict[str, tuple[float, float]] = {
     "engine.weight_check_every": (1, 10**7),  # syncs
     "engine.processes": (1, 2**16),
     "drafter.min_prob": (0, 1),
+    "head.responses": (8, 10**6),
+    "head.max_tokens": (2, 2**22),
+    "head.epochs": (1, 10**4),
+    "head.share": (1e-6, 1),
+    "head.matrix_learning_rate": (0, 1),
+    "head.other_learning_rate": (0, 1),
     "budget.tokens": (1, 4096),  # tokens a request and pass
     "budget.ratio": (1e-6, 1e9),
     "data.problems": (1, 10**7),

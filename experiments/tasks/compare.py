@@ -13,6 +13,7 @@ from experiments.harness import lock_step, one_by_one, resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.data import dataset
+from experiments.harness.heads import with_head
 from experiments.harness.held_out import held_out
 from experiments.harness.policies import policy_directory
 from experiments.harness.replayed_arms import derived_ratios
@@ -48,6 +49,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     for arm in arms.values():
         policy_directory(arm, progress.note)  # the draft model of an arm that has one
     rows = dataset(config, policy, progress.note)  # reports what is wrong with the data before the arms start
+    for arm in arms.values():
+        with_head(arm, policy, progress.note)  # made here, where progress is shown; the arms find it in the cache
     if config.eval.every:
         held_out(config, policy, rows, progress.note)
     progress.note(f"starting {len(arms)} arms ({', '.join(arms)}), {steps} steps each; logs and results in {folder}")

@@ -15,6 +15,7 @@ from experiments.harness import resume
 from experiments.harness.config import run_config
 from experiments.harness.data import dataset
 from experiments.harness.failures import one_line_failure
+from experiments.harness.heads import with_head
 from experiments.harness.held_out import held_out
 from experiments.harness.policies import policy_directory
 from experiments.harness.train_arm import ArmRun, train_arm
@@ -43,6 +44,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
             resume.remember(path, overrides)
         policy = policy_directory(config, progress.note)
         rows = dataset(config, policy, progress.note)
+        with_head(config, policy, progress.note)
         if config.eval.every:
             held_out(config, policy, rows, progress.note)
     group = config.task["group"] or path.name

@@ -128,6 +128,13 @@ kind(
     (["+data.kinds.chess=1"], "data.kinds: there is no kind 'chess', choose among pair"),
     (["data.kinds.pair=0", "data.kinds.triple=0", "data.kinds.walk=0"], "at least one must be above 0"),
 )
+kind(
+    "draft head that cannot be trained or used so",
+    (["arms=[none,eagle3_online]", "head.warm=hot"], "head.warm=hot: choose in_domain or general"),
+    (["arms=[none,eagle3_frozen]", "head.tokens=8"], "head.tokens: eagle3 drafts 1 to 7 tokens a pass, not 8"),
+    (["task=rollout", "arm=eagle3_frozen"], "head.path=null: task=rollout makes no head; give a head's folder"),
+    (["arms=[none,eagle3_online]", "head.share=0"], "head.share=0: must be a number from 1e-06 to 1"),
+)
 kind("no KEY=VALUE", (["trainer.max_steps"], "trainer.max_steps"), (["budget.tokens=[1"], "budget.tokens=[1"))
 kind(
     "vary that varies nothing",
@@ -137,6 +144,26 @@ kind(
     (["+vary.drafter.window=[wide]"], "drafter.window=wide: must be a whole number"),
 )
 kind("model code to be run", (["+trainer.trust_remote_code=true"], "trainer.trust_remote_code=true"))
+
+
+def with_head(policy: Path, folder: Path) -> list[str]:
+    """A command line with an arm that drafts with the head in `folder`."""
+    lengths = ["trainer.max_completion_length=48", "engine.max_model_len=160"]
+    return ["arms=[none,eagle3_frozen]", f"policy.path={policy}", f"head.path={folder}", *lengths]
+
+
+@kind("draft head that is missing")
+def no_head(tmp: Path, policy: Path) -> Made:
+    return with_head(policy, tmp / "nowhere"), "nowhere: config.json is missing or damaged"
+
+
+@kind("draft head of another policy")
+def head_of_another_shape(tmp: Path, policy: Path) -> Made:
+    vocabulary = json.loads((policy / "config.json").read_text())["vocab_size"]
+    config = {"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 32, "vocab_size": vocabulary}
+    (tmp / "config.json").write_text(json.dumps(config))
+    (tmp / "model.safetensors").touch()
+    return with_head(policy, tmp), "has hidden size 32, the policy 64: it belongs to another policy"
 
 
 def own_config(tmp: Path, content: bytes) -> list[str]:

@@ -1,0 +1,162 @@
+"""The EAGLE-3 head of an arm: checked, made on the spot, kept in the cache, trained beside the policy."""
+
+import hashlib
+import inspect
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+
+from das.engine import heads
+from experiments.harness.config import HeadConfig, RunConfig, data_config
+from experiments.harness.data import rows_of
+from experiments.run.errors import CONFIGS, UserError
+
+if TYPE_CHECKING:
+    from das.training.head_training import OnlineHead
+
+METHOD = "eagle3"
+WARM = ("in_domain", "general")
+SIBLINGS = 4  # responses to each problem that a head first learns from
+REPORT = "warm_up.json"
+CHAINS = ("arithmetic", "programs")  # data whose other family is puzzles; that of all other data is arithmetic
+
+
+def check_head(config: RunConfig) -> None:
+    """Refuse what an eagle3 arm cannot do, before a head is made. Raises UserError in one line."""
+    settings = config.head
+    if settings.warm not in WARM:
+        raise UserError(f"head.warm={settings.warm}: choose {' or '.join(WARM)}")
+    if problem := heads.depth_problem(config.arm.speculative.get("num_speculative_tokens")):
+        raise UserError(f"head.tokens: {problem}")
+    if problem := heads.depth_problem(settings.depth):
+        raise UserError(f"head.depth: {problem}")
+    given = config.arm.speculative.get("model")
+    if given is None and config.task["name"] not in ("compare", "train"):
+        raise UserError(f"head.path=null: task={config.task['name']} makes no head; give a head's folder")
+    policy = config.policy.path
+    if given is None and policy is not None and not Path(policy).is_dir():
+        raise UserError(f"head.path=null: a head is made for policies in folders only, not for {policy}")
+    if given is not None and policy is not None and (problem := heads.head_problem(Path(given), Path(policy))):
+        raise UserError(problem)
+    if config.arm.online and config.engine.processes > 1:
+        raise UserError(f"arm {config.arm.name} trains its head in one process: set engine.processes=1")
+
+
+def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lambda line: None) -> RunConfig:
+    """The config with the folder of the arm's head, which is made if the cache lacks it. Other arms stay as they are.
+
+    policy: its folder. note: called with a line while a head is made. Raises UserError for the head of another policy.
+    """
+    if config.arm.method != METHOD:
+        return config
+    folder = config.arm.speculative.get("model") or str(_cached(config, Path(policy), note))
+    if problem := heads.head_problem(Path(folder), Path(policy)):
+        raise UserError(problem)
+    return replace(config, arm=replace(config.arm, speculative={**config.arm.speculative, "model": folder}))
+
+
+def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
+    """The head that the arm trains beside the policy; None for other arms. config: as `with_head` returns it.
+
+    Raises UserError for a head or a policy that cannot be trained together.
+    """
+    if config.arm.method != METHOD or not config.arm.online:
+        return None
+    from das.training.head_files import load_head
+    from das.training.head_training import HeadOptions, OnlineHead
+
+    settings = config.head
+    factor = settings.online_rate
+    options = HeadOptions(settings.depth, settings.matrix_learning_rate * factor, settings.other_learning_rate * factor)
+    try:
+        head = load_head(Path(config.arm.speculative["model"]))
+        return OnlineHead(head.to(model.device), options, model, settings.share, config.seed)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Path:
+    from transformers import logging
+
+    from das.training import head_warm_up
+    from das.training.head_files import save_head
+    from das.training.head_training import HeadOptions
+
+    settings = config.head
+    warm_up = head_warm_up.WarmUp(
+        prompts=_prompts(config, settings, str(policy)),
+        max_tokens=min(settings.max_tokens, config.trainer.max_completion_length),
+        temperature=config.trainer.temperature,
+        epochs=settings.epochs,
+        options=HeadOptions(settings.depth, settings.matrix_learning_rate, settings.other_learning_rate),
+        seed=config.seed,
+    )
+    final = Path(config.cache) / "heads" / _key(policy, warm_up)
+    if final.is_dir():
+        return final
+    note(f"making a draft head ({settings.warm}, {len(warm_up.prompts)} responses of the policy)")
+    logging.disable_progress_bar()
+    try:
+        head, report = head_warm_up.make_head(policy, warm_up)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    finally:
+        logging.enable_progress_bar()
+    final.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
+    try:
+        save_head(head, scratch, heads.tokenizer_digest(policy))
+        (scratch / REPORT).write_text(json.dumps(report))
+        try:
+            os.rename(scratch, final)
+        except OSError:  # another process finished the same head first
+            if not final.is_dir():
+                raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    took = report["sampled_s"] + report["trained_s"]
+    note(f"draft head made in {took:.0f} s: {report['tokens_per_pass']:.2f} tokens a pass on responses it did not see")
+    return final
+
+
+def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[int]]:
+    """Token ids of the prompts whose responses a new head learns from: of problems that this run does not train on."""
+    from transformers import AutoTokenizer
+
+    data = config.data
+    if settings.warm == "general":
+        other = "puzzles" if data.name in CHAINS else "arithmetic"
+        group: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / "data" / f"{other}.yaml"))
+        data = data_config(group)
+    count = settings.responses // SIBLINGS
+    data = replace(data, problems=count, settings={**data.settings, "problems": count})
+    rows, _, _ = rows_of(data, "training", replace(config, seed=config.seed + 1), policy)
+    tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
+    template = dict(config.trainer.chat_template_kwargs)
+    prompts = [
+        tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=True, **template)
+        for row in rows
+    ]
+    return [list(prompt["input_ids"]) for prompt in prompts for _ in range(SIBLINGS)]
+
+
+def _key(policy: Path, warm_up: Any) -> str:
+    """Name of a head's folder in the cache: a hash of the policy, of what the head is made from, and of the code."""
+    import torch
+
+    from das.training import eagle3, head_texts, head_training, head_warm_up
+
+    sha = hashlib.sha256(torch.__version__.encode())
+    for file in sorted([*policy.glob("*.safetensors"), policy / heads.CONFIG]):
+        sha.update(hashlib.sha256(file.read_bytes()).digest())
+    for module in (eagle3, head_texts, head_training, head_warm_up):
+        sha.update(Path(inspect.getfile(module)).read_bytes())
+    sha.update(repr(warm_up).encode())
+    return sha.hexdigest()[:16]
