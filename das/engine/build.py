@@ -56,6 +56,8 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         checked_branch_blocks(self.branch_blocks)
+        if self.method in OWN[1:]:
+            check_options(self.self_draft)
         if self.branch_blocks and self.method in OWN[1:]:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
 
@@ -68,7 +70,6 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
         case "none":
             return None
         case "das" | "self_draft" | "das_self":
-            check_options(settings.self_draft)
             max_draft_tokens = make_budget(settings.budget).max_draft_tokens
             return {
                 "method": "custom_class",

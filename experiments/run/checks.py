@@ -33,6 +33,8 @@ EXAMPLES: dict[str, Any] = {
     "budget.latency": "latency.json",
     "task.rollouts": "outputs/compare/DATE",
     "task.run": "outputs/compare/DATE",
+    "task.shape": "100m",
+    "task.stale": "folder",
     "task.engine_run": "outputs/compare/DATE",
     "task.tables": "folder",
     "task.rest_s": 1.5,

@@ -39,6 +39,7 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.small_policy.shapes import Shape, random_policy, shape_of
 
+FORCED = (STOCK, "none", "das", "ngram", "suffix")  # methods that draft from text alone
 Results = dict[str, dict[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
 
 
@@ -116,7 +117,12 @@ def arm_configs(config: DictConfig, shape: Shape, overrides: Sequence[str]) -> d
     common = [f"engine.dtype={shape.dtype}", *(override for override in overrides if not override.startswith("arm="))]
     of_arms = arm_overrides(config, config.task.arms, common)
     arms = {name: compose_config(of_arm) for name, of_arm in of_arms.items()}
-    for arm in arms.values():
+    for name, arm in arms.items():
+        if arm.arm.method not in FORCED:
+            raise UserError(
+                f"task.arms: {name} drafts with a model, which cannot foresee recorded text; choose arms of the methods "
+                f"{', '.join(FORCED)}"
+            )
         if arm.arm.method != STOCK:
             speculative_config(EngineSettings("", arm.arm.method, speculative=arm.arm.speculative))
     return {name: arm for name, arm in arms.items() if not (config.task.profile and arm.arm.method == STOCK)}

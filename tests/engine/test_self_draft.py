@@ -9,7 +9,7 @@ from conftest import Engines, roll
 from test_branches import core_of
 from vllm import SamplingParams
 
-from das.engine.build import EngineSettings, speculative_config
+from das.engine.build import EngineSettings
 from das.engine.drafters.draft_passes import blocks_needed
 from das.engine.drafters.quantized import rounded_to_4_bits
 from das.engine.drafters.self_draft import BROKEN
@@ -141,11 +141,9 @@ def test_bad_options_are_refused_in_one_line() -> None:
         {"weights": "w4", "passes": 1, "group": 3},
     ):
         with pytest.raises(ValueError, match="one of w8a8, w4"):
-            speculative_config(EngineSettings(model="", method="self_draft", self_draft=options))
+            EngineSettings(model="", method="self_draft", self_draft=options)
     for passes in (0, -1, 1.5, "4", True):
         with pytest.raises(ValueError, match="must be 1 or more"):
-            speculative_config(
-                EngineSettings(model="", method="das_self", self_draft={"weights": "w8a8", "passes": passes})
-            )
+            EngineSettings(model="", method="das_self", self_draft={"weights": "w8a8", "passes": passes})
     with pytest.raises(ValueError, match="drafts chains only"):
         EngineSettings(model="", method="das_self", branch_blocks=8)

@@ -135,6 +135,12 @@ kind(
     (["task=rollout", "arm=eagle3_frozen"], "head.path=null: task=rollout makes no head; give a head's folder"),
     (["arms=[none,eagle3_online]", "head.share=0"], "head.share=0: must be a number from 1e-06 to 1"),
 )
+kind(
+    "self-draft that cannot be",
+    (["task=rollout", "arm=self_draft", "arm.self_draft.weights=w3"], "give weights, one of w8a8, w4"),
+    (["task=rollout", "arm=das_self", "arm.self_draft.passes=0"], "self_draft.passes=0: must be 1 or more"),
+    (["arms=[none,das_self]", "engine.branch_blocks=8"], "branch_blocks=8: das_self drafts chains only; set it to 0"),
+)
 kind("no KEY=VALUE", (["trainer.max_steps"], "trainer.max_steps"), (["budget.tokens=[1"], "budget.tokens=[1"))
 kind(
     "vary that varies nothing",
