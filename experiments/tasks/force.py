@@ -120,7 +120,8 @@ def arm_configs(config: DictConfig, shape: Shape, overrides: Sequence[str]) -> d
     for name, arm in arms.items():
         if arm.arm.method not in FORCED:
             raise UserError(
-                f"task.arms: {name} drafts with a model, which cannot foresee recorded text; choose arms of the methods "
+                f"task.arms: {name} drafts with a model, which cannot foresee recorded text; choose arms of "
+                "the methods "
                 f"{', '.join(FORCED)}"
             )
         if arm.arm.method != STOCK:
