@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,11 +18,13 @@ from das.drafter import HistoryDrafter, TreeDrafts
 from das.drafter.draft import num_branches
 from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
 from das.engine.alarm import Alarm
-from das.engine.drafters.self_draft import SelfDrafter
 from das.engine.patches import WORKER, das_settings
 from das.engine.seeds import default_problem
 from das.engine.tree import in_runs, is_chain
 from das.engine.versions import NotInstalled
+
+if TYPE_CHECKING:
+    from das.engine.drafters.self_draft import SelfDrafter
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
 # window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/engine_soak.py).
@@ -79,6 +81,8 @@ class DasProposer:
             assert history is not None
             drafter = history
         else:
+            from das.engine.drafters.self_draft import SelfDrafter  # here, because it imports vLLM
+
             drafter = self._model = SelfDrafter(model["weights"], model["passes"], budget.worth, history)
         self.draft_round = DraftRound(
             drafter,
