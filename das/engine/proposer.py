@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from das.arrays import load_arrays, save_arrays
-from das.budget import DEFAULT_BUDGET, LiveRequest, TargetPass, make_budget
+from das.budget import DEFAULT_BUDGET, BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.remaining import RemainingLength
 from das.draft_round import Drafter, DraftRound
@@ -60,6 +60,12 @@ class _Finished:
     requests: int = 0
 
 
+def _self_drafter(settings: Mapping[str, Any], budget: BudgetPolicy, history: HistoryDrafter | None) -> "SelfDrafter":
+    from das.engine.drafters.self_draft import SelfDrafter  # here, because it imports vLLM
+
+    return SelfDrafter(settings["weights"], settings["passes"], budget.worth, history)
+
+
 class DasProposer:
     """vLLM builds it from its VllmConfig. `additional_config["das"]` holds the `drafter` and `budget` settings, unless
     the argument `settings` gives others. Raises NotInstalled in an engine without das's worker.
@@ -75,15 +81,9 @@ class DasProposer:
         budget = make_budget(settings.get("budget", DEFAULT_BUDGET))
         model = settings.get("self_draft")
         history = HistoryDrafter(**settings.get("drafter", {})) if model is None or model["history"] else None
-        self._model: SelfDrafter | None = None  # the drafter, if it is a model
-        drafter: Drafter
-        if model is None:
-            assert history is not None
-            drafter = history
-        else:
-            from das.engine.drafters.self_draft import SelfDrafter  # here, because it imports vLLM
-
-            drafter = self._model = SelfDrafter(model["weights"], model["passes"], budget.worth, history)
+        self._model = None if model is None else _self_drafter(model, budget, history)  # the drafter, if it is a model
+        drafter: Drafter | None = self._model or history
+        assert drafter is not None
         self.draft_round = DraftRound(
             drafter,
             budget,
