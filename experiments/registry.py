@@ -222,7 +222,7 @@ TASKS = {
         Task(
             "bench_prices",
             "experiments.bench.prices.task",
-            "compare a budget with an oracle on made-up prices of passes: lines, knees, stairs, noise, drift, bursts",
+            "compare a budget with an oracle on made-up prices: lines, knees, stairs, noise, drift, bursts",
             "task=bench_prices",
             ("task.curves=5", "task.live=[4]", "task.tokens=60", "task.replaced=[0]"),
         ),

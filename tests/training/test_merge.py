@@ -12,6 +12,10 @@ def rollout(rollout_s: float, lengths: list[int], drafted: int, alarms: list[str
         "drafted": 2 * drafted,
         "draft_s": rollout_s / 10,
         "draft_rounds": drafted,
+        "draft_passes": 3 * drafted,
+        "draft_rows": 4 * drafted,
+        "draft_pass_s": rollout_s / 20,
+        "requantize_s": 0.0,
         "decode_steps": max(lengths),
         "tail_steps": max(lengths) - 2,
         "history_tokens": 100,
@@ -34,6 +38,7 @@ def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
     assert row["rollout_s"] == 4.0
     assert row["tokens"] == 24
     assert row["drafted"] == 12
+    assert (row["draft_passes"], row["draft_rows"]) == (18, 24)
     assert row["accepted"] == 6
     assert row["decode_steps"] == 16
     assert row["tail_steps"] == 12

@@ -76,6 +76,7 @@ def client_of(monkeypatch: pytest.MonkeyPatch, **config: Any) -> Any:
     client = object.__new__(ServerClient)
     client.base_url, client.host, client.group_port = "http://127.0.0.1:8000", "127.0.0.1", 0
     usual = {"parallel_config": {"worker_cls": "das.engine.worker.DasWorker"}, "speculative_config": None}
+    usual["additional_config"] = {"das": {}}
     usual |= {"model_config": MODEL, "weight_transfer_config": None}
     monkeypatch.setattr(client, "get_server_info", lambda: usual | config, raising=False)
     return client
@@ -85,6 +86,11 @@ def client_of(monkeypatch: pytest.MonkeyPatch, **config: Any) -> Any:
     ("das", {}, r"drafts by none, and das.speculate\('das'\) asks for das: start it with `python -m das serve"),
     ("none", {"speculative_config": OURS}, "drafts by das, and .* asks for none: .* --method none`"),
     ("das", {"speculative_config": {"method": "ngram", "model": None}}, "drafts by ngram, and .* asks for das"),
+    (
+        "das",
+        {"speculative_config": OURS, "additional_config": {"das": {"self_draft": {"history": True}}}},
+        "drafts by das_self, and .* asks for das: .* --method das`",
+    ),
     ("ngram", {"speculative_config": OURS}, "drafts by das, and .* asks for ngram"),
     ("none", {"model_config": {**MODEL, "logprobs_mode": "raw_logprobs"}}, "returns raw_logprobs, and TRL needs proc"),
     ("none", {"parallel_config": {"worker_cls": "vllm.v1.worker.cpu_worker.CPUWorker"}}, "does not run das: start it"),

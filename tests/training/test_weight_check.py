@@ -142,5 +142,6 @@ def test_checkpoints_that_hold_a_probe_can_still_be_read(tmp_path: Path) -> None
     save_arrays(tmp_path / generation.STATE, state)
     backend: Any = object.__new__(generation.SpeculativeGeneration)
     backend.llm, backend.schedule = SimpleNamespace(collective_rpc=lambda *args, **kwargs: []), None
+    backend.head = None
     backend.load_state(tmp_path)
     assert backend.rollouts == 7
