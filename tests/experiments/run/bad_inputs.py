@@ -216,6 +216,9 @@ def no_policy(tmp: Path, policy: Path) -> Made:
     return [f"policy.path={tmp / 'nowhere'}"], "nowhere does not exist"
 
 
+SHORT = ("engine.max_model_len=256", "trainer.max_completion_length=64")  # what the tests' policy can hold
+
+
 @kind(
     "draft model that cannot be",
     (["task=rollout", "arm=draft_model", "arm.speculative.num_speculative_tokens=0"], "=0"),
@@ -227,7 +230,8 @@ def no_draft_model(tmp: Path, policy: Path) -> Made:
 
 @kind("draft model that cannot be")
 def none_made(tmp: Path, policy: Path) -> Made:
-    return ["task=rollout", "arm=draft_model", f"policy.path={policy}"], "a draft model is made for policy=small"
+    arguments = ["task=rollout", "arm=draft_model", f"policy.path={policy}", *SHORT]
+    return arguments, "a draft model is made for policy=small"
 
 
 @kind("draft model of another vocabulary")
@@ -235,7 +239,8 @@ def other_draft_model(tmp: Path, policy: Path) -> Made:
     _, folder = copied(tmp, policy)
     altered(folder / "config.json", vocab_size=7)
     draft_model = f"arm.speculative.model={folder}"
-    return ["task=rollout", "arm=draft_model", f"policy.path={policy}", draft_model], "knows 7 tokens, the policy"
+    arguments = ["task=rollout", "arm=draft_model", f"policy.path={policy}", draft_model, *SHORT]
+    return arguments, "knows 7 tokens, the policy"
 
 
 @kind("policy with NaN in its weights")
