@@ -199,9 +199,10 @@ def test_what_was_not_verified_teaches_nothing() -> None:
     sampler.begin(loop.runner)
     for _ in range(3):
         sampler.draw(torch.stack([drafter(text) for text in loop.texts]))
-    # The first request's prompt was unfinished; the second emitted one token, which differs; the third is gone.
+    # The first request's prompt was unfinished; the second's first token differs, so the others say nothing; the third
+    # is gone.
     names = loop.runner.input_batch.req_ids
-    sampler.observe([names[1], names[0], "another"], [[VOCAB + 1], [1, 2, 3], [4]])
+    sampler.observe([names[1], names[0], "another"], [[VOCAB + 1, 1, 2], [1, 2, 3], [4]])
     assert sampler.num_scored == 1
     sampler.observe(names, [[1], [2], [3]])  # no round began
     assert sampler.num_scored == 1

@@ -33,6 +33,8 @@ KINDS: list[dict[str, Any]] = [
     {"temperature": 1.0, "seed": None},
 ]
 
+FEW_BLOCKS = {"block_size": 32, "num_gpu_blocks_override": 10}  # requests are preempted
+
 
 def parameters() -> list[Any]:
     """Requests of many kinds in one batch. vLLM refuses min_p and logit_bias with its own drafters."""
@@ -94,13 +96,20 @@ def test_the_policy_itself_as_draft_model_is_accepted_but_for_rounding(
     assert report["passes"] <= fewest + 2
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 48}, {"max_num_seqs": 3}])
-@pytest.mark.parametrize("scale", [1.0, 3.0, math.inf, None], ids=["coupled", "sharpened", "argmax", "learned"])
+@pytest.mark.parametrize(
+    ("scale", "settings"),
+    [
+        pytest.param(1.0, {}, id="coupled"),
+        pytest.param(3.0, {}, id="sharpened", marks=pytest.mark.slow),
+        pytest.param(math.inf, {}, id="argmax"),
+        pytest.param(None, {"max_num_batched_tokens": 48}, id="learned, prompts in chunks"),
+        pytest.param(None, {"max_num_seqs": 3}, id="learned, few slots", marks=pytest.mark.slow),
+        pytest.param(None, {"extra": FEW_BLOCKS}, id="learned, preempted", marks=pytest.mark.slow),
+    ],
+)
 def test_drafts_change_nothing(
     engines: Engines, tiny_policy: str, draft_model: str, undrafted: Any, scale: float | None, settings: dict[str, Any]
 ) -> None:
-    if settings and scale is not None:
-        pytest.skip("prompts in chunks and few slots are tried with the default")
     llm = engines.build(tiny_policy, **speculative(draft_model), **settings)
     if scale is not None:
         use_scale(llm, scale)

@@ -249,6 +249,33 @@ def no_policy(tmp: Path, policy: Path) -> Made:
     return [f"policy.path={tmp / 'nowhere'}"], "nowhere does not exist"
 
 
+SHORT = ("engine.max_model_len=256", "trainer.max_completion_length=64")  # what the tests' policy can hold
+
+
+@kind(
+    "draft model that cannot be",
+    (["task=rollout", "arm=draft_model", "arm.speculative.num_speculative_tokens=0"], "=0"),
+)
+def no_draft_model(tmp: Path, policy: Path) -> Made:
+    nowhere = f"arm.speculative.model={tmp / 'nowhere'}"
+    return ["task=rollout", "arm=draft_model", nowhere], "nowhere does not exist, or has no config.json"
+
+
+@kind("draft model that cannot be")
+def none_made(tmp: Path, policy: Path) -> Made:
+    arguments = ["task=rollout", "arm=draft_model", f"policy.path={policy}", *SHORT]
+    return arguments, "a draft model is made for policy=small"
+
+
+@kind("draft model of another vocabulary")
+def other_draft_model(tmp: Path, policy: Path) -> Made:
+    _, folder = copied(tmp, policy)
+    altered(folder / "config.json", vocab_size=7)
+    draft_model = f"arm.speculative.model={folder}"
+    arguments = ["task=rollout", "arm=draft_model", f"policy.path={policy}", draft_model, *SHORT]
+    return arguments, "knows 7 tokens, the policy"
+
+
 @kind("policy with NaN in its weights")
 def lost_policy(tmp: Path, policy: Path) -> Made:
     arguments, folder = copied(tmp, policy)

@@ -1,0 +1,36 @@
+"""Where an arm's draft model lies, and for which policies one is made."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from experiments.harness.config import RunConfig, run_config
+from experiments.harness.engine import engine_settings
+from experiments.harness.policies import draft_model_directory
+from experiments.run.errors import CONFIGS, UserError
+
+
+def config_of(*overrides: str) -> RunConfig:
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        return run_config(compose("config", overrides=["arm=draft_model", *overrides]))
+
+
+def test_every_small_policy_with_a_draft_model_has_its_own() -> None:
+    made = {draft_model_directory(config_of(*more)) for more in ((), ("data=arithmetic",), ("seed=3",))}
+    assert len(made) == 2  # the seed is the run's, not the policy's
+    assert all(folder.startswith("outputs/cache/policies/") for folder in made)
+    assert engine_settings(config_of(), "policy").speculative == {
+        "model": draft_model_directory(config_of()),
+        "num_speculative_tokens": 4,
+    }
+
+
+def test_a_named_draft_model_is_taken_as_it_is() -> None:
+    assert draft_model_directory(config_of("arm.speculative.model=folder", "policy.path=another")) == "folder"
+
+
+@pytest.mark.parametrize(
+    "overrides", [("policy.path=folder",), ("data=programs", "reward=code"), ("setting=agent_small",)]
+)
+def test_no_draft_model_is_made_for_other_policies(overrides: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="name the folder of one that has the policy's tokenizer"):
+        draft_model_directory(config_of(*overrides))
