@@ -29,6 +29,8 @@ STATE = "generation.npz"
 class SpeculativeGeneration(VLLMGeneration):
     """Colocated vLLM with keyed verification and drafts. Call `announce` before each `generate`."""
 
+    head: OnlineHead | None = None  # a draft head that is trained beside the policy; its trainer sets it
+
     def __init__(
         self,
         *args: Any,
@@ -46,7 +48,6 @@ class SpeculativeGeneration(VLLMGeneration):
         """
         refuse(kwargs)
         self.engine = engine
-        self.head: OnlineHead | None = None  # a draft head that is trained beside the policy
         self.history_unit = history_unit
         self.schedule = schedule
         self.after_rollout = after_rollout

@@ -30,8 +30,8 @@ def turn_rollout(problems: Sequence[str], responses: list[list[int]], passes: in
         requests=[cost(passes, 0.9) for _ in responses],
         rollout_s=2.0,
         report={
-            "passes": passes * len(responses), "drafted": len(responses), "draft_s": 0.25, "draft_rounds": 1, "draft_passes": 0,
-            "decode_steps": 2, "tail_steps": 1, **lists,
+            "passes": passes * len(responses), "drafted": len(responses), "draft_s": 0.25, "draft_rounds": 1,
+            "draft_passes": 0, "decode_steps": 2, "tail_steps": 1, **lists,
         },
     )  # fmt: skip
 
