@@ -219,7 +219,7 @@ def test_the_proposer_counts_what_was_verified(engines: Engines, repetitive_poli
 
 def test_what_was_not_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=None)] * 2, kv_cache_tensors=[None])
-    with pytest.raises(NotInstalled, match="need a model that .*: set branch_blocks=0, or "):
+    with pytest.raises(NotInstalled, match=r"need a model that .*: set branch_blocks=0, or "):
         with_scratch_blocks(config, 8)
     monkeypatch.setattr(versions, "BRANCHES", ("0.1.0",))
     with pytest.raises(UnsupportedVersion, match=r"^vllm .*: branching drafts need 0.1.0; set branch_blocks=0$"):
