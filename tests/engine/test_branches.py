@@ -222,5 +222,5 @@ def test_what_was_not_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(NotInstalled, match=r"need a model that .*: set branch_blocks=0, or "):
         with_scratch_blocks(config, 8)
     monkeypatch.setattr(versions, "BRANCHES", ("0.1.0",))
-    with pytest.raises(UnsupportedVersion, match=r"^vllm .*: branching drafts need 0.1.0; set branch_blocks=0$"):
+    with pytest.raises(UnsupportedVersion, match=r"^vllm .*: branching drafts and self-drafts need 0.1.0; set "):
         with_scratch_blocks(config, 8)
