@@ -38,7 +38,7 @@ TASKS = {
         Task(
             "compare",
             "experiments.tasks.compare",
-            "train arms (without drafts, with DAS ...) on identical work; print the table and the identity verdict",
+            "train arms (no drafts, DAS ...) on identical work; print the table and the identity verdict",
             "arms=[none,ngram,das]",
             (TINY,),
         ),
