@@ -1,16 +1,19 @@
 """The EAGLE-3 head in the engine: vLLM drafts what the head in torch drafts, and no token changes."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import Engines, roll
+from test_branches import core_of
 from vllm import SamplingParams
 
 import das
 from das.engine import patches
 from das.engine.build import EngineError
+from das.engine.coupled import CoupledSampler
 from das.engine.heads import tokenizer_digest
 from das.training.eagle3 import Eagle3Head, HeadText, new_head, shape_for, tokens_per_pass
 from das.training.head_files import load_head, save_head
@@ -45,6 +48,12 @@ def rollout(llm: Any) -> tuple[list[list[int]], float]:
     return tokens, sum(map(len, tokens)) / report["passes"]
 
 
+def draft_likeliest_tokens(llm: Any) -> None:
+    """Let the engine draft what `tokens_per_pass` counts, in place of coupled drafts."""
+    drafter = core_of(llm).model_executor.driver_worker.worker.model_runner.drafter
+    drafter._sample_draft_tokens.__self__.sampler = CoupledSampler((math.inf,), learn=False)
+
+
 def offline(head: Eagle3Head, texts: list[HeadText], model: Any, depth: int) -> float:
     return tokens_per_pass(head, texts, model.get_input_embeddings().weight.detach(), depth)
 
@@ -58,6 +67,10 @@ def test_the_engine_drafts_what_the_head_drafts(
     for depth in (1, 3):
         spec = {"model": str(head_folder), "num_speculative_tokens": depth}
         llm = engines.build(repetitive_policy, method="eagle3", speculative=spec)
+        tokens, _ = rollout(llm)
+        assert tokens == expected
+        llm.reset_prefix_cache()
+        draft_likeliest_tokens(llm)
         tokens, per_pass = rollout(llm)
         assert tokens == expected
         assert per_pass == pytest.approx(offline(head, texts, model, depth), rel=0.01)
