@@ -84,12 +84,9 @@ def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 
 def arm_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What result.json says of an arm. `head_train_s` is there if the arm trains a draft head."""
+    """What result.json says of an arm. OF_MODELS are there if models draft in it."""
     turns = by_turn(rows)
-    result: dict[str, Any] = {**summarised(rows)}
-    if all("head_train_s" in row for row in rows):
-        result["head_train_s"] = summary([row["head_train_s"] for row in rows])
-    return {**result, "by_turn": turns} if turns else result
+    return {**summarised(rows), "by_turn": turns} if turns else {**summarised(rows)}
 
 
 def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:

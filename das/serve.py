@@ -26,7 +26,7 @@ def environment() -> dict[str, str]:
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of `python -m das serve`. All further ones are vLLM's."""
     parser.add_argument("policy", help="directory or hub id")
-    parser.add_argument("--method", default="das", help="what drafts (docs/drafters.md; default: das)")
+    parser.add_argument("--method", default="das", help="what drafts (docs/model_drafters.md; default: das)")
     parser.add_argument("--drafter", type=_group, default={}, help='JSON, such as {"window": 8} (docs/serving.md)')
     parser.add_argument("--budget", type=_group, help='JSON, such as {"name": "fixed", "tokens": 8} (docs/budgets.md)')
     parser.add_argument(

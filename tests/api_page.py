@@ -82,7 +82,7 @@ def entry(module: str, name: str) -> list[str]:
     for part in name.split("."):
         item = getattr(item, part)
     signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(item)))  # annotations that are strings
-    signature = re.sub(r"\b(collections\.abc|typing|pathlib|das\.[a-z_.]*)\.|\bself(, )?", "", signature)
+    signature = re.sub(r"\b(collections\.abc|typing|pathlib|das\.[a-z_.]*)\.|\bself\b(, )?", "", signature)
     call = textwrap.wrap(name.split(".")[-1] + signature, width=110, subsequent_indent="    ")
     heading = "####" if "." in name else "###"
     return [

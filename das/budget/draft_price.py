@@ -1,7 +1,19 @@
 """The price of a draft pass: base + row * rows, learned from the passes of a drafter that is a model."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 FORGET = 0.99  # each newer pass reduces a pass's weight by this factor
+FADE = 0.99  # of a pass that was not made because of its price; after 70 of them it is tried at half the price
 SLOW = 3.0  # a pass counts as at most so many times as slow as expected: its kernels may have been prepared in it
+
+
+@dataclass(frozen=True)
+class DraftWork:
+    """What a drafter that is a model did in a round of drafts."""
+
+    passes: Sequence[tuple[int, float]] = ()  # rows and seconds of each
+    requantize_s: float = 0.0  # seconds in which it quantized the policy's weights
 
 
 class DraftPassPrice:
@@ -13,11 +25,16 @@ class DraftPassPrice:
     def __init__(self) -> None:
         self._sums = [0.0] * 5  # of 1, rows, rows^2, seconds, seconds * rows; each weighted by 1 / seconds^2
         self.base = self.row = 0.0
+        self.faded = False  # whether the price was lowered since the last pass
+
+    def fade(self, factor: float = FADE) -> None:
+        """Lower the price until the next pass: nothing else would show that passes have become cheaper."""
+        self.base, self.row, self.faded = factor * self.base, factor * self.row, True
 
     def observe(self, rows: int, seconds: float) -> None:
         """Learn from a pass of so many rows."""
         expected = self.seconds(rows)
-        if expected:
+        if expected and not self.faded:
             seconds = min(seconds, SLOW * expected)
         weight = 1 / seconds**2
         terms = (1.0, rows, rows * rows, seconds, seconds * rows)
@@ -30,7 +47,7 @@ class DraftPassPrice:
             row, base = 0.0, y / count
         elif base < 0:
             row, base = xy / xx, 0.0
-        self.base, self.row = base, row
+        self.base, self.row, self.faded = base, row, False
 
     def seconds(self, rows: int) -> float:
         """What a pass of so many rows is expected to take."""

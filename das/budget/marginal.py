@@ -103,7 +103,9 @@ class Marginal(BudgetPolicy):
         self._weights = np.ones(1)  # of all requests alike
         self._context = 0  # tokens of context in the last pass
         self._saves = 0.0  # seconds that the last drafts were expected to save
-        self._each = 0.0  # seconds per token that the last drafts were expected to emit
+        self._each = 0.0  # seconds per token that the last drafts were expected to emit, without their draft passes
+        self._emits = 1.0  # tokens that the last pass was expected to emit
+        self._drafting_s = 0.0  # seconds of the draft passes for it
         self._lowest = 0.0  # the lowest gain that was verified in the last pass with drafts
         self._unpaid = 0  # passes in a row whose drafts did not pay
         self._wait, self._next_wait = 0, FIRST_WAIT  # passes until the drafter is asked again; the same for next time
@@ -143,13 +145,14 @@ class Marginal(BudgetPolicy):
         return self.prices.branch / (self._each * BRANCH_RUN)
 
     def worth(self) -> float:
-        return self._each or float("nan")
+        return self._each + self._drafting_s / self._emits if self._each else float("nan")
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         weights = self._request_weights(live)
         seconds = self.prices.table(len(live), self._context, int(drafts.counts.sum()))
         chosen, counts, gains, self._lowest = best_tokens(drafts, weights, seconds)
-        each = self._each = float(seconds[chosen] / (len(live) + gains[chosen]))
+        self._emits = float(len(live) + gains[chosen])
+        each = self._each = float(seconds[chosen]) / self._emits
         self._saves = float(seconds[0]) - len(live) * each
         self._count_unpaid(chosen)
         if self.prices.learns:
@@ -207,6 +210,7 @@ class Marginal(BudgetPolicy):
             error = error / done.seconds - 1
             self._exploration.observe(done.seconds, done.num_drafted > 0, error, self.prices.error)
         self.prices.observe(done)
+        self._drafting_s = sum(seconds for _, seconds in done.draft_passes)
         self._context = done.context
         self._chances_age += 1
 

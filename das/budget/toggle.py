@@ -22,6 +22,7 @@ from das.drafter import Drafts
 
 DEFAULT_TOKENS = 8  # draft tokens per request and pass, of the default `over`
 FORGET = 8  # rollouts without drafts after which tau is forgotten, because only drafting can show that tau has improved
+FADE = 0.9  # of the price of a draft pass, after a rollout without any, for the same reason
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class RooflineToggle(BudgetPolicy):
     ramp        the rule is ignored until more than this many requests have been live at once in the rollout (the
                 published code uses 32); 0: no such guard
     one_way     once on, drafting stays on until the rollout ends; but what was decided before the price of a draft pass
-                was known is decided again
+                was known is decided again in the next pass
     ratio       tokens whose computation hides behind reading the weights; assumed until a fit of passes exists
 
     Raises ValueError for a negative margin or ramp and for a ratio that is not positive.
@@ -83,7 +84,7 @@ class RooflineToggle(BudgetPolicy):
         limits = self.over.limits(live)
         self._most_live = max(self._most_live, len(live))
         if not (self.on and self.one_way and (self._was_priced or not self.draft_price.seconds(1))):
-            self._was_priced = self._fitted is not None
+            self._was_priced = self._online.fitted is not None and not self.draft_price.faded
             guarded = self.ramp and self._most_live <= self.ramp
             self.on = not guarded and self.speedup(live, sum(limits) / len(live)) >= 1 + self.margin
         return limits if self.on else [0] * len(live)
@@ -99,19 +100,16 @@ class RooflineToggle(BudgetPolicy):
             per_request, tau = seen.num_drafted / seen.rows, 1 + seen.num_accepted / seen.rows
         else:
             per_request, tau = gamma, max(gamma, 1 + gamma / 2)
-        form = self._fitted or self._assumed
-        draft_pass = self.draft_price.seconds(len(live)) if self._fitted else 0.0  # the assumed form is not in seconds
+        fitted = self._online.fitted
+        form = fitted if isinstance(fitted, Roofline) and fitted.compute > 0 else self._assumed
         count, context = float(len(live)), float(sum(request.prompt + request.generated for request in live))
         plain, with_drafts = form.predict(
             np.full(2, count), np.array([count, count * (1 + per_request)]), np.full(2, context)
         ).tolist()
-        return float(tau * plain / (with_drafts + per_request * draft_pass))
-
-    @property
-    def _fitted(self) -> Roofline | None:
-        """The roofline of the engine's own passes, once they show what computing costs."""
-        fitted = self._online.fitted
-        return fitted if isinstance(fitted, Roofline) and fitted.compute > 0 else None
+        # The assumed form is not in seconds, so a draft pass counts as a share of a measured plain pass.
+        plain_s = self.predict(len(live), 0, int(context))
+        share = self.draft_price.seconds(len(live)) / plain_s if plain_s > 0 else 0.0
+        return float(tau * plain / (with_drafts + per_request * share * plain))
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
         return self.over.floors(live)
@@ -147,6 +145,8 @@ class RooflineToggle(BudgetPolicy):
 
     def end_step(self) -> None:
         self._undrafted = 0 if self._current.rows else self._undrafted + 1
+        if self._undrafted:
+            self.draft_price.fade(FADE)
         if self._current.rows or self._undrafted == FORGET:
             self._previous = self._current
         self._current = _Counts()

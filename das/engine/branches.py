@@ -74,7 +74,8 @@ class Branches:
         self.parents = get_tp_group().broadcast_object(dict(drafter.parents))
         if self.parents:
             drafts = self._fitting(drafts)
-            drafter.keep(self.parents)
+            if get_tp_group().is_first_rank:  # the others do not draft
+                drafter.keep(self.parents)
         return drafts
 
     def _fitting(self, drafts: list[list[int]]) -> list[list[int]]:

@@ -21,7 +21,8 @@ PROPOSER = "das.engine.proposer.DasProposer"  # what drafts with the methods of 
 OWN = ("das", "self_draft", "das_self")  # the history, the policy's own quantized weights, these behind the history
 DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}  # w8a8 | w4; the most draft passes a target pass
 DRAFT_MODEL = "draft_model"  # the method of an engine whose drafts come from a smaller model (vLLM's own method)
-METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL, "eagle3")  # and STOCK
+EAGLE3 = "eagle3"  # the method of an engine whose drafts come from a draft head
+METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL, EAGLE3)  # and STOCK
 STOCK = "stock"  # the method of an engine without das (das/engine/stock.py)
 
 

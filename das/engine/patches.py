@@ -54,6 +54,7 @@ from das.draft_round import checked_branch_blocks
 from das.engine import heads, hook_check
 from das.engine.admission import admit
 from das.engine.cpu_invariance import INPUTS, double_single_rows, split_queries
+from das.engine.drafters.support import check_options
 from das.engine.meter import RolloutMeter
 from das.engine.noise import REJECTED
 from das.engine.versions import NotInstalled, UnsupportedVersion, require_trl, require_vllm
@@ -166,7 +167,13 @@ def das_settings(vllm_config: Any) -> dict[str, Any]:
         raise ValueError(
             f'additional_config["das"] must be a dictionary of {", ".join(sorted(SETTINGS))}, got {settings!r}'
         )
-    checked_branch_blocks(settings.get("branch_blocks", 0))
+    blocks = checked_branch_blocks(settings.get("branch_blocks", 0))
+    if (self_draft := settings.get("self_draft")) is not None:
+        if not isinstance(self_draft, dict) or not isinstance(self_draft.get("history"), bool):
+            raise ValueError(f"self_draft={self_draft!r}: give weights, passes, and history, true or false")
+        check_options({key: value for key, value in self_draft.items() if key != "history"})
+        if blocks:
+            raise ValueError(f"branch_blocks={blocks}: self-drafts are chains only; set it to 0")
     return settings
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from das.arrays import load_arrays, save_arrays
 from das.budget import DEFAULT_BUDGET, BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
+from das.budget.draft_price import DraftWork
 from das.budget.remaining import RemainingLength
 from das.draft_round import Drafter, DraftRound
 from das.drafter import HistoryDrafter, TreeDrafts
@@ -130,6 +131,7 @@ class DasProposer:
         running = self._runner.requests
         names: list[str] = self._runner.input_batch.req_ids
         self.parents = {}
+        drafting = DraftWork() if self._model is None else self._model.handed_out()
         # A request is over if it is gone, if its id stands for another one now, or if its session got further input.
         states = self._states
         if not self._num_tracked and self._are_known(names):  # requests that never draft: nothing to read or to learn
@@ -147,7 +149,7 @@ class DasProposer:
             self._decoding, self._pass_ended = decoding, time.perf_counter()
             self._pending, self._branches, self._sample = {}, 0, ("", [])
             return [[] for _ in names]
-        target_pass = self._watch_pass(names, decoding, emitted)
+        target_pass = self._watch_pass(names, decoding, emitted, drafting)
         self.draft_round.observe(
             emitted.requests, emitted.num_drafted, emitted.num_accepted, emitted.tokens, target_pass
         )
@@ -230,26 +232,26 @@ class DasProposer:
         emitted.context = context
         return emitted, decoding
 
-    def _watch_pass(self, names: list[str], decoding: set[str], emitted: _Emitted) -> TargetPass | None:
+    def _watch_pass(
+        self, names: list[str], decoding: set[str], emitted: _Emitted, drafting: DraftWork
+    ) -> TargetPass | None:
         """Time the pass that just ended, and note what the budget expected of it.
 
         Returns the pass if it was a decode pass: every request in it had emitted in the pass before, so none brought a
-        prompt. decoding: requests that emitted in this one.
+        prompt. decoding: requests that emitted in this one. drafting: what a model did for its drafts.
         """
         now = time.perf_counter()
         live, target_pass = len(names), None
         if live and self._decoding.issuperset(names):
             seconds = now - self._pass_ended
-            draft_passes: Sequence[tuple[int, float]] = ()
-            if self._model is not None:  # its own passes are priced apart, and quantizing comes once in a rollout
-                draft_passes = self._model.passes
-                seconds -= self._model.requantize_s + sum(took for _, took in draft_passes)
+            # A model's passes are priced apart, and quantizing comes once after a sync.
+            seconds -= drafting.requantize_s + sum(took for _, took in drafting.passes)
             num_drafted, num_accepted = sum(emitted.num_drafted), sum(emitted.num_accepted)
             predicted = self.draft_round.budget.predict(live, num_drafted, emitted.context, self._branches)
             self._predicted_s.append(predicted)
             self._measured_s.append(seconds)
             target_pass = TargetPass(
-                live, num_drafted, num_accepted, emitted.context, seconds, self._branches, draft_passes
+                live, num_drafted, num_accepted, emitted.context, seconds, self._branches, drafting.passes
             )
         self._decoding, self._pass_ended = decoding, now
         return target_pass

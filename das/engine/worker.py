@@ -66,7 +66,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        patches.das_settings(self.vllm_config)  # refuses settings of another form before anything is built
+        # Settings of another form, and engines that cannot do what they ask for, are refused before anything is built.
+        if "self_draft" in patches.das_settings(self.vllm_config) and patches.drafts_by_das(self.vllm_config):
+            require_self_draft(self.vllm_config)
         if self.use_v2_model_runner:
             raise NotInstalled(
                 "das needs vLLM's first model runner: call das.install() before the engine is built, or set "
@@ -128,7 +130,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         settings = patches.das_settings(self.vllm_config) if patches.drafts_by_das(self.vllm_config) else {}
         for_branches, for_passes = settings.get("branch_blocks", 0), 0
         if "self_draft" in settings:
-            require_self_draft(self.vllm_config)
             block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
             of_request = blocks_needed(self.vllm_config.speculative_config.num_speculative_tokens, block_size)
             for_passes = of_request * self.vllm_config.scheduler_config.max_num_seqs

@@ -149,11 +149,6 @@ class Eagle3Head(nn.Module):
         return state + mlp["down_proj"](functional.silu(mlp["gate_proj"](normed)) * mlp["up_proj"](normed))
 
 
-def _linear_layers(sizes: Mapping[str, tuple[int, int]]) -> nn.ModuleDict:
-    """Linear layers without biases, by name. sizes: inputs and outputs of each."""
-    return nn.ModuleDict({name: nn.Linear(*size, bias=False) for name, size in sizes.items()})
-
-
 def _rotated(heads: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
     """Rotary embedding of [tokens, heads, head_dim] at these positions."""
     half = heads.shape[-1] // 2

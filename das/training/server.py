@@ -217,7 +217,7 @@ def _drafts_by(config: Mapping[str, Any]) -> str:
         return "none"
     if speculative["model"] != PROPOSER:
         return str(speculative["method"])
-    self_draft = config["additional_config"]["das"].get("self_draft")
+    self_draft = (config["additional_config"] or {}).get("das", {}).get("self_draft")
     if self_draft is None:
         return "das"
     return "das_self" if self_draft["history"] else "self_draft"

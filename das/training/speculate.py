@@ -50,7 +50,7 @@ def speculate(
     It calls `das.install()`, which sets environment variables and torch's number of threads
     (OMP_NUM_THREADS, or 1). They stay after "off".
 
-    method: what drafts: das | ngram | suffix | draft_model | none; or off.
+    method: what drafts: one of das.engine.build.METHODS, such as das, das_self or none; or off.
     drafter: options of HistoryDrafter that differ from the defaults, and `unit`: what its window counts, "epoch" or
     "step" (a rollout). budget: name and options of a budget in place of `marginal`. engine: fields of EngineSettings in
     place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A

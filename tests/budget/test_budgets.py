@@ -11,6 +11,7 @@ from das.budget.classes import Classes
 from das.budget.latency import LatencyModel
 from das.budget.length import LengthClass, LengthModel
 from das.budget.marginal import Marginal, best_tokens
+from das.budget.toggle import RooflineToggle
 from das.drafter import Drafts
 
 
@@ -250,6 +251,38 @@ def test_toggle_counts_the_passes_of_a_model_that_drafts(draft_pass_s: float, dr
     budget.end_step()
     budget.begin_step(4)
     assert any(budget.limits(live(4))) is drafts
+
+
+def test_toggle_forgets_that_draft_passes_were_dear() -> None:
+    """It tries again after rollouts without drafts, and ends the trial as soon as the price proves right."""
+    budget = make_budget({"name": "roofline_toggle", "margin": 0.05, "over": {"name": "fixed", "tokens": 4}})
+    assert isinstance(budget, RooflineToggle)
+    tried, drafted_passes = 0, 0
+    for _ in range(60):
+        budget.begin_step(4)
+        for i in range(50):
+            drafted = 4 if any(budget.limits(live(4))) else 0
+            passes = [(4, 6e-3)] * drafted
+            budget.observe_pass(TargetPass(4, 4 * drafted, 4 * drafted, 4000 + i, 5e-3, draft_passes=passes))
+            drafted_passes += drafted > 0
+        tried += budget.on
+        budget.end_step()
+    assert 1 <= drafted_passes <= 60
+    assert not tried  # at the end of no rollout
+
+
+def test_worth_of_a_token_counts_the_draft_passes() -> None:
+    """Otherwise a token would look cheap after every pass with drafts, and the next one would have none."""
+    budget = make_budget({"name": "marginal", "tokens": 8})
+    budget.begin_step(1)
+    drafts = Drafts(np.zeros((1, 7), np.int32), np.full((1, 7), 0.98), np.full(1, 7))
+    for i in range(100):
+        requests = live(1)
+        budget.limits(requests)
+        drafted = sum(budget.trim(requests, drafts))
+        budget.observe_pass(TargetPass(1, drafted, drafted, 1000 + i, 10e-3, draft_passes=[(1, 3e-3)] * drafted))
+    assert drafted == 7
+    assert 3e-3 < budget.worth() < 5e-3  # (10 + 7 * 3) ms / 7.6 tokens
 
 
 def test_closed_form_gives_long_requests_more() -> None:

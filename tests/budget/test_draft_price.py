@@ -34,6 +34,17 @@ def test_a_slow_pass_counts_for_three_at_most() -> None:
     assert price.seconds(4) < 1.1e-3
 
 
+def test_a_price_that_forbids_passes_fades_until_one_is_made() -> None:
+    price = DraftPassPrice()
+    for _ in range(50):
+        price.observe(4, 12e-3)
+    for _ in range(200):
+        price.fade()
+    assert 0 < price.seconds(4) < 2e-3
+    price.observe(4, 12e-3)  # it was right
+    assert price.seconds(4) == pytest.approx(12e-3)
+
+
 def test_it_follows_a_machine_that_becomes_slower() -> None:
     price = DraftPassPrice()
     for _ in range(300):

@@ -1,5 +1,6 @@
 """Self-drafts in a real engine: what they accept, when they are quantized anew, and what a broken one cannot do."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ from vllm import SamplingParams
 from das.engine.build import EngineSettings
 from das.engine.drafters.draft_passes import blocks_needed
 from das.engine.drafters.quantized import rounded_to_4_bits
-from das.engine.drafters.self_draft import BROKEN
+from das.engine.drafters.self_draft import BROKEN, SelfDrafter
+from das.engine.patches import das_settings
+from das.engine.versions import NotInstalled
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 REQUESTS = 8
+BUDGET = {"name": "fixed", "tokens": 7}
+GOOD = {"weights": "w8a8", "passes": None, "history": False}
 
 
 def rollout(llm: Any, tick: int = 1, **sampling: Any) -> tuple[list[list[int]], dict[str, Any]]:
@@ -113,6 +118,43 @@ def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
     tokens, report = rollout(llm, 4)
     assert tokens == undrafted["plain"]
     assert report["drafted"] > 0
+
+
+def test_what_a_round_took_is_handed_out_once() -> None:
+    """Rounds without drafts come in between, and their passes take no draft passes."""
+    drafter = SelfDrafter("w8a8", None, lambda: float("nan"))
+    drafter._passes_made.append((4, 2e-3))
+    drafter._requantize_s = 0.1
+    work = drafter.handed_out()
+    assert (list(work.passes), work.requantize_s) == ([(4, 2e-3)], 0.1)
+    work = drafter.handed_out()
+    assert (list(work.passes), work.requantize_s) == ([], 0.0)
+
+
+def test_an_engine_that_was_built_for_other_drafts_is_refused(engines: Engines, tiny_policy: str) -> None:
+    """Its scratch blocks would be the policy's own."""
+    llm = engines.build(tiny_policy, method="das")
+    settings = {"self_draft": GOOD, "budget": BUDGET}
+    llm.collective_rpc("das_use_proposer", args=("self", settings))
+    with pytest.raises(NotInstalled, match="build it for the method self_draft"):
+        rollout(llm)
+
+
+@pytest.mark.parametrize(
+    ("self_draft", "words"),
+    [
+        (3, "give weights, passes, and history"),
+        ({"weights": "w8a8", "passes": None}, "give weights, passes, and history"),
+        ({"weights": "w8", "passes": None, "history": True}, "one of w8a8, w4"),
+    ],
+)
+def test_raw_settings_of_another_form_are_refused(self_draft: Any, words: str) -> None:
+    config = SimpleNamespace(additional_config={"das": {"self_draft": self_draft}})
+    with pytest.raises(ValueError, match=words):
+        das_settings(config)
+    config = SimpleNamespace(additional_config={"das": {"branch_blocks": 8, "self_draft": GOOD}})
+    with pytest.raises(ValueError, match="chains only"):
+        das_settings(config)
 
 
 def test_scratch_blocks_hold_any_draft() -> None:

@@ -1,7 +1,6 @@
 """Exactness level 2 on generated requests with self-drafts: the requests and engines of test_sample_identity.py.
 
 Requests are preempted amid their drafts, prompts come in chunks, prefixes are shared, and requests end amid a draft.
-Bugs made on purpose with which this test was seen to fail are listed in docs/exactness.md.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Chains of a hybrid: the history drafts the tokens that it is sure of, and a model those between them.
 
 Text that is hard to foresee is rare in a response: a token that the history cannot know is often followed by many that
-it can. So the two take turns. Whatever the model would not be asked for ends with the history's further draft.
+it can. So the two take turns. What the history drafts behind the model's last token, sure or not, ends the chain.
 """
 
 from collections.abc import Sequence

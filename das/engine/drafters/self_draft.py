@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from das.budget.draft_price import DraftPassPrice
+from das.budget.draft_price import DraftPassPrice, DraftWork
 from das.drafter import Drafts, HistoryDrafter, TreeDrafts
 from das.engine.coupled import CoupledSampler
 from das.engine.drafters.draft_passes import DraftPasses
@@ -48,8 +48,8 @@ class SelfDrafter:
         self.window = 0 if history is None else history.window
         self.price = DraftPassPrice()
         self.sampler = CoupledSampler()
-        self.passes: list[tuple[int, float]] = []  # rows and seconds of each pass of the last drafts
-        self.requantize_s = 0.0  # before the last drafts
+        self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each pass of the last drafts
+        self._requantize_s = 0.0  # before the last drafts
         self._runner: Any = None
         self._passes: DraftPasses
         self._layers: QuantizedLayers
@@ -92,7 +92,7 @@ class SelfDrafter:
     ) -> Drafts:
         """Drafts of at most limits[i] tokens. floors: a draft ends where the probability that all of it is accepted
         falls below floors[i]."""
-        self.passes, self.requantize_s = [], 0.0
+        self._passes_made, self._requantize_s = [], 0.0
         chains = Chains(limits, floors)
         every = np.arange(len(requests))
         if self.history is not None:
@@ -123,6 +123,7 @@ class SelfDrafter:
     def end_step(self, history_tick: int) -> None:
         """Move the history's window."""
         self._tick = history_tick
+        self.sampler.observe((), ())  # what was drafted last belongs to requests that are over
         if self.history is not None:
             self.history.end_step(history_tick)
 
@@ -147,6 +148,12 @@ class SelfDrafter:
         self._passes = DraftPasses(runner, runner.das_draft_blocks, longest)
         self._layers = QuantizedLayers(runner.get_model(), self.weights)
 
+    def handed_out(self) -> DraftWork:
+        """What the last round of drafts took. It is handed out once, because a later round may make no drafts."""
+        drafting = DraftWork(self._passes_made, self._requantize_s)
+        self._passes_made, self._requantize_s = [], 0.0
+        return drafting
+
     def alarms(self) -> list[str]:
         """What went wrong since the last call."""
         alarms, self._alarms = self._alarms, []
@@ -165,11 +172,12 @@ class SelfDrafter:
         begun = False
         while True:
             among, gain = chains.open(self._usual)
-            if not len(among) or len(self.passes) == self.most_passes:
+            if not len(among) or len(self._passes_made) == self.most_passes:
                 return
             num_rows = sum(len(pending[i]) for i in among.tolist())
             worth = self.worth()
             if not math.isnan(worth) and gain * worth < self.price.seconds(num_rows):
+                self.price.fade()
                 return
             start = time.perf_counter()
             if not begun:
@@ -192,7 +200,7 @@ class SelfDrafter:
                 self._ask_history(requests, chains, among, pending)
             seconds = time.perf_counter() - start
             runner.das_meter.record_draft_pass(num_rows, seconds)
-            self.passes.append((num_rows, seconds))
+            self._passes_made.append((num_rows, seconds))
             self.price.observe(num_rows, seconds)
 
     def _ask_history(
@@ -214,8 +222,8 @@ class SelfDrafter:
         start = time.perf_counter()
         self._layers.make()
         self._quantized = version
-        self.requantize_s = time.perf_counter() - start
-        self._runner.das_meter.requantize_s += self.requantize_s
+        self._requantize_s = time.perf_counter() - start
+        self._runner.das_meter.requantize_s += self._requantize_s
 
     def _give_up(self) -> None:
         """The drafting weights are broken: draft with them no more."""

@@ -18,13 +18,18 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 def require_self_draft(vllm_config: Any) -> None:
     """Raise NotInstalled, in one line, for an engine that self-drafts were not checked with."""
+    from vllm import _custom_ops
     from vllm.platforms import current_platform
 
     parallel = vllm_config.parallel_config
     if not current_platform.is_cpu():
         raise NotInstalled("self-drafts run on CPUs only so far: choose another method, such as das")
-    if parallel.tensor_parallel_size > 1:
-        raise NotInstalled("self-drafts need tensor_parallel_size=1: their passes run on one rank")
+    if not _custom_ops._supports_onednn:
+        raise NotInstalled("self-drafts need a vLLM that was built with oneDNN: choose another method, such as das")
+    if parallel.tensor_parallel_size > 1 or parallel.data_parallel_size > 1:
+        raise NotInstalled("self-drafts need one rank: set tensor_parallel_size=1 and data_parallel_size=1")
+    if vllm_config.kv_transfer_config is not None:
+        raise NotInstalled("self-drafts need an engine without KV transfer: choose another method, such as das")
     if vllm_config.model_config.quantization is not None:
         raise NotInstalled("self-drafts need a policy that is not quantized itself: choose another method, such as das")
     if vllm_config.model_config.uses_mrope or vllm_config.lora_config is not None:
