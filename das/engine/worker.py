@@ -133,6 +133,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
             of_request = blocks_needed(self.vllm_config.speculative_config.num_speculative_tokens, block_size)
             for_passes = of_request * self.vllm_config.scheduler_config.max_num_seqs
+            logger.info("das drafts in %d KV blocks beside the %d of requests", for_passes, kv_cache_config.num_blocks)
         own = kv_cache_config.num_blocks  # what the scheduler knows of
         if for_branches or for_passes:
             kv_cache_config = with_scratch_blocks(kv_cache_config, for_branches + for_passes)

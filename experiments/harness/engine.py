@@ -38,6 +38,8 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
         drafter["warm"] = str(ranks.own_file(Path(config.drafter.warm)))
     if config.drafter.unit not in ("epoch", "step"):
         raise UserError(f"drafter.unit={config.drafter.unit}: choose epoch or step")
+    if config.arm.method == "self_draft" and config.drafter.warm is not None:
+        raise UserError(f"drafter.warm={config.drafter.warm}: self_draft drafts without a history; use arm=das_self")
     budget = config.arm.budget or config.budget
     speculative = dict(config.arm.speculative)
     if config.arm.method == DRAFT_MODEL:

@@ -139,6 +139,7 @@ kind(
     "self-draft that cannot be",
     (["task=rollout", "arm=self_draft", "arm.self_draft.weights=w3"], "give weights, one of w8a8, w4"),
     (["task=rollout", "arm=das_self", "arm.self_draft.passes=0"], "self_draft.passes=0: must be 1 or more"),
+    (["task=rollout", "arm=self_draft", "drafter.warm=h.npz"], "self_draft drafts without a history; use arm=das_self"),
     (["arms=[none,das_self]", "engine.branch_blocks=8"], "branch_blocks=8: das_self drafts chains only; set it to 0"),
 )
 kind("no KEY=VALUE", (["trainer.max_steps"], "trainer.max_steps"), (["budget.tokens=[1"], "budget.tokens=[1"))
