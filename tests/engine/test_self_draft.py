@@ -120,6 +120,31 @@ def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
     assert report["drafted"] > 0
 
 
+def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_policy: str) -> None:
+    """Bit by bit: what the policy computed stays as it is."""
+    llm = engines.build(tiny_policy, method="self_draft", extra={"block_size": 32, "num_gpu_blocks_override": 48})
+    runner = runner_of(llm)
+    scratch = torch.zeros(len(runner.kv_caches[0]), dtype=torch.bool)
+    scratch[list(runner.das_draft_blocks)] = True
+    drafter = runner.drafter.draft_round.drafter
+    draft, num_rounds = drafter._draft, 0
+
+    def watched(*arguments: Any) -> None:
+        nonlocal num_rounds
+        before = [cache.view(torch.int32).clone() for cache in runner.kv_caches]
+        draft(*arguments)
+        for old, cache in zip(before, runner.kv_caches, strict=True):
+            new = cache.view(torch.int32)
+            assert torch.equal(new[~scratch], old[~scratch])
+            assert not torch.equal(new[scratch], old[scratch])
+        num_rounds += 1
+
+    drafter._draft = watched
+    tokens, report = rollout(llm)
+    assert num_rounds > 5
+    assert sum(map(len, tokens)) > report["passes"]
+
+
 def test_what_a_round_took_is_handed_out_once() -> None:
     """Rounds without drafts come in between, and their passes take no draft passes."""
     drafter = SelfDrafter("w8a8", None, lambda: float("nan"))
