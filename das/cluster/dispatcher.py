@@ -208,6 +208,8 @@ class Dispatcher:
         that asks first must not start alone what several could decode.
         """
         waiting = len(self._lost) + len(self._queue)
+        if not waiting:
+            return 0
         engines = [engine for engine in self._engines.values() if not engine.draining]
         behind = waiting - sum(engine.free for engine in engines)  # requests without a slot
         if behind > 0:

@@ -17,8 +17,10 @@ from omegaconf import DictConfig
 
 from das.budget import make_budget
 from das.budget.remaining import RemainingLength
+from das.cluster.dispatcher import Dispatcher, Request
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step, place, predicted_lengths, simulate_rollout
+from das.replay.dispatched import simulate_dispatched
 from das.replay.engine import PlainEngine
 from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
@@ -33,13 +35,15 @@ from experiments.run.plain import plain
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
-PLACEMENTS = {  # name -> policy of das.replay.cluster.place, lengths that it sees, whether siblings stay together
-    "round robin": ("round_robin", "true", True),
-    "random": ("random", "true", True),
-    "longest first, true lengths": ("longest_first", "true", True),
-    "longest first, predicted": ("longest_first", "predicted", True),
-    "siblings apart, true lengths": ("longest_first", "true", False),
-    "siblings apart, predicted": ("longest_first", "predicted", False),
+# name -> how, and by which lengths. Requests are placed at the start (das.replay.cluster.place), or while the rollout
+# runs: by NaiveQueue, or by the cluster's Dispatcher.
+PLACEMENTS = {
+    "round robin": ("round_robin", "none"),
+    "static, predicted": ("longest_first", "predicted"),
+    "static, true lengths": ("longest_first", "true"),
+    "naive queue, predicted": ("queue", "predicted"),
+    "dispatcher, predicted": ("dispatcher", "predicted"),
+    "dispatcher, true lengths": ("dispatcher", "true"),
 }
 MAX_TOKENS = 16384  # of a response (paper)
 
@@ -97,7 +101,7 @@ def placements(task: DictConfig, recorded: Workload, times: Times, progress: Pro
     rows = []
     for max_num_seqs in task.max_num_seqs:
         for name in PLACEMENTS:
-            steps = placed_steps(name, works, max_num_seqs, int(task.engines), times)
+            steps = placed_steps(name, works, max_num_seqs, int(task.engines), times, int(task.margin))
             for epoch in range(task.epochs):
                 of_epoch = steps[epoch * task.steps : (epoch + 1) * task.steps]
                 row = {
@@ -117,9 +121,11 @@ def placements(task: DictConfig, recorded: Workload, times: Times, progress: Pro
     return rows
 
 
-def placed_steps(name: str, works: list[Workload], max_num_seqs: int, engines: int, times: Times) -> list[Step]:
+def placed_steps(
+    name: str, works: list[Workload], max_num_seqs: int, engines: int, times: Times, margin: int
+) -> list[Step]:
     """Simulate all steps with one placement. Lengths are learned from one step to the next."""
-    policy, lengths_seen, together = PLACEMENTS[name]
+    how, lengths_seen = PLACEMENTS[name]
     # Price of one more request in a full pass, as a share of a pass with one request.
     one = np.ones(2)
     plain_pass = times.form.predict(one, one, 0 * one)[0]
@@ -129,13 +135,31 @@ def placed_steps(name: str, works: list[Workload], max_num_seqs: int, engines: i
     steps: list[Step] = []
     for number, work in enumerate(works):
         lengths = work.lengths if lengths_seen == "true" else predicted_lengths(learned, work.problems)
-        groups = work.problems if together else [str(i) for i in range(len(work))]
-        placed = place(lengths, groups, engines, policy, max_num_seqs, token, seed=number)
         simulated = [PlainEngine(times, max_num_seqs) for _ in range(engines)]
-        steps.append(simulate_rollout(work, simulated, placed, number + 1))
+        if how in ("queue", "dispatcher"):
+            placement = (NaiveQueue if how == "queue" else Dispatcher)(requests_of(work, lengths), margin)
+            steps.append(simulate_dispatched(work, simulated, placement, number + 1).step)
+        else:
+            placed = place(lengths, work.problems, engines, how, max_num_seqs, token, seed=number)
+            steps.append(simulate_rollout(work, simulated, placed, number + 1))
         for problem, length in zip(work.problems, work.lengths.tolist(), strict=True):
             learned.observe(problem, length)
     return steps
+
+
+def requests_of(work: Workload, lengths: np.ndarray) -> list[Request]:
+    """What a Dispatcher is told of a workload."""
+    return [
+        Request(i, problem, length)
+        for i, (problem, length) in enumerate(zip(work.problems, lengths.tolist(), strict=True))
+    ]
+
+
+class NaiveQueue(Dispatcher):
+    """Deals nothing: engines fill up one after the other from the common queue, so problems start unevenly."""
+
+    def _deal(self) -> None:
+        pass
 
 
 def histories(
