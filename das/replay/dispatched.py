@@ -56,6 +56,7 @@ class Dispatched:
 
     step: Step
     lost: int  # requests that had to start again
+    sent_bytes: int  # of token ids that the store gave to engines
     events: list[dict[str, Any]]
 
 
@@ -92,7 +93,7 @@ class _Rollout:
         self.busy: list[tuple[float, int]] = []  # a heap: when each engine that works has run its next passes
         self.told: dict[int, int] = {}  # how many finished requests of an engine were delivered
         self.live: dict[int, int] = {}  # what the last row of events said
-        self.lost = 0
+        self.lost = self.sent_bytes = 0
         self.events: list[dict[str, Any]] = []
         self.end_s = 0.0
 
@@ -118,7 +119,7 @@ class _Rollout:
         end_rollout([self.engines[e] for e in sorted(self.part)], next_history_tick)
         if self.store is not None:
             self.store.end_step(next_history_tick)
-        return Dispatched(report(self.work, self.engines, self.end_s), self.lost, self.events)
+        return Dispatched(report(self.work, self.engines, self.end_s), self.lost, self.sent_bytes, self.events)
 
     def _join(self, e: int, now: float) -> None:
         engine = self.engines[e]
@@ -133,7 +134,9 @@ class _Rollout:
         engine = self.engines[e]
         taken = self.placement.take(e)
         if self.store is not None and isinstance(engine, TextEngine):
-            engine.drafter.add_history(self.store.missing(e, [self.work.problems[i] for i in taken]))
+            lacked = self.store.missing(e, [self.work.problems[i] for i in taken])
+            engine.drafter.add_history(lacked)
+            self.sent_bytes += sum(trajectory.tokens.nbytes for trajectory in lacked)
         engine.add(taken, self.placement.waiting)
         if not engine.live and not engine.waiting:
             self._note(e, now, "")
