@@ -285,6 +285,13 @@ TASKS = {
             ),
         ),
         Task(
+            "bench_dispatch",
+            "experiments.bench.dispatch",
+            "measure what placing requests on many engines costs the driver",
+            "task=bench_dispatch",
+            ("task.engines=2", "task.batch=4", "task.group=2", "task.slots=[2]", "task.repeats=1"),
+        ),
+        Task(
             "bench_sampler",
             "experiments.bench.sampler",
             "measure what exactness costs: keyed sampling and verification against vLLM's own",
