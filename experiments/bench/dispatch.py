@@ -1,7 +1,7 @@
 """task=bench_dispatch: what placing requests costs the driver, in processor time.
 
-A rollout's calls to the Dispatcher: every engine joins and takes, then each in turn finishes a response and takes again.
-With fewer slots than requests, the queue is used.
+A rollout's calls to the Dispatcher: every engine joins and takes, then each in turn finishes a response and takes
+again. With fewer slots than requests, the queue is used.
 
 result.json: cases: rows of engines, slots, requests, first_ms (until every engine has its first requests), all_ms.
 """

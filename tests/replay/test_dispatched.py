@@ -1,5 +1,7 @@
 """Rollouts that a Dispatcher places while they run: near the bound, nothing lost, shared histories."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from test_cluster import TIMES, long_tailed
@@ -22,6 +24,19 @@ def dispatcher(work: Workload, margin: int = 0) -> Dispatcher:
 
 def plain(number: int, slots: int) -> list[PlainEngine]:
     return [PlainEngine(TIMES, slots) for _ in range(number)]
+
+
+def drafting(number: int) -> list[TextEngine]:
+    return [
+        TextEngine(
+            TIMES,
+            2,
+            HistoryDrafter(cross_problem_tokens=0, min_prob=0.005),
+            make_budget({"name": "fixed", "tokens": 8}),
+            500,
+        )
+        for _ in range(number)
+    ]
 
 
 def delivered_once(work: Workload, engines: list[PlainEngine], done: Dispatched) -> bool:
@@ -68,6 +83,9 @@ def test_deaths_joins_and_drains_lose_nothing(seed: int) -> None:
     lives = [row["live"] for row in done.events if row["engine"] == 2 and row["time_s"] >= drained]
     assert lives == sorted(lives, reverse=True)
     assert lives[-1] == 0
+    for engine in range(6):
+        rows = [row for row in done.events if row["engine"] == engine]
+        assert all(after["event"] or after["live"] != before["live"] for before, after in pairwise(rows))
     again = simulate_dispatched(work, plain(6, 8), dispatcher(work, 1), 1, changes)
     assert again.events == done.events
 
@@ -81,6 +99,13 @@ def test_a_death_in_the_middle_of_a_response_makes_it_start_again() -> None:
     # The other engine notices at the end of its pass, and then decodes both until the first one ends.
     assert done.step.rollout_s == pytest.approx(51 * pass_s + 49 * TIMES.target(2, 0, 0) + 51 * pass_s)
     assert {row["time_s"]: row["event"] for row in done.events if row["engine"] == 1}[50.5 * pass_s] == "died"
+
+
+def test_an_engine_that_idles_starts_what_another_one_lost() -> None:
+    work = workload(["a", "b"], [np.zeros(n, np.int32) for n in (100, 10)])
+    pass_s = TIMES.target(1, 0, 0)
+    done = simulate_dispatched(work, plain(2, 4), dispatcher(work), 1, [Change(50 * pass_s, 0, "died")])
+    assert done.step.rollout_s == pytest.approx(150 * pass_s)
 
 
 def test_nobody_left_is_an_error() -> None:
@@ -97,16 +122,7 @@ def test_the_store_gives_an_engine_what_another_one_made() -> None:
     text = {problem: random.integers(0, 5000, 400) for problem in "ab"}
     tokens_per_pass = {}
     for store in (None, HistoryStore(16)):
-        engines = [
-            TextEngine(
-                TIMES,
-                2,
-                HistoryDrafter(cross_problem_tokens=0, min_prob=0.005),
-                make_budget({"name": "fixed", "tokens": 8}),
-                500,
-            )
-            for _ in range(2)
-        ]
+        engines = drafting(2)
         for epoch, order in enumerate(("ab", "ba")):
             work = workload(list(order), [text[problem] for problem in order])
             placement = Dispatcher([Request(i, problem, 400) for i, problem in enumerate(order)])
@@ -117,3 +133,20 @@ def test_the_store_gives_an_engine_what_another_one_made() -> None:
     assert store is not None
     assert store.history_tick == 2
     assert len(store) == 4
+
+
+def test_the_store_forgets_what_a_dead_engine_had() -> None:
+    work = workload(["a", "b"], [np.arange(n, dtype=np.int32) for n in (400, 10)])
+    store = HistoryStore(16)
+    simulate_dispatched(work, drafting(2), dispatcher(work), 1, [Change(0.5, 1, "died")], store)
+    assert len(store.missing(1, "ab")) == 2
+    assert [trajectory.problem for trajectory in store.missing(0, "ab")] == ["b"]
+
+
+def test_budgets_are_told_how_many_requests_wait_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = workload(list("abcdefgh"), [np.arange(20, dtype=np.int32)] * 8)
+    (engine,), told = drafting(1), []
+    monkeypatch.setattr(engine.draft_round.budget, "waiting", told.append)
+    simulate_dispatched(work, [engine], dispatcher(work, margin=1), 1)
+    assert told[0] == 8  # two slots, one more in the engine's own queue, five elsewhere
+    assert told[-1] == 0
