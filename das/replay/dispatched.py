@@ -55,7 +55,7 @@ class Dispatched:
     """
 
     step: Step
-    lost: int  # requests that had to start again
+    lost: list[tuple[float, int]]  # requests that had to start again, each with the second of its engine's death
     sent_bytes: int  # of token ids that the store gave to engines
     events: list[dict[str, Any]]
 
@@ -93,7 +93,8 @@ class _Rollout:
         self.busy: list[tuple[float, int]] = []  # a heap: when each engine that works has run its next passes
         self.told: dict[int, int] = {}  # how many finished requests of an engine were delivered
         self.live: dict[int, int] = {}  # what the last row of events said
-        self.lost = self.sent_bytes = 0
+        self.lost: list[tuple[float, int]] = []
+        self.sent_bytes = 0
         self.events: list[dict[str, Any]] = []
         self.end_s = 0.0
 
@@ -172,7 +173,7 @@ class _Rollout:
             self._note(change.engine, change.time_s, "draining", self.live[change.engine])
         else:
             self.part.remove(change.engine)
-            self.lost += len(self.placement.lost(change.engine))
+            self.lost += [(change.time_s, request) for request in self.placement.lost(change.engine)]
             if self.store is not None:
                 self.store.forget(change.engine)
             self._note(change.engine, change.time_s, "died", 0)

@@ -77,7 +77,9 @@ def test_deaths_joins_and_drains_lose_nothing(seed: int) -> None:
     engines = plain(6, 8)
     done = simulate_dispatched(work, engines, dispatcher(work, 1), 1, changes)
     assert delivered_once(work, engines, done)
-    assert done.lost <= 2 * 9
+    assert len(done.lost) <= 2 * 9
+    deaths = {change.time_s for change in changes if change.kind == "died"}
+    assert {time_s for time_s, _ in done.lost} <= deaths
     assert [row["event"] for row in done.events if row["engine"] == 4 and row["event"]] == ["joined", "died"]
     drained = next(change.time_s for change in changes if change.kind == "draining")
     lives = [row["live"] for row in done.events if row["engine"] == 2 and row["time_s"] >= drained]
@@ -95,7 +97,7 @@ def test_a_death_in_the_middle_of_a_response_makes_it_start_again() -> None:
     pass_s = TIMES.target(1, 0, 0)
     engines = plain(2, 4)
     done = simulate_dispatched(work, engines, dispatcher(work), 1, [Change(50.5 * pass_s, 1, "died")])
-    assert done.lost == 1
+    assert done.lost == [(50.5 * pass_s, 1)]
     # The other engine notices at the end of its pass, and then decodes both until the first one ends.
     assert done.step.rollout_s == pytest.approx(51 * pass_s + 49 * TIMES.target(2, 0, 0) + 51 * pass_s)
     assert {row["time_s"]: row["event"] for row in done.events if row["engine"] == 1}[50.5 * pass_s] == "died"

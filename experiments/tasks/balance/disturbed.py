@@ -36,12 +36,15 @@ class Trouble:
 
     deaths: at random times in the first 80 % of the undisturbed rollout. again: each dead one is replaced after
     task.restart_s. joins: new ones at random times of the first half. slow: they take task.slow_factor times as long.
+    given_up: the slow ones leave after half of the undisturbed time, when others begin to idle, and what they have
+    starts again.
     """
 
     deaths: int = 0
     again: bool = False
     joins: int = 0
     slow: int = 0
+    given_up: bool = False
 
 
 def disturbed(
@@ -49,7 +52,9 @@ def disturbed(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of each trouble, and the rows of engines.jsonl of the last one, which has all of them.
 
-    over_undisturbed: rollout time over that without trouble. lost: requests that started again.
+    over_undisturbed: rollout time over that without trouble. lost: requests that started again. over_bound: over the
+    larger of two times that no placement beats: the bound without trouble, and the last moment at which a lost request
+    can end, alone on another engine from the death on.
     """
     number, some = int(task.disturbed_engines), int(task.disturbed)
     works = lengths_only(recorded, int(task.disturbed_batch), int(task.group), 1, int(task.epochs), seed=1)
@@ -65,29 +70,35 @@ def disturbed(
         "deaths, replaced": Trouble(deaths=some, again=True),
         "joins": Trouble(joins=some),
         "slow engines": Trouble(slow=some),
-        "all of these": Trouble(deaths=some, again=True, joins=some, slow=some),
+        "slow, given up": Trouble(slow=some, given_up=True),
+        "all, given up": Trouble(deaths=some, again=True, joins=some, slow=some, given_up=True),
     }
+    lengths = work.lengths.tolist()
     rows: list[dict[str, Any]] = []
-    done = None
+    done, undisturbed_s, bound = None, 0.0, 0.0  # the first rollout is undisturbed
     for name, trouble in troubles.items():
-        undisturbed_s = rows[0]["rollout_s"] if rows else 0.0
         began = time.process_time()
         engines, changes = _with_trouble(task, trouble, number, times, undisturbed_s)
         done = simulate_dispatched(work, engines, Dispatcher(requests, int(task.margin)), 1, changes)
+        if not rows:
+            undisturbed_s, bound = done.step.rollout_s, done.step.bound
+        again = [time_s + float(times.plain(1, work.prompt, lengths[i]).sum()) for time_s, i in done.lost]
         rows.append(
             {
                 "trouble": name,
                 "engines": number,
                 "requests": len(work),
                 "rollout_s": done.step.rollout_s,
-                "over_undisturbed": done.step.rollout_s / (undisturbed_s or done.step.rollout_s),
-                "lost": done.lost,
+                "over_undisturbed": done.step.rollout_s / undisturbed_s,
+                "over_bound": done.step.rollout_s / max([bound, *again]),
+                "lost": len(done.lost),
                 "processor_s": time.process_time() - began,
             }
         )
         progress.note(
-            "{engines} engines, {requests} requests, trouble: {trouble:<18s} {rollout_s:7.1f} s  over undisturbed "
-            "{over_undisturbed:.3f}  started again {lost}  (simulated in {processor_s:.1f} s)".format(**rows[-1])
+            "{engines} engines, {requests} requests, trouble: {trouble:<17s} {rollout_s:6.1f} s  over undisturbed "
+            "{over_undisturbed:.3f}  over bound {over_bound:.3f}  started again {lost}  "
+            "(simulated in {processor_s:.1f} s)".format(**rows[-1])
         )
     assert done is not None
     return rows, done.events
@@ -105,6 +116,7 @@ def _with_trouble(
     arrivals = [change.time_s + float(task.restart_s) for change in changes if trouble.again]
     arrivals += (random.uniform(0, 0.5, trouble.joins) * undisturbed_s).tolist()
     changes += [Change(time_s, number + i, "joined") for i, time_s in enumerate(arrivals)]
+    changes += [Change(0.5 * undisturbed_s, engine, "died") for engine in sorted(slow) if trouble.given_up]
     engines = [
         PlainEngine(slow_times if engine in slow else times, int(task.disturbed_slots))
         for engine in range(number + len(arrivals))
