@@ -68,10 +68,11 @@ def check(task: DictConfig) -> None:
             raise UserError(f"task.history={history}: choose of {', '.join(HISTORIES)}")
     if min(task.max_num_seqs, default=0) < 1:
         raise UserError(f"task.max_num_seqs={list(task.max_num_seqs)}: an engine decodes at least 1 request at once")
-    if not 0 <= task.disturbed <= task.disturbed_engines // 2 - 1 and task.disturbed_engines > 1:
+    most = max(0, int(task.disturbed_engines) // 2 - 1)
+    if not 0 <= task.disturbed <= most:
         raise UserError(
-            f"task.disturbed={task.disturbed}: so many engines die and so many are slow; at most "
-            f"{task.disturbed_engines // 2 - 1} of task.disturbed_engines={task.disturbed_engines}"
+            f"task.disturbed={task.disturbed}: so many engines die and so many are slow; choose 0 to {most} of "
+            f"task.disturbed_engines={task.disturbed_engines}"
         )
     if task.margin < 0 or task.slow_factor < 1 or task.restart_s < 0:
         raise UserError("task.margin and task.restart_s are at least 0, task.slow_factor is at least 1")

@@ -56,7 +56,7 @@ def test_one_part_alone(tmp_path: Path) -> None:
     [
         ("task.parts=[all]", "placement, disturbed, history"),
         ("task.history=[ours]", "private, store, shared"),
-        ("task.disturbed=2", "at most 1 of"),
+        ("task.disturbed=2", "choose 0 to 1 of"),
         ("task.slow_factor=0.5", "at least 1"),
         ("task.max_num_seqs=[0]", "at least 1 request"),
         ("task.engines=0", "task.engines=0"),
