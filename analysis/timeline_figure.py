@@ -1,10 +1,11 @@
 """All engines over one rollout: how many live requests each had when, and when engines joined, died and drained.
 
-It reads rows of engines.jsonl: {"engine", "time_s", "live", "event"}. A row says how many requests the engine decodes
-from then on; event is "joined", "died", "draining" or "" (only `live` changed). An engine takes part from its first row
-until it dies, or until the rollout ends.
+It reads rows of engines.jsonl: {"step", "engine", "time_s", "live", "event"}. A row says how many requests the engine
+has from then on; event is "joined", "draining", "left", "lost" (and why), or what else changed `live`. An engine takes
+part from its first row until it leaves or is lost, or until the rollout ends.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,29 @@ from analysis.figures import STYLE
 Rows = Sequence[Mapping[str, Any]]
 
 BINS = 600  # points in time that are drawn
-MARKS = {"joined": ("^", "#009E73"), "died": ("x", "#D55E00"), "draining": ("v", "#E69F00")}
+MARKS = {
+    "joined": ("^", "#009E73"),
+    "draining": ("v", "#E69F00"),
+    "left": ("s", "#E69F00"),
+    "lost": ("x", "#D55E00"),
+}
+
+
+def longest_rollout(folder: Path) -> Rows:
+    """The rows of the step whose rollout took longest. folder: a run's, with engines.jsonl."""
+    rows = [json.loads(line) for line in (folder / "engines.jsonl").read_text().splitlines()]
+    longest = max(rows, key=lambda row: row["time_s"])
+    return [row for row in rows if row["step"] == longest["step"]]
+
+
+def kind(row: Mapping[str, Any]) -> str:
+    """What happened, without the reason behind a colon."""
+    return str(row["event"]).partition(":")[0]
+
+
+def gone(row: Mapping[str, Any]) -> bool:
+    """Does the engine take part no more from this row on?"""
+    return kind(row) in ("left", "lost")
 
 
 def live_by_engine(rows: Rows, times: np.ndarray) -> np.ndarray:
@@ -29,20 +52,20 @@ def live_by_engine(rows: Rows, times: np.ndarray) -> np.ndarray:
     live = np.full((len(numbers), len(times)), np.nan)
     for at, number in enumerate(numbers):
         own = sorted((row for row in rows if row["engine"] == number), key=lambda row: row["time_s"])
-        counts = np.array([np.nan, *(np.nan if row["event"] == "died" else row["live"] for row in own)])
+        counts = np.array([np.nan, *(np.nan if gone(row) else row["live"] for row in own)])
         live[at] = counts[np.searchsorted([row["time_s"] for row in own], times, side="right")]
     return live
 
 
 def idle_share(rows: Rows) -> float:
-    """Share of the engines' time without any live request, from when they join until they die or the rollout ends."""
+    """Share of the engines' time without any live request, from when they join until they are gone or the rollout ends."""
     end = max(row["time_s"] for row in rows)
     idle = there = 0.0
     last: dict[int, Mapping[str, Any]] = {}
 
     def count(before: Mapping[str, Any], until: float) -> None:
         nonlocal idle, there
-        if before["event"] != "died":
+        if not gone(before):
             there += until - before["time_s"]
             idle += (until - before["time_s"]) * (before["live"] == 0)
 
@@ -71,7 +94,7 @@ def timeline_figure(rows: Rows, path: Path) -> None:
         figure.colorbar(image, ax=top, label="live requests")
         for event, (marker, colour) in MARKS.items():
             # Those that are there at the start need no mark.
-            marked = [(r["time_s"], place[r["engine"]]) for r in rows if r["event"] == event and r["time_s"] > 0]
+            marked = [(r["time_s"], place[r["engine"]]) for r in rows if kind(r) == event and r["time_s"] > 0.01 * end]
             if marked:
                 top.scatter(*zip(*marked, strict=True), marker=marker, color=colour, s=22, label=event, zorder=3)
                 top.legend(loc="upper right", frameon=True)

@@ -51,7 +51,8 @@ class Change:
 class Dispatched:
     """A rollout: what it cost, and what happened on which engine.
 
-    events: rows of engines.jsonl: engine, time_s, live (requests from then on), event ("" where only `live` changed).
+    events: rows of engines.jsonl: engine, time_s, live (requests from then on), event: joined, draining, lost, or empty
+    where only `live` changed.
     """
 
     step: Step
@@ -176,7 +177,7 @@ class _Rollout:
             self.lost += [(change.time_s, request) for request in self.placement.lost(change.engine)]
             if self.store is not None:
                 self.store.forget(change.engine)
-            self._note(change.engine, change.time_s, "died", 0)
+            self._note(change.engine, change.time_s, "lost", 0)
         working = {e for _, e in self.busy}
         for e in sorted(self.part - working):  # engines that idle: there may be requests again
             self._work(e, change.time_s)

@@ -80,7 +80,7 @@ def test_deaths_joins_and_drains_lose_nothing(seed: int) -> None:
     assert len(done.lost) <= 2 * 9
     deaths = {change.time_s for change in changes if change.kind == "died"}
     assert {time_s for time_s, _ in done.lost} <= deaths
-    assert [row["event"] for row in done.events if row["engine"] == 4 and row["event"]] == ["joined", "died"]
+    assert [row["event"] for row in done.events if row["engine"] == 4 and row["event"]] == ["joined", "lost"]
     drained = next(change.time_s for change in changes if change.kind == "draining")
     lives = [row["live"] for row in done.events if row["engine"] == 2 and row["time_s"] >= drained]
     assert lives == sorted(lives, reverse=True)
@@ -100,7 +100,7 @@ def test_a_death_in_the_middle_of_a_response_makes_it_start_again() -> None:
     assert done.lost == [(50.5 * pass_s, 1)]
     # The other engine notices at the end of its pass, and then decodes both until the first one ends.
     assert done.step.rollout_s == pytest.approx(51 * pass_s + 49 * TIMES.target(2, 0, 0) + 51 * pass_s)
-    assert {row["time_s"]: row["event"] for row in done.events if row["engine"] == 1}[50.5 * pass_s] == "died"
+    assert {row["time_s"]: row["event"] for row in done.events if row["engine"] == 1}[50.5 * pass_s] == "lost"
 
 
 def test_an_engine_that_idles_starts_what_another_one_lost() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from analysis.timeline_figure import idle_share, timeline_figure
+from analysis.timeline_figure import idle_share, longest_rollout, timeline_figure
 from das.replay.times import Times
 from experiments.recorded.chains_of_thought import chains_of_thought
 from experiments.recorded.latency_files import chosen_form
@@ -47,8 +47,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         result["placement"] = placements(task, recorded, times, progress)
     if "disturbed" in task.parts:
         result["disturbed"], events = disturbed(task, recorded, times, progress)
-        run_folder.write_engines(events)
-        timeline_figure(events, run_folder.path / "timeline.png")
+        run_folder.add_engines(1, events)
+        timeline_figure(longest_rollout(run_folder.path), run_folder.path / "timeline.png")
         progress.note(f"engines idled {idle_share(events):.1%} of the time: {run_folder.path / 'timeline.png'}")
     if "history" in task.parts:
         result["history"] = histories(task, plain(config.budget), recorded, times, progress)

@@ -40,7 +40,7 @@ def test_all_parts_are_measured(tmp_path: Path) -> None:
     assert disturbed["none"]["lost"] == 0 < disturbed["all, given up"]["lost"]
     assert disturbed["slow engines"]["over_undisturbed"] > 1.5
     events = [json.loads(line) for line in (tmp_path / "out" / "engines.jsonl").read_text().splitlines()]
-    assert sum(row["event"] == "died" for row in events) == 2
+    assert sum(row["event"] == "lost" for row in events) == 2
     assert sum(row["event"] == "joined" for row in events) == 6
     assert (tmp_path / "out" / "timeline.png").exists()
 
