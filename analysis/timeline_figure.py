@@ -58,7 +58,7 @@ def live_by_engine(rows: Rows, times: np.ndarray) -> np.ndarray:
 
 
 def idle_share(rows: Rows) -> float:
-    """Share of the engines' time without any live request, from when they join until they are gone or the rollout ends."""
+    """Share of the engines' time without a live request, from joining until they are gone or the rollout ends."""
     end = max(row["time_s"] for row in rows)
     idle = there = 0.0
     last: dict[int, Mapping[str, Any]] = {}
