@@ -137,8 +137,8 @@ TASKS = {
         ),
         Task(
             "balance",
-            "experiments.tasks.balance",
-            "simulate several engines: placement by predicted lengths, shared against private history",
+            "experiments.tasks.balance.task",
+            "simulate many engines: placement by predicted lengths, deaths and joins, whose history",
             "task=balance",
             (
                 "task.traces={made}/traces",
@@ -149,6 +149,9 @@ TASKS = {
                 "task.group=4",
                 "task.epochs=2",
                 "task.steps=1",
+                "task.disturbed=1",
+                "task.disturbed_engines=4",
+                "task.disturbed_batch=6",
                 "task.history_engines=2",
                 "task.history_batch=4",
             ),
@@ -280,6 +283,13 @@ TASKS = {
                 "trainer.num_generations=1",
                 "trainer.max_completion_length=24",
             ),
+        ),
+        Task(
+            "bench_dispatch",
+            "experiments.bench.dispatch",
+            "measure what placing requests on many engines costs the driver",
+            "task=bench_dispatch",
+            ("task.engines=2", "task.batch=4", "task.group=2", "task.slots=[2]", "task.repeats=1"),
         ),
         Task(
             "bench_sampler",

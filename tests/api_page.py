@@ -56,6 +56,33 @@ SECTIONS = (
     ("das.replay.workload", "Simulated rollouts", ("Workload", "workload")),
     ("das.replay.text_engine", "", ("TextEngine",)),
     ("das.replay.cluster", "", ("simulate_rollout",)),
+    ("das.replay.dispatched", "", ("simulate_dispatched", "Change")),
+    (
+        "das.cluster.dispatcher",
+        "Many engines",
+        (
+            "Request",
+            "Dispatcher",
+            "Dispatcher.joined",
+            "Dispatcher.take",
+            "Dispatcher.finished",
+            "Dispatcher.lost",
+            "Dispatcher.draining",
+        ),
+    ),
+    (
+        "das.cluster.history_store",
+        "",
+        (
+            "HistoryStore",
+            "HistoryStore.add",
+            "HistoryStore.missing",
+            "HistoryStore.forget",
+            "HistoryStore.end_step",
+            "HistoryStore.state",
+            "HistoryStore.restore",
+        ),
+    ),
 )
 
 

@@ -118,6 +118,9 @@ class Marginal(BudgetPolicy):
     def begin(self, request: LiveRequest) -> None:
         self._num_waiting -= 1
 
+    def waiting(self, requests: int) -> None:
+        self._num_waiting = requests
+
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         self._exploration.forget_trial()
         waits = self._wait > 0 and not (self.prices.learns and self._exploration.trial_due)

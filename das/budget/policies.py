@@ -64,6 +64,9 @@ class BudgetPolicy:
     def begin(self, request: LiveRequest) -> None:
         """A request of the rollout got its slot."""
 
+    def waiting(self, requests: int) -> None:
+        """So many requests of the rollout wait for a slot, here or in a queue that several engines share."""
+
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         """The longest draft to ask the drafter for, for each request. If all are 0, the drafter is not asked."""
         raise NotImplementedError

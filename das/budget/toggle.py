@@ -80,6 +80,9 @@ class RooflineToggle(BudgetPolicy):
     def begin(self, request: LiveRequest) -> None:
         self.over.begin(request)
 
+    def waiting(self, requests: int) -> None:
+        self.over.waiting(requests)
+
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         limits = self.over.limits(live)
         self._most_live = max(self._most_live, len(live))

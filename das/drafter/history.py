@@ -286,15 +286,30 @@ class HistoryDrafter:
         self.history_tick = saved.history_tick - shift
         native.check(self._lib.das_set_tick(self._core, self.history_tick))
         for text in saved.texts:
-            tick = text.history_tick - shift
-            if tick > self.history_tick - self.window:
-                context = text.tokens[: text.context]
-                finished = self._new_response(
-                    text.problem, self._store_key("", text.problem), context, None, drafts=False
-                )
-                finished.length = len(text.tokens) - text.context
-                self._extend(finished.handle, text.tokens[text.context :], indexed=True)
-                self._remember(finished, tick)
+            self._add(text, text.history_tick - shift)
+
+    @_locked
+    def add_history(self, texts: Sequence[SavedText]) -> None:
+        """Add responses that finished elsewhere to the history, each to its tick. Requests may be live. Texts outside
+        the window are left out.
+
+        Raises ValueError for a text of a later tick than the current one.
+        """
+        late = [text.history_tick for text in texts if text.history_tick > self.history_tick]
+        if late:
+            raise ValueError(f"a text of tick {late[0]} cannot join a history at tick {self.history_tick}")
+        for text in texts:
+            self._add(text, text.history_tick)
+
+    def _add(self, text: SavedText, tick: int) -> None:
+        """Add a finished response to the history of a tick, if the window holds it."""
+        if tick <= self.history_tick - self.window:
+            return
+        context = text.tokens[: text.context]
+        finished = self._new_response(text.problem, self._store_key("", text.problem), context, None, drafts=False)
+        finished.length = len(text.tokens) - text.context
+        self._extend(finished.handle, text.tokens[text.context :], indexed=True)
+        self._remember(finished, tick)
 
     @_locked
     def weights(self) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""One rollout on several simulated engines: which engine gets which request, and how long the rollout takes."""
+"""One rollout on several simulated engines that know all their requests from the start, and how long it takes.
+
+A rollout whose requests are placed while it runs is in dispatched.py.
+"""
 
 import heapq
 from collections.abc import Sequence
@@ -122,54 +125,44 @@ def simulate_rollout(
     engines: Sequence[Engine],
     placed: Sequence[Sequence[int]],
     next_history_tick: int,
-    replace: bool = False,
 ) -> Step:
     """Simulate the rollout of one step. The engine whose clock is earliest runs its next pass, until all are done.
 
     placed: the requests of each engine. next_history_tick: the drafters' history tick once the step is over.
-    replace: an engine that has room and no waiting requests takes the last one from the longest queue.
     """
     for engine, requests in zip(engines, placed, strict=True):
         engine.begin_step(work, requests)
-    events = [(0.0, e) for e, engine in enumerate(engines) if engine.waiting or replace]
+    events = [(0.0, e) for e, engine in enumerate(engines) if engine.waiting]
     heapq.heapify(events)
     while events:
         _, e = heapq.heappop(events)
         engine = engines[e]
-        if replace:
-            _take(engine, engines)
         if engine.live or engine.waiting:
             engine.advance()
             heapq.heappush(events, (engine.now, e))
+    end_rollout(engines, next_history_tick)
+    return report(work, engines, max(engine.now for engine in engines))
+
+
+def end_rollout(engines: Sequence[Engine], next_history_tick: int) -> None:
+    """Close the step on all engines, and move the window of their drafters, which they may share."""
     for engine in engines:
         engine.close_step()
     drafters = [engine.draft_round.drafter for engine in engines if isinstance(engine, TextEngine)]
-    for drafter in {id(drafter): drafter for drafter in drafters}.values():  # engines may share one
+    for drafter in {id(drafter): drafter for drafter in drafters}.values():
         drafter.end_step(next_history_tick)
-    return _report(work, engines)
 
 
-def _take(engine: Engine, engines: Sequence[Engine]) -> None:
-    """Give an engine with room the last requests of the longest queues."""
-    while engine.free > len(engine.waiting):
-        source = max(engines, key=lambda other: len(other.waiting))
-        # A source whose clock is not ahead will admit requests itself at this time.
-        takes_itself = source.free if source.now <= engine.now else 0
-        if source is engine or len(source.waiting) <= takes_itself:
-            return
-        engine.waiting.append(source.waiting.pop())
-
-
-def _report(work: Workload, engines: Sequence[Engine]) -> Step:
-    busy_s = tuple(engine.now for engine in engines)
+def report(work: Workload, engines: Sequence[Engine], rollout_s: float) -> Step:
+    """What a rollout cost that ended after `rollout_s` seconds."""
     return Step(
-        rollout_s=max(busy_s),
+        rollout_s=rollout_s,
         tokens=len(work.tokens),
         passes=sum(engine.passes for engine in engines),
         num_drafted=sum(engine.num_drafted for engine in engines),
         num_accepted=sum(engine.num_accepted for engine in engines),
         draft_s=sum(engine.draft_s for engine in engines),
-        busy_s=busy_s,
+        busy_s=tuple(engine.now for engine in engines),
         bound=lower_bound(work, engines),
         timelines=tuple(engine.timeline.arrays() for engine in engines),
     )

@@ -11,6 +11,8 @@ import numpy as np
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.draft_round import DraftRound
 from das.drafter import HistoryDrafter, TreeDrafts
+from das.drafter.constants import PROMPT_CONTEXT
+from das.drafter.saved import SavedText
 from das.replay.engine import Engine
 from das.replay.times import Times
 from das.replay.workload import Workload
@@ -35,6 +37,7 @@ class TextEngine(Engine):
         branch_blocks: int = 0,
     ) -> None:
         super().__init__(times, max_num_seqs)
+        self.drafter = drafter
         self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks)
         self.max_tokens = max_tokens
         self._name = name
@@ -60,6 +63,16 @@ class TextEngine(Engine):
         self._prompt = np.arange(min(work.prompt, KNOWN_PROMPT), dtype=np.int32) + PROMPT
         # The padding lets a row's window reach beyond the end of the last response.
         self._text = np.concatenate([work.tokens, np.full(max_draft_tokens + 1, -1, np.int32)])
+
+    def add(self, requests: Sequence[int], behind: int) -> None:
+        super().add(requests, behind)
+        self.draft_round.budget.waiting(len(self.waiting) + behind)
+
+    def text(self, request: int) -> SavedText:
+        """A finished response as other engines' drafters can add it to their history."""
+        prompt = self._prompt[-PROMPT_CONTEXT:]
+        tokens = np.concatenate([prompt, self.work.response(request)])
+        return SavedText(self.work.problems[request], self.drafter.history_tick, len(prompt), tokens)
 
     def advance(self) -> None:
         joined = self._join()

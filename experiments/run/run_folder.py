@@ -107,6 +107,12 @@ class RunFolder:
         """Write a step's decode passes: when each one ended, and how many requests and tokens were in it."""
         self._write_gzip(f"step_{step:05d}.timeline.json.gz", json.dumps(timeline))
 
+    def add_engines(self, step: int, rows: list[dict[str, Any]]) -> None:
+        """Append what the engines of a cluster did in a step to engines.jsonl: rows of engine, time_s, live, event."""
+        if rows:
+            with (self.path / "engines.jsonl").open("a") as file:
+                file.write("".join(json.dumps({"step": step, **row}) + "\n" for row in rows))
+
     def _write_gzip(self, name: str, text: str) -> None:
         path = self.path / "rollouts" / name
         partial = path.with_name(name + ".tmp")

@@ -48,17 +48,6 @@ def test_longest_first_ends_near_the_bound(seed: int) -> None:
     assert ends["longest_first"].rollout_s < ends["round_robin"].rollout_s
 
 
-def test_idle_engines_take_waiting_requests() -> None:
-    work = workload([str(i) for i in range(8)], [np.zeros(100, np.int32)] * 8)
-    times = []
-    for replace in (False, True):
-        engines = [PlainEngine(TIMES, 2) for _ in range(4)]
-        step = simulate_rollout(work, engines, [list(range(8)), [], [], []], 1, replace=replace)
-        assert sum(len(engine.finished) for engine in engines) == 8
-        times.append(step.rollout_s)
-    assert times[1] == pytest.approx(times[0] / 4)
-
-
 def test_bound_is_one_for_all_placements_and_holds() -> None:
     for seed in range(3):
         work = long_tailed(seed, 16, 8)

@@ -1,0 +1,1 @@
+"""Many engines: which one gets which request, and what each must be told of past rollouts."""

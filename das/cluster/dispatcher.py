@@ -1,0 +1,223 @@
+"""Which engine rolls out which request, and what happens to the requests of an engine that dies.
+
+Siblings draft from each other while they decode, so problems stay whole where they can: at the start of a rollout
+problems are dealt, those with the longest expected response first, each to the engine with the least predicted work,
+until every engine has as many requests as it decodes at once, or its even share. The rest waits in one queue, in the
+same order. An engine takes from it what fits, so engines that are slow, or whose responses turn out long, get less.
+
+Nothing here knows a clock, a process or a network: the cluster and the simulator run this one class. Equal calls in
+equal order give equal answers. No placement changes a token, because noise is keyed by request and position.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Request:
+    """One response to be generated.
+
+    index: its place in the step's batch. predicted: the expected length of its response in tokens. The longest one
+    expected of a problem decides when the problem starts, so siblings may have different quantiles of their problem's
+    lengths (das.replay.cluster.predicted_lengths) or all the same high one.
+    """
+
+    index: int
+    problem: str
+    predicted: float
+
+
+@dataclass
+class _Engine:
+    slots: int
+    held: dict[int, None] = field(default_factory=dict)  # started here, not finished here; in the order of starting
+    dealt: list[int] = field(default_factory=list)  # kept for this engine until it takes for the first time
+    draining: bool = False
+
+    @property
+    def load(self) -> int:
+        """Requests that it has, or that are kept for it."""
+        return len(self.held) + len(self.dealt)
+
+    @property
+    def free(self) -> int:
+        """Slots for which it has no request."""
+        return 0 if self.draining else max(0, self.slots - self.load)
+
+
+class Dispatcher:
+    """Places the requests of one rollout on engines. Engines are known by numbers that the caller chooses.
+
+    margin: how many requests beyond its slots an engine is given, so that a slot that becomes free need not wait for
+    the next `take`. Near the end of the queue nobody gets a margin: another engine could start the request at once.
+
+    Each request is at any time delivered, held by one engine, or waiting. A delivered one may be held as well: another
+    engine started it again, and the engine that had been given up as lost delivered it after all.
+
+    Raises ValueError, in one line, for an engine that does not take part and for a request that was not given to it.
+    """
+
+    def __init__(self, requests: Sequence[Request], margin: int = 1) -> None:
+        if margin < 0:
+            raise ValueError(f"margin must be at least 0, got {margin}")
+        self.margin = margin
+        self._undelivered = {request.index for request in requests}
+        if len(self._undelivered) != len(requests):
+            raise ValueError("two requests have the same index")
+        longest: dict[str, float] = {}
+        first: dict[str, int] = {}
+        for request in requests:
+            longest[request.problem] = max(longest.get(request.problem, 0.0), request.predicted)
+            first[request.problem] = min(first.get(request.problem, request.index), request.index)
+        ordered = sorted(requests, key=lambda r: (-longest[r.problem], first[r.problem], r.index))
+        self._requests = {request.index: request for request in ordered}  # in the order in which they should start
+        self._rank = {index: rank for rank, index in enumerate(self._requests)}
+        self._queue = deque(self._requests)
+        self._lost: list[int] = []  # by rank
+        self._lost_once: set[int] = set()
+        self._engines: dict[int, _Engine] = {}
+        self._begun = False  # an engine has taken, so problems have been dealt
+
+    @property
+    def waiting(self) -> int:
+        """Requests that no engine has started, or whose engine was lost."""
+        return len(self._lost) + len(self._queue) + sum(len(engine.dealt) for engine in self._engines.values())
+
+    @property
+    def done(self) -> bool:
+        """Has every request been delivered?"""
+        return not self._undelivered
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """The engines that take part, draining ones included, in the order of their numbers."""
+        return tuple(sorted(self._engines))
+
+    def held(self, engine: int) -> tuple[int, ...]:
+        """Requests that this engine has started and not finished, in the order in which it took them."""
+        return tuple(self._engine(engine).held)
+
+    def joined(self, engine: int, slots: int) -> None:
+        """An engine takes part, from the start or amid the rollout. slots: how many requests it decodes at once.
+
+        Engines that join before the first `take` of all are dealt problems; later ones take from the queue.
+        """
+        if engine in self._engines:
+            raise ValueError(f"engine {engine} takes part already")
+        if slots < 1:
+            raise ValueError(f"engine {engine} must decode at least 1 request at once, got {slots}")
+        self._engines[engine] = _Engine(slots)
+
+    def take(self, engine: int) -> list[int]:
+        """The requests that this engine shall start now, in this order; possibly none.
+
+        They fill its free slots and the margin. Lost requests come first, then the problems dealt to this engine, then
+        the common queue.
+        """
+        taker = self._engine(engine)
+        if not self._begun:
+            self._begun = True
+            self._deal()
+        if taker.draining:
+            return []
+        own, taker.dealt = taker.dealt, []
+        self._queue.extendleft(reversed(own))  # what lost requests keep it from starting is anybody's now
+        count = max(len(own), self._share(taker))
+        taken, self._lost = self._lost[:count], self._lost[count:]
+        while len(taken) < count and self._queue:
+            taken.append(self._queue.popleft())
+        taker.held.update(dict.fromkeys(taken))
+        return taken
+
+    def finished(self, engine: int, request: int) -> bool:
+        """An engine delivers a response. False if another engine has delivered it before: a duplicate.
+
+        An engine that was lost may still deliver what it had been given.
+        """
+        deliverer = self._engines.get(engine)
+        if deliverer is not None and request in deliverer.held:
+            del deliverer.held[request]
+        elif request not in self._lost_once:
+            raise ValueError(f"engine {engine} delivers request {request}, which it was not given")
+        if request not in self._undelivered:
+            return False
+        self._undelivered.remove(request)
+        if request in self._lost:
+            self._lost.remove(request)
+        return True
+
+    def lost(self, engine: int) -> list[int]:
+        """An engine died or left. What it held goes to the front of the queue. Returns these requests."""
+        gone = self._engine(engine)
+        self._keep_no_more(gone)
+        del self._engines[engine]
+        lost = [request for request in gone.held if request in self._undelivered]
+        self._lost_once.update(lost)
+        self._lost = sorted(self._lost + lost, key=self._rank.__getitem__)
+        return lost
+
+    def draining(self, engine: int) -> None:
+        """An engine gets no new requests from now on. It finishes those that it holds."""
+        drained = self._engine(engine)
+        drained.draining = True
+        self._keep_no_more(drained)
+
+    def _engine(self, number: int) -> _Engine:
+        if number not in self._engines:
+            raise ValueError(f"engine {number} does not take part in this rollout")
+        return self._engines[number]
+
+    def _keep_no_more(self, engine: _Engine) -> None:
+        """Give the requests that are kept for this engine to whoever comes first."""
+        self._queue.extendleft(reversed(engine.dealt))
+        engine.dealt = []
+
+    def _deal(self) -> None:
+        """Deal problems from the queue to the engines with the least predicted work.
+
+        An engine gets at most as many requests as it has slots, and at most an even share of all. A problem that does
+        not fit goes on at the next engine.
+        """
+        open_engines = [(number, engine) for number, engine in sorted(self._engines.items()) if not engine.draining]
+        if not open_engines:
+            return
+        even = -(-len(self._queue) // len(open_engines))
+        by_work = [(0.0, number) for number, _ in open_engines]  # a heap: predicted tokens of each engine with room
+        while self._queue and by_work:
+            work, number = by_work[0]
+            engine = self._engines[number]
+            problem = self._requests[self._queue[0]].problem
+            room = min(engine.slots, even) - len(engine.dealt)
+            while room and self._queue and self._requests[self._queue[0]].problem == problem:
+                request = self._requests[self._queue.popleft()]
+                engine.dealt.append(request.index)
+                work += request.predicted
+                room -= 1
+            if room:
+                heapq.heapreplace(by_work, (work, number))
+            else:
+                heapq.heappop(by_work)
+
+    def _share(self, taker: _Engine) -> int:
+        """How many of the requests that anybody may start this engine starts now.
+
+        If there are more than free slots, it fills its slots and the margin, where there is a margin for all. If there
+        are fewer, the engines with free slots share them so that the fullest of these has as few as possible: an engine
+        that asks first must not start alone what several could decode.
+        """
+        waiting = len(self._lost) + len(self._queue)
+        if not waiting:
+            return 0
+        engines = [engine for engine in self._engines.values() if not engine.draining]
+        behind = waiting - sum(engine.free for engine in engines)  # requests without a slot
+        if behind > 0:
+            return max(0, taker.slots + min(self.margin, behind // len(engines)) - taker.load)
+        loads = sorted(engine.load for engine in engines if engine.free)
+        total = waiting
+        for count, load in enumerate(loads, 1):
+            total += load
+            if count == len(loads) or total <= count * loads[count]:
+                return min(taker.free, max(0, -(-total // count) - taker.load))
+        return 0

@@ -1,0 +1,218 @@
+"""The dispatcher: random joins, deaths, drains and deliveries lose nothing; who gets what is as documented."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from das.cluster.dispatcher import Dispatcher, Request
+
+
+def requests_of(problems: int, group: int, seed: int = 0) -> list[Request]:
+    random = np.random.default_rng(seed)
+    longest = random.permutation(problems) * 100.0 + 100
+    return [
+        Request(p * group + g, f"p{p}", float(longest[p]) * (group - g) / group)
+        for p in range(problems)
+        for g in range(group)
+    ]
+
+
+def check_nothing_lost(dispatcher: Dispatcher, total: int, delivered: set[int]) -> None:
+    """Each request is delivered, held by one engine, or waiting."""
+    held = Counter(request for engine in dispatcher.live for request in dispatcher.held(engine))
+    assert max(held.values(), default=1) == 1
+    assert len(set(held) - delivered) + dispatcher.waiting + len(delivered) == total
+    assert dispatcher.done == (len(delivered) == total)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_random_histories_deliver_everything_once(seed: int) -> None:
+    """Joins, deaths, drains, late deliveries of engines that were given up, in any order, against a plain count."""
+    random = np.random.default_rng(seed)
+    requests = requests_of(int(random.integers(1, 12)), int(random.integers(1, 6)), seed)
+    dispatcher = Dispatcher(requests, margin=int(random.integers(0, 3)))
+    slots: dict[int, int] = {}
+    draining: set[int] = set()
+    gone: list[tuple[int, int]] = []  # engine, request: lost, may still come
+    delivered: set[int] = set()
+    number = 0
+    for action in random.choice(6, size=400, p=[0.06, 0.34, 0.46, 0.05, 0.03, 0.06]).tolist():
+        live = dispatcher.live
+        assert set(live) == set(slots)
+        engine = int(random.choice(live)) if live else -1
+        if action == 0 or not live:
+            slots[number] = int(random.integers(1, 8))
+            dispatcher.joined(number, slots[number])
+            number += 1
+        elif action == 1:
+            before = set(dispatcher.held(engine))
+            taken = dispatcher.take(engine)
+            assert not set(taken) & (delivered | before)
+            assert set(dispatcher.held(engine)) == before | set(taken)
+            assert not (taken and engine in draining)
+            if taken:
+                assert len(dispatcher.held(engine)) <= slots[engine] + dispatcher.margin
+        elif action == 2 and dispatcher.held(engine):
+            request = int(random.choice(dispatcher.held(engine)))
+            assert dispatcher.finished(engine, request) == (request not in delivered)
+            delivered.add(request)
+        elif action == 3:
+            held = dispatcher.held(engine)
+            lost = dispatcher.lost(engine)
+            assert lost == [request for request in held if request not in delivered]
+            gone += [(engine, request) for request in lost]
+            del slots[engine]
+            draining.discard(engine)
+        elif action == 4:
+            dispatcher.draining(engine)
+            draining.add(engine)
+        elif action == 5 and gone:
+            late_engine, request = gone.pop(int(random.integers(len(gone))))
+            assert dispatcher.finished(late_engine, request) == (request not in delivered)
+            delivered.add(request)
+        check_nothing_lost(dispatcher, len(requests), delivered)
+    dispatcher.joined(number, 3)
+    while not dispatcher.done:  # somebody who asks always gets something, until all is delivered
+        progress = False
+        for engine in dispatcher.live:
+            progress |= bool(dispatcher.take(engine))
+            for request in dispatcher.held(engine):
+                assert dispatcher.finished(engine, request) == (request not in delivered)
+                delivered.add(request)
+                progress = True
+        assert progress
+        check_nothing_lost(dispatcher, len(requests), delivered)
+    assert delivered == {request.index for request in requests}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equal_calls_give_equal_answers(seed: int) -> None:
+    answers = []
+    for _ in range(2):
+        random = np.random.default_rng(seed)
+        dispatcher = Dispatcher(requests_of(20, 4, seed))
+        for engine in range(5):
+            dispatcher.joined(engine, 6)
+        taken = []
+        while not dispatcher.done:
+            engine = int(random.integers(5))
+            taken.append(dispatcher.take(engine))
+            for request in dispatcher.held(engine)[: int(random.integers(1, 4))]:
+                dispatcher.finished(engine, request)
+        answers.append(taken)
+    assert answers[0] == answers[1]
+
+
+def test_problems_are_dealt_whole_by_longest_sibling_to_the_least_work() -> None:
+    predicted = {"a": 10, "b": 40, "c": 30, "d": 20}
+    requests = [Request(i, p, predicted[p] if i % 2 else 1) for i, p in enumerate("aabbccdd")]
+    dispatcher = Dispatcher(requests, margin=0)
+    for engine in (1, 0):
+        dispatcher.joined(engine, 4)
+    assert dispatcher.take(0) == [2, 3, 0, 1]  # b, then d would go to 1 (31 < 41), a to 0 (41 < 52)
+    assert dispatcher.take(1) == [4, 5, 6, 7]
+
+
+def test_at_most_an_even_share_or_the_slots_are_dealt() -> None:
+    few = Dispatcher(requests_of(4, 2))
+    for engine in range(4):
+        few.joined(engine, 100)
+    assert [len(few.take(engine)) for engine in range(4)] == [2, 2, 2, 2]
+    uneven = Dispatcher([Request(i, str(i), 100.0 if i == 0 else 1.0) for i in range(4)])
+    for engine in range(2):
+        uneven.joined(engine, 100)
+    assert [uneven.take(engine) for engine in range(2)] == [[0, 3], [1, 2]]
+    whole = Dispatcher(requests_of(5, 2), margin=0)  # 4 requests are kept for an engine though another one has 2
+    for engine in range(3):
+        whole.joined(engine, 100)
+    assert sorted(len(whole.take(engine)) for engine in range(3)) == [2, 4, 4]
+    many = Dispatcher(requests_of(16, 4), margin=2)
+    for engine in range(2):
+        many.joined(engine, 8)
+    assert [len(many.take(engine)) for engine in range(2)] == [10, 10]
+    assert many.waiting == 44
+
+
+def test_lost_requests_come_first_and_are_shared_evenly() -> None:
+    dispatcher = Dispatcher(requests_of(6, 4), margin=0)
+    for engine in range(3):
+        dispatcher.joined(engine, 100)
+    taken = [dispatcher.take(engine) for engine in range(3)]
+    assert [len(requests) for requests in taken] == [8, 8, 8]
+    assert dispatcher.lost(1) == taken[1]
+    assert dispatcher.take(0) == taken[1][:4]
+    assert dispatcher.take(2) == taken[1][4:]
+
+    queued = Dispatcher(requests_of(6, 4), margin=0)
+    for engine in range(2):
+        queued.joined(engine, 4)
+    first = queued.take(0)
+    queued.take(1)
+    queued.lost(0)
+    for request in queued.held(1):
+        queued.finished(1, request)
+    assert queued.take(1) == first
+
+
+def test_margin_ends_with_the_queue() -> None:
+    for total, expected in ((20, [5, 5]), (9, [4, 4]), (7, [3, 3]), (6, [3, 3])):
+        dispatcher = Dispatcher([Request(i, str(i), 1.0) for i in range(total)], margin=2)
+        for engine in range(2):
+            dispatcher.joined(engine, 3)
+        assert [len(dispatcher.take(engine)) for engine in range(2)] == expected
+        assert dispatcher.waiting == total - sum(expected)
+
+
+def test_an_engine_that_joins_late_takes_from_the_queue() -> None:
+    dispatcher = Dispatcher(requests_of(8, 2), margin=0)
+    dispatcher.joined(0, 4)
+    dispatcher.take(0)
+    dispatcher.joined(1, 4)
+    assert len(dispatcher.take(1)) == 4
+    assert dispatcher.waiting == 8
+
+
+def test_problems_kept_for_an_engine_that_drains_or_dies_go_to_others() -> None:
+    for leave in ("draining", "lost"):
+        dispatcher = Dispatcher(requests_of(4, 2), margin=0)
+        for engine in range(2):
+            dispatcher.joined(engine, 8)
+        assert len(dispatcher.take(0)) == 4
+        getattr(dispatcher, leave)(1)
+        assert len(dispatcher.take(0)) == 4
+        assert dispatcher.waiting == 0
+
+
+def test_a_frozen_engine_that_wakes_up_delivers_a_duplicate_or_spares_the_work() -> None:
+    dispatcher = Dispatcher(requests_of(2, 2), margin=0)
+    for engine in range(2):
+        dispatcher.joined(engine, 8)
+    first, second = dispatcher.take(0)
+    third, fourth = dispatcher.take(1)
+    dispatcher.lost(0)
+    assert dispatcher.finished(0, first)  # before anybody started it again
+    assert dispatcher.take(1) == [second]
+    assert dispatcher.finished(0, second)
+    assert dispatcher.held(1) == (third, fourth, second)
+    assert not dispatcher.finished(1, second)
+    assert dispatcher.lost(1) == [third, fourth]
+
+
+def test_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match="margin"):
+        Dispatcher([], margin=-1)
+    with pytest.raises(ValueError, match="same index"):
+        Dispatcher([Request(0, "a", 1), Request(0, "b", 1)])
+    dispatcher = Dispatcher(requests_of(2, 2))
+    dispatcher.joined(0, 1)
+    for call, message in (
+        (lambda: dispatcher.joined(0, 1), "engine 0 takes part already"),
+        (lambda: dispatcher.joined(1, 0), "at least 1 request"),
+        (lambda: dispatcher.take(7), "engine 7 does not take part"),
+        (lambda: dispatcher.lost(7), "engine 7 does not take part"),
+        (lambda: dispatcher.finished(0, 99), "request 99, which it was not given"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert Dispatcher([]).done

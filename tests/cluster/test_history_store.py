@@ -1,0 +1,96 @@
+"""The store of histories: against a slow count of who has what, over random steps; saved and restored."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from das.arrays import load_arrays, save_arrays
+from das.cluster.history_store import HistoryStore, Trajectory
+
+
+def trajectory(problem: str, tick: int, number: int, version: int = 0) -> Trajectory:
+    return Trajectory(problem, tick, 1, np.array([7, number, number + 1], np.int32), version)
+
+
+def numbers(trajectories: list[Trajectory]) -> list[int]:
+    return [int(each.tokens[1]) for each in trajectories]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_an_engine_gets_what_it_lacks_once(seed: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(seed)
+    window = int(random.integers(0, 4))
+    store, tick = HistoryStore(window), 0
+    kept: list[tuple[int, str, int]] = []  # number, problem, tick
+    has: dict[int, set[int]] = {engine: set() for engine in range(4)}
+    for number in range(200):
+        action = random.choice(["add", "add", "add", "give", "give", "step", "forget", "save"])
+        engine = int(random.integers(4))
+        if action == "add":
+            problem = str(random.integers(3))
+            store.add(trajectory(problem, tick, number), engine)
+            kept.append((number, problem, tick))
+            has[engine].add(number)
+        elif action == "give":
+            wanted = [str(p) for p in random.integers(3, size=2)]
+            lacking = [
+                n for problem in dict.fromkeys(wanted) for n, its, _ in kept if its == problem and n not in has[engine]
+            ]
+            assert numbers(store.missing(engine, wanted)) == lacking
+            has[engine] |= set(lacking)
+        elif action == "step":
+            tick += int(random.integers(0, 3))
+            store.end_step(tick)
+        elif action == "forget":
+            store.forget(engine)
+            has[engine] = set()
+        else:  # the driver restarts: nobody has anything
+            save_arrays(tmp_path / "store.npz", {"kind": np.array("test"), **store.state()})
+            store = HistoryStore(window)
+            store.restore(load_arrays(tmp_path / "store.npz", "test"))
+            has = {each: set() for each in has}
+        kept = [entry for entry in kept if entry[2] > tick - window]
+        assert len(store) == len(kept)
+        assert store.bytes == 12 * len(kept)
+
+
+def test_restored_trajectories_are_equal() -> None:
+    store = HistoryStore(4)
+    store.end_step(5)
+    made = [
+        Trajectory("ß", 5, 2, np.arange(9, dtype=np.int32), 3),
+        Trajectory("b", 4, 0, np.arange(2, dtype=np.int32), 2),
+    ]
+    for each in made:
+        store.add(each, None)
+    other = HistoryStore(4)
+    other.restore(store.state())
+    assert other.history_tick == 5
+    for before, after in zip(made, other.missing(0, ["ß", "b"]), strict=True):
+        assert (before.problem, before.history_tick, before.context, before.version) == (
+            after.problem,
+            after.history_tick,
+            after.context,
+            after.version,
+        )
+        assert before.tokens.dtype == after.tokens.dtype
+        assert before.tokens.tobytes() == after.tokens.tobytes()
+    narrow = HistoryStore(1)
+    narrow.restore(store.state())
+    assert len(narrow) == 1
+
+
+def test_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match="window"):
+        HistoryStore(-1)
+    store = HistoryStore(2)
+    store.end_step(3)
+    with pytest.raises(ValueError, match="tick 4 cannot come at tick 3"):
+        store.add(trajectory("a", 4, 0), 0)
+    with pytest.raises(ValueError, match="cannot go back"):
+        store.end_step(2)
+    store.add(trajectory("a", 3, 0), 0)
+    with pytest.raises(ValueError, match="damaged"):
+        store.restore(store.state() | {"lengths": np.array([99], np.int64)})
+    assert len(store) == 1
