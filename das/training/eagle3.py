@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from das.training.trained_drafter import HeadText, TrainedDrafter
+
 Attended = list[tuple[torch.Tensor, torch.Tensor]]  # keys and values of each step so far, [tokens, heads, head_dim]
 
 
@@ -57,23 +59,13 @@ def _few(layers: int) -> tuple[int, ...]:
     return tuple(sorted({1, max(1, layers // 2), max(1, layers - 1)}))
 
 
-@dataclass(frozen=True)
-class HeadText:
-    """A text that a head learns from: a prompt and a response of the policy, and what the policy computed on them."""
-
-    tokens: torch.Tensor  # [tokens] ids
-    hidden: torch.Tensor  # [tokens, aux layers * hidden size]
-    logits: torch.Tensor  # [response tokens, vocabulary]: after each response token, what the policy says of the next
-    prompt: int  # tokens of the prompt
-
-
-class Eagle3Head(nn.Module):
+class Eagle3Head(TrainedDrafter):
     """The head. Its parameters have the names of vLLM's files."""
 
     def __init__(self, shape: HeadShape):
         """The weights are left empty: see `new_head` and `load_head`."""
         super().__init__()
-        self.shape = shape
+        self.shape, self.aux_layers = shape, shape.aux_layers
         hidden, query, kv = shape.hidden_size, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         with torch.device("meta"):  # so that no random number of the process is drawn
             self.fc = nn.Linear(len(shape.aux_layers) * hidden, hidden, bias=False)
@@ -116,6 +108,21 @@ class Eagle3Head(nn.Module):
             positions = torch.arange(step, places, device=tokens.device)
             state = self._layer(state[:last], embedding[tokens[step + 1 :]], positions, attended)
             yield self.lm_head(self.norm(state))
+
+    def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
+        """Mean KL divergence from the policy's distribution to the head's, in nats, over places and `depth` steps.
+
+        None for a response that is too short for a draft.
+        """
+        total, count = torch.zeros((), device=text.logits.device), 0
+        for step, logits in enumerate(self.unrolled(text.tokens, text.hidden, embedding, depth)):
+            rows, of_policy = places_of(text, step)
+            target = text.logits[of_policy].log_softmax(-1)
+            if not len(target):
+                break
+            total = total + functional.kl_div(logits[rows].log_softmax(-1), target, reduction="sum", log_target=True)
+            count += len(target)
+        return total / count if count else None
 
     def _layer(
         self, state: torch.Tensor, embeds: torch.Tensor, positions: torch.Tensor, attended: Attended
@@ -181,22 +188,6 @@ def places_of(text: HeadText, step: int) -> tuple[slice, slice]:
     """
     tokens = len(text.tokens)
     return slice(text.prompt - 1, tokens - 2 - step), slice(step, tokens - 1 - text.prompt)
-
-
-def head_loss(head: Eagle3Head, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
-    """Mean KL divergence from the policy's distribution to the head's, in nats, over places and `depth` steps.
-
-    None for a response that is too short for a draft.
-    """
-    total, count = torch.zeros((), device=text.logits.device), 0
-    for step, logits in enumerate(head.unrolled(text.tokens, text.hidden, embedding, depth)):
-        rows, of_policy = places_of(text, step)
-        target = text.logits[of_policy].log_softmax(-1)
-        if not len(target):
-            break
-        total = total + functional.kl_div(logits[rows].log_softmax(-1), target, reduction="sum", log_target=True)
-        count += len(target)
-    return total / count if count else None
 
 
 @torch.no_grad()

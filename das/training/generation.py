@@ -29,7 +29,7 @@ STATE = "generation.npz"
 class SpeculativeGeneration(VLLMGeneration):
     """Colocated vLLM with keyed verification and drafts. Call `announce` before each `generate`."""
 
-    head: OnlineHead | None = None  # a draft head that is trained beside the policy; its trainer sets it
+    head: OnlineHead | None = None  # a drafter that is trained beside the policy; its trainer sets it
 
     def __init__(
         self,
@@ -154,12 +154,12 @@ class SpeculativeGeneration(VLLMGeneration):
         return problem or self._load_head()
 
     def _load_head(self) -> str:
-        """Load the head that is trained beside the policy, and say what of it did not arrive."""
+        """Load the drafter that is trained beside the policy, and say what of it did not arrive."""
         if self.head is None:
             return ""
         for lost in self.llm.collective_rpc("das_load_head", args=(self.head.tensors(),)):
             if lost:
-                return f"the new draft head did not reach the engine: {lost}"
+                return f"the new weights of the drafter did not reach the engine: {lost}"
         return ""
 
     def _check_logprobs(self) -> None:

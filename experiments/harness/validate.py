@@ -40,6 +40,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     check_checkpoints(config)
     check_reward(config)
     require_supported()
+    heads.check_online(config)
     settings = engine_settings(config, str(config.policy.path))
     if settings.method == heads.METHOD:
         heads.check_head(config)

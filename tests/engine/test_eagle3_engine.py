@@ -15,10 +15,11 @@ from das.engine import patches
 from das.engine.build import EngineError
 from das.engine.coupled import CoupledSampler
 from das.engine.heads import tokenizer_digest
-from das.training.eagle3 import Eagle3Head, HeadText, new_head, shape_for, tokens_per_pass
+from das.training.eagle3 import Eagle3Head, new_head, shape_for, tokens_per_pass
 from das.training.head_files import load_head, save_head
 from das.training.head_training import HeadLearner, HeadOptions
 from das.training.head_warm_up import WarmUp, make_head, texts_of
+from das.training.trained_drafter import HeadText
 
 pytestmark = pytest.mark.slow
 
