@@ -1,4 +1,5 @@
-"""What can learn to draft beside the policy: an EAGLE-3 head (eagle3.py) or a smaller model (draft_model.py)."""
+"""What can learn to draft beside the policy: a head (eagle3.py), an MTP layer (mtp.py) or a smaller model
+(draft_model.py)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

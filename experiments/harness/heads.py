@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from das.engine import heads
+from das.engine.build import MTP
 from experiments.harness.config import HeadConfig, RunConfig, data_config
 from experiments.harness.data import rows_of
 from experiments.harness.policies import draft_model_directory
@@ -69,8 +70,9 @@ def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lamb
     return replace(config, arm=replace(config.arm, speculative={**config.arm.speculative, "model": folder}))
 
 
-def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
+def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | None":
     """What drafts in the arm and is trained beside the policy; None for other arms. config: as `with_head` returns it.
+    policy: its folder or hub id. model: the policy that is trained.
 
     Raises UserError for a drafter or a policy that cannot be trained together.
     """
@@ -79,20 +81,24 @@ def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
     from das.training.head_training import HeadOptions, OnlineHead
 
     settings = config.head
-    factor = settings.online_rate
+    factor = settings.online_rate if config.arm.online_rate is None else config.arm.online_rate
     options = HeadOptions(settings.depth, settings.matrix_learning_rate * factor, settings.other_learning_rate * factor)
     try:
-        return OnlineHead(_loaded(config).to(model.device), options, model, settings.share, config.seed)
+        return OnlineHead(_loaded(config, policy).to(model.device), options, model, settings.share, config.seed)
     except ValueError as error:
         raise UserError(str(error)) from error
 
 
-def _loaded(config: RunConfig) -> "TrainedDrafter":
+def _loaded(config: RunConfig, policy: str) -> "TrainedDrafter":
     """What drafts in the arm, from its files. Raises ValueError for files of another form."""
     if config.arm.method == METHOD:
         from das.training.head_files import load_head
 
         return load_head(Path(config.arm.speculative["model"]))
+    if config.arm.method == MTP:
+        from das.training.mtp import load_mtp
+
+        return load_mtp(Path(policy))
     from das.training.draft_model import load_draft_model
 
     return load_draft_model(draft_model_directory(config))
@@ -167,12 +173,12 @@ def _key(policy: Path, warm_up: Any) -> str:
     """Name of a head's folder in the cache: a hash of the policy, of what the head is made from, and of the code."""
     import torch
 
-    from das.training import eagle3, head_texts, head_training, head_warm_up
+    from das.training import eagle3, head_texts, head_training, head_warm_up, trained_drafter, unrolled
 
     sha = hashlib.sha256(torch.__version__.encode())
     for file in sorted([*policy.glob("*.safetensors"), policy / heads.CONFIG]):
         sha.update(hashlib.sha256(file.read_bytes()).digest())
-    for module in (eagle3, head_texts, head_training, head_warm_up):
+    for module in (eagle3, head_texts, head_training, head_warm_up, trained_drafter, unrolled):
         sha.update(Path(inspect.getfile(module)).read_bytes())
     sha.update(repr(warm_up).encode())
     return sha.hexdigest()[:16]

@@ -13,20 +13,14 @@ from transformers import AutoModelForCausalLM
 
 from das.engine.heads import head_problem, tokenizer_digest
 from das.training.digests import weights_digest
-from das.training.eagle3 import (
-    Eagle3Head,
-    agreement,
-    new_head,
-    places_of,
-    shape_for,
-    tokens_per_pass,
-)
+from das.training.eagle3 import Eagle3Head, new_head, shape_for
 from das.training.errors import TrainingDiverged
 from das.training.head_files import load_head, save_head
 from das.training.head_texts import IGNORED, HeadTexts
 from das.training.head_training import HeadLearner, HeadOptions, OnlineHead
 from das.training.head_warm_up import WarmUp, make_head, texts_of
 from das.training.trained_drafter import HeadText
+from das.training.unrolled import agreement, places_of, tokens_per_pass
 
 PROMPTS = ([5, 6, 7], [8, 9, 10, 11], [12, 13])
 
