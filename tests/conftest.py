@@ -84,8 +84,9 @@ def mtp_policy(folder: Path) -> str:
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
     from das.training import mtp
+    from experiments.small_policy.mtp.policy import as_qwen2
 
-    tokenizer = AutoTokenizer.from_pretrained(random_policy(folder))
+    tokenizer = as_qwen2(AutoTokenizer.from_pretrained(random_policy(folder)), folder)
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 512}
     config = Qwen2Config(

@@ -68,7 +68,8 @@ def draft_model_directory(config: RunConfig) -> str:
 
 def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
     """The draft model that learns the same text as the small policy, with the same tokenizer. Raises UserError."""
-    if config.policy.path is not None or config.data.name == AGENT or config.data.judged_by == "code":
+    other = config.policy.path is not None or config.policy.name == SMALL_MTP  # whose tokenizer is Qwen2's
+    if other or config.data.name == AGENT or config.data.judged_by == "code":
         raise UserError(
             "arm.speculative.model=null: a draft model is made for policy=small on puzzles and arithmetic only; name "
             "the folder of one that has the policy's tokenizer"

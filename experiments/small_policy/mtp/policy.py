@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from das.training import mtp, unrolled
 from das.training.head_texts import HeadTexts
@@ -30,6 +30,16 @@ def _key(config: small.SmallPolicyConfig) -> str:
     files = [*sorted(Path(__file__).parent.glob("*.py")), Path(str(mtp.__file__)), Path(str(unrolled.__file__))]
     code = b"".join(path.read_bytes() for path in files)
     return hashlib.sha256(code + small.policy_key(config).encode()).hexdigest()[:16]
+
+
+def as_qwen2(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer as transformers loads it from the folder of a Qwen2: as Qwen2's class, whatever class was saved.
+    That class takes numbers apart and knows one more token, so a policy must be trained with it. Writes into `folder`.
+    """
+    Qwen2Config().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)
+    return loaded
 
 
 def _make_model(config: small.SmallPolicyConfig, tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
@@ -82,7 +92,7 @@ def build_mtp_policy(config: small.SmallPolicyConfig, cache_dir: Path, progress:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            tokenizer = config.corpus.tokenizer(config.seed)
+            tokenizer = as_qwen2(config.corpus.tokenizer(config.seed), scratch)
             model = _make_model(config, tokenizer)
             # Private names, because small.py's text is part of the names under which other policies are cached.
             small._train(model, tokenizer, config, progress)
