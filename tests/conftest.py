@@ -78,6 +78,38 @@ def random_policy(folder: Path, **sizes: int) -> str:
     return str(folder)
 
 
+def mtp_policy(folder: Path) -> str:
+    """Write a tiny Qwen2 with random weights and an MTP layer, in the form of MiMo. Returns the directory."""
+    import torch
+    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+    from das.training import mtp
+    from experiments.small_policy.mtp.policy import as_qwen2
+
+    tokenizer = as_qwen2(AutoTokenizer.from_pretrained(random_policy(folder)), folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 512}
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **sizes,
+    )
+    model = Qwen2ForCausalLM(config)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter.data.normal_(0.0, 0.15)
+    model.model.norm.weight.data *= 2
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
+    layer = mtp.new_mtp(mtp.mtp_shape(config.to_dict()), model.model.norm.weight, seed=0)
+    mtp.put_back(folder, layer.tensors())
+    return str(folder)
+
+
 class Engines:
     """Builds one engine at a time and frees it before the next."""
 

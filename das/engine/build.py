@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from das.budget import DEFAULT_BUDGET, make_budget
 from das.draft_round import checked_branch_blocks
 from das.drafter import HistoryDrafter
-from das.engine import heads, patches
+from das.engine import heads, mtp, patches
 from das.engine.drafters.support import check_options
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ OWN = ("das", "self_draft", "das_self")  # the history, the policy's own quantiz
 DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}  # w8a8 | w4; the most draft passes a target pass
 DRAFT_MODEL = "draft_model"  # the method of an engine whose drafts come from a smaller model (vLLM's own method)
 EAGLE3 = "eagle3"  # the method of an engine whose drafts come from a draft head
-METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL, EAGLE3)  # and STOCK
+MTP = "mtp"  # the method of an engine whose drafts come from a layer of the policy for multi-token prediction
+METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL, EAGLE3, MTP)  # and STOCK
 STOCK = "stock"  # the method of an engine without das (das/engine/stock.py)
 
 
@@ -87,6 +88,10 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
             return {"method": DRAFT_MODEL, **_draft_model(settings.speculative)}
         case "eagle3":
             return _eagle3(settings.speculative)
+        case "mtp":
+            if problem := mtp.mtp_problem(settings.model, settings.speculative.get("num_speculative_tokens")):
+                raise EngineError(problem)
+            return {"method": MTP, **settings.speculative}
         case "stock":
             raise EngineError(
                 "stock is vLLM as it comes, without das: leave das.install() and das.engine_arguments() out, or call "

@@ -6,8 +6,7 @@ Its loss unrolls that. vLLM computes the same in vllm/model_executor/models/llam
 that it loads.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-Attended = list[tuple[torch.Tensor, torch.Tensor]]  # keys and values of each step so far, [tokens, heads, head_dim]
+from das.training.unrolled import Attended, UnrolledDrafter, attention
 
 
 @dataclass(frozen=True)
@@ -57,35 +56,25 @@ def _few(layers: int) -> tuple[int, ...]:
     return tuple(sorted({1, max(1, layers // 2), max(1, layers - 1)}))
 
 
-@dataclass(frozen=True)
-class HeadText:
-    """A text that a head learns from: a prompt and a response of the policy, and what the policy computed on them."""
-
-    tokens: torch.Tensor  # [tokens] ids
-    hidden: torch.Tensor  # [tokens, aux layers * hidden size]
-    logits: torch.Tensor  # [response tokens, vocabulary]: after each response token, what the policy says of the next
-    prompt: int  # tokens of the prompt
-
-
-class Eagle3Head(nn.Module):
+class Eagle3Head(UnrolledDrafter):
     """The head. Its parameters have the names of vLLM's files."""
 
     def __init__(self, shape: HeadShape):
         """The weights are left empty: see `new_head` and `load_head`."""
         super().__init__()
-        self.shape = shape
+        self.shape, self.aux_layers = shape, shape.aux_layers
         hidden, query, kv = shape.hidden_size, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         with torch.device("meta"):  # so that no random number of the process is drawn
             self.fc = nn.Linear(len(shape.aux_layers) * hidden, hidden, bias=False)
-            attention = {"q_proj": (2 * hidden, query), "k_proj": (2 * hidden, kv), "v_proj": (2 * hidden, kv)}
-            attention["o_proj"] = (query, hidden)
+            projections = {"q_proj": (2 * hidden, query), "k_proj": (2 * hidden, kv), "v_proj": (2 * hidden, kv)}
+            projections["o_proj"] = (query, hidden)
             inner = shape.intermediate_size
             mlp = {"gate_proj": (hidden, inner), "up_proj": (hidden, inner), "down_proj": (inner, hidden)}
             norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
             self.midlayer = nn.ModuleDict(
                 {
                     "self_attn": nn.ModuleDict(
-                        {name: nn.Linear(*size, bias=False) for name, size in attention.items()}
+                        {name: nn.Linear(*size, bias=False) for name, size in projections.items()}
                     ),
                     "mlp": nn.ModuleDict({name: nn.Linear(*size, bias=False) for name, size in mlp.items()}),
                     **{name: nn.RMSNorm(hidden, eps=shape.norm_eps) for name in norms},
@@ -102,12 +91,7 @@ class Eagle3Head(nn.Module):
     def unrolled(
         self, tokens: torch.Tensor, hidden: torch.Tensor, embedding: torch.Tensor, depth: int
     ) -> Iterator[torch.Tensor]:
-        """Logits of drafts from every place of a text, for drafted token 1, 2, ... `depth`.
-
-        tokens: [tokens] ids. hidden: [tokens, aux layers * hidden size], the policy's. embedding: the policy's weights
-        [vocabulary, hidden size]. The draft from place t knows tokens up to t + 1; row t of result number j, counted
-        from 0, predicts token t + 2 + j, given those before it. Result j has [tokens - 1 - j, vocabulary].
-        """
+        """See UnrolledDrafter."""
         places = len(tokens) - 1
         state = self.fc(hidden[:places])
         attended: Attended = []
@@ -120,10 +104,7 @@ class Eagle3Head(nn.Module):
     def _layer(
         self, state: torch.Tensor, embeds: torch.Tensor, positions: torch.Tensor, attended: Attended
     ) -> torch.Tensor:
-        """The decoder layer on one step of the drafts from all places, [places, hidden size]. Adds to `attended`.
-
-        A place sees the keys of the first step up to its own, and those of its own draft in the later steps.
-        """
+        """The decoder layer on one step of the drafts from all places, [places, hidden size]. Adds to `attended`."""
         parts: Any = self.midlayer
         mixed = torch.cat([parts["input_layernorm"](embeds), parts["hidden_norm"](state)], -1)
         shape = self.shape
@@ -131,32 +112,10 @@ class Eagle3Head(nn.Module):
             parts["self_attn"][name](mixed).view(len(mixed), -1, shape.head_dim)
             for name in ("q_proj", "k_proj", "v_proj")
         )
-        query, key = _rotated(query, positions, shape.rope_theta), _rotated(key, positions, shape.rope_theta)
-        repeats = shape.heads // shape.kv_heads
-        attended.append((key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)))
-        (first_keys, first_values), *own = attended
-        places = len(mixed)
-        scores = torch.einsum("qhd,khd->hqk", query, first_keys[:places])
-        later = torch.ones(places, places, dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(later, -math.inf)
-        of_own = [torch.einsum("qhd,qhd->hq", query, keys[:places])[..., None] for keys, _ in own]
-        weights = (torch.cat([scores, *of_own], -1) / math.sqrt(shape.head_dim)).softmax(-1)
-        mixed = torch.einsum("hqk,khd->qhd", weights[..., :places], first_values[:places])
-        for step, (_, values) in enumerate(own):
-            mixed = mixed + weights[..., places + step].T[..., None] * values[:places]
-        state = state + parts["self_attn"]["o_proj"](mixed.flatten(1))
+        mixed = attention(query, key, value, positions, shape.rope_theta, attended)
+        state = state + parts["self_attn"]["o_proj"](mixed)
         normed, mlp = parts["post_attention_layernorm"](state), parts["mlp"]
         return state + mlp["down_proj"](functional.silu(mlp["gate_proj"](normed)) * mlp["up_proj"](normed))
-
-
-def _rotated(heads: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
-    """Rotary embedding of [tokens, heads, head_dim] at these positions."""
-    half = heads.shape[-1] // 2
-    speeds = theta ** (-torch.arange(half, device=heads.device, dtype=torch.float32) / half)
-    angles = (positions[:, None] * speeds)[:, None]
-    cos, sin = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
-    first, second = heads.split(half, -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
 def new_head(shape: HeadShape, lm_head: torch.Tensor, norm: torch.Tensor, seed: int) -> Eagle3Head:
@@ -172,64 +131,3 @@ def new_head(shape: HeadShape, lm_head: torch.Tensor, norm: torch.Tensor, seed: 
         head.lm_head.weight.copy_(lm_head)
         head.norm.weight.fill_(float(norm.float().mean()))
     return head
-
-
-def places_of(text: HeadText, step: int) -> tuple[slice, slice]:
-    """Where a text's drafts are judged: rows of result number `step` of `unrolled`, and rows of `text.logits`.
-
-    Drafting begins once the first response token is known, and a draft ends with the last one.
-    """
-    tokens = len(text.tokens)
-    return slice(text.prompt - 1, tokens - 2 - step), slice(step, tokens - 1 - text.prompt)
-
-
-def head_loss(head: Eagle3Head, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
-    """Mean KL divergence from the policy's distribution to the head's, in nats, over places and `depth` steps.
-
-    None for a response that is too short for a draft.
-    """
-    total, count = torch.zeros((), device=text.logits.device), 0
-    for step, logits in enumerate(head.unrolled(text.tokens, text.hidden, embedding, depth)):
-        rows, of_policy = places_of(text, step)
-        target = text.logits[of_policy].log_softmax(-1)
-        if not len(target):
-            break
-        total = total + functional.kl_div(logits[rows].log_softmax(-1), target, reduction="sum", log_target=True)
-        count += len(target)
-    return total / count if count else None
-
-
-@torch.no_grad()
-def agreement(head: Eagle3Head, texts: Sequence[HeadText], embedding: torch.Tensor, depth: int) -> list[float]:
-    """By depth: the share of places at which the head's likeliest token is the text's own."""
-    hits, counts = [0] * depth, [0] * depth
-    for text in texts:
-        for step, logits in enumerate(head.unrolled(text.tokens, text.hidden, embedding, depth)):
-            rows, _ = places_of(text, step)
-            drafted = logits[rows].argmax(-1)
-            truth = text.tokens[text.prompt + 1 + step :]
-            hits[step] += int((drafted == truth).sum())
-            counts[step] += len(truth)
-    return [hit / count for hit, count in zip(hits, counts, strict=True) if count]
-
-
-@torch.no_grad()
-def tokens_per_pass(head: Eagle3Head, texts: Sequence[HeadText], embedding: torch.Tensor, depth: int) -> float:
-    """Tokens a pass with drafts of `depth` likeliest tokens, counted on the texts without an engine."""
-    tokens = passes = 0
-    for text in texts:
-        drafts = [logits.argmax(-1) for logits in head.unrolled(text.tokens, text.hidden, embedding, depth)]
-        length, known = len(text.tokens), text.prompt + 1
-        passes += 1  # of the prompt, which gives the first token
-        while known < length:
-            accepted = 0
-            while (
-                accepted < len(drafts)
-                and known + accepted < length
-                and drafts[accepted][known - 2] == text.tokens[known + accepted]
-            ):
-                accepted += 1
-            known += accepted + 1
-            passes += 1
-        tokens += length - text.prompt
-    return tokens / passes

@@ -16,7 +16,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from das.arrays import load_arrays, save_arrays
 from das.budget.schedule import LongestFirst
-from das.engine.build import DRAFT_MODEL, EAGLE3, EngineError, EngineSettings, build_engine
+from das.engine.build import DRAFT_MODEL, EAGLE3, MTP, EngineError, EngineSettings, build_engine
 from das.engine.rollout import Rollout, RolloutRequest, end_turns, request_seed, roll_out, roll_out_turn
 from das.training.conversations import Turn, joined, rows_of
 from das.training.head_training import OnlineHead
@@ -29,7 +29,7 @@ STATE = "generation.npz"
 class SpeculativeGeneration(VLLMGeneration):
     """Colocated vLLM with keyed verification and drafts. Call `announce` before each `generate`."""
 
-    head: OnlineHead | None = None  # a draft head that is trained beside the policy; its trainer sets it
+    head: OnlineHead | None = None  # a drafter that is trained beside the policy; its trainer sets it
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class SpeculativeGeneration(VLLMGeneration):
             self.tp_group = tensor_parallel_group(self.tensor_parallel_size, self.accelerator.num_processes)
         if self.enable_sleep_mode:
             require_sleep_mode()
-            if self.engine.method in (EAGLE3, DRAFT_MODEL):
+            if self.engine.method in (EAGLE3, DRAFT_MODEL, MTP):
                 raise EngineError(
                     f"{self.engine.method}: sleep mode forgets the weights that draft: set vllm_enable_sleep_mode=False"
                 )
@@ -154,12 +154,12 @@ class SpeculativeGeneration(VLLMGeneration):
         return problem or self._load_head()
 
     def _load_head(self) -> str:
-        """Load the head that is trained beside the policy, and say what of it did not arrive."""
+        """Load the drafter that is trained beside the policy, and say what of it did not arrive."""
         if self.head is None:
             return ""
         for lost in self.llm.collective_rpc("das_load_head", args=(self.head.tensors(),)):
             if lost:
-                return f"the new draft head did not reach the engine: {lost}"
+                return f"the new weights of the drafter did not reach the engine: {lost}"
         return ""
 
     def _check_logprobs(self) -> None:

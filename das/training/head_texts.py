@@ -1,4 +1,4 @@
-"""What a draft head learns from, read off the policy's own forward passes by hooks.
+"""What a drafter learns from, read off the policy's own forward passes by hooks.
 
 A training step computes hidden states and the policy's distribution anyway. The hooks copy them for a sample of the
 responses. They read only: they detach what they copy and draw from a generator of their own, so the policy's training
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from das.training.eagle3 import HeadText
+from das.training.trained_drafter import HeadText
 
 IGNORED = -100  # label of a token that is no response
 
@@ -29,7 +29,7 @@ class HeadTexts:
         decoder, self._lm_head = model.get_decoder(), model.get_output_embeddings()
         if not hasattr(decoder, "layers") or not hasattr(decoder, "norm") or self._lm_head is None:
             raise ValueError(
-                f"eagle3: a {type(model).__name__} has no decoder layers, last norm and lm_head to learn from"
+                f"a {type(model).__name__} has no decoder layers, last norm and lm_head that a drafter could learn from"
             )
         self.share, self._seed, self._training_only = share, seed, training_only
         self._aux_layers = tuple(aux_layers)
@@ -84,6 +84,7 @@ class HeadTexts:
             last = self._seen["last"][place][kept][prompt:]
             with torch.no_grad():
                 logits = functional.linear(last, self._lm_head.weight, self._lm_head.bias).float()
-            hidden = torch.cat([self._seen[layer][place][kept] for layer in self._aux_layers], -1).float()
+            read = [self._seen[layer][place][kept].float() for layer in self._aux_layers]
+            hidden = torch.cat(read, -1) if read else torch.empty(len(tokens), 0)
             self._texts.append(HeadText(tokens.clone(), hidden, logits, prompt))
         self._seen = {}

@@ -1,4 +1,4 @@
-"""Training of an EAGLE-3 head: before a run on texts of the policy, or in a run after each of its steps."""
+"""Training of a drafter: before a run on texts of the policy, or in a run after each of its steps."""
 
 import time
 from collections.abc import Sequence
@@ -12,27 +12,27 @@ from transformers import TrainerCallback
 
 from das.training import ranks
 from das.training.digests import digest
-from das.training.eagle3 import Eagle3Head, HeadText, head_loss
 from das.training.errors import TrainingDiverged
 from das.training.head_texts import HeadTexts
+from das.training.trained_drafter import HeadText, TrainedDrafter
 
 STATE = "head.pt"
 
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """How a head is trained."""
+    """How a drafter is trained."""
 
-    depth: int = 3  # drafted tokens that the loss unrolls
+    depth: int = 3  # drafted tokens that the loss of a head unrolls
     matrix_learning_rate: float = 0.02  # of Muon, for the matrices
-    other_learning_rate: float = 3e-3  # of AdamW, for lm_head and norms
+    other_learning_rate: float = 3e-3  # of AdamW, for norms, lm_head and an embedding of its own
     batch: int = 2  # texts of an optimizer step
 
 
 class HeadLearner:
     """A head and its optimizers."""
 
-    def __init__(self, head: Eagle3Head, options: HeadOptions):
+    def __init__(self, head: TrainedDrafter, options: HeadOptions):
         self.head, self.options = head, options
         matrices = head.matrices()
         chosen = {id(matrix) for matrix in matrices}
@@ -56,14 +56,14 @@ class HeadLearner:
         with torch.enable_grad():
             for first in range(0, len(texts), self.options.batch):
                 batch = texts[first : first + self.options.batch]
-                found = [head_loss(self.head, text, embedding, self.options.depth) for text in batch]
+                found = [self.head.loss(text, embedding, self.options.depth) for text in batch]
                 usable = [loss for loss in found if loss is not None]
                 if not usable:
                     continue
                 loss = torch.stack(usable).mean()
                 losses.append(float(loss.detach()))
                 if not np.isfinite(losses[-1]):
-                    raise TrainingDiverged(f"the draft head's loss is {losses[-1]:g}: lower its learning rates")
+                    raise TrainingDiverged(f"the drafter's loss is {losses[-1]:g}: lower its learning rates")
                 loss.backward()
                 for optimizer in self._optimizers:
                     optimizer.step()
@@ -101,27 +101,27 @@ class HeadLearner:
 
 
 class OnlineHead(TrainerCallback):
-    """Trains a head beside the policy: after each step, on a sample of the step's texts.
+    """Trains a drafter beside the policy: after each step, on a sample of the step's texts.
 
     The trainer's backend loads `tensors()` into the engine with every weight sync (SpeculativeGeneration.head).
     """
 
-    def __init__(self, head: Eagle3Head, options: HeadOptions, model: Any, share: float, seed: int):
+    def __init__(self, head: TrainedDrafter, options: HeadOptions, model: Any, share: float, seed: int):
         """model: the policy that is trained. share: of each step's responses that the head learns from, above 0.
 
         Raises ValueError, in one line, for a policy whose hidden states cannot be read, and with several processes.
         """
         if ranks.count() > 1:
-            raise ValueError("eagle3 online trains in one process: set engine.processes=1, or take eagle3_frozen")
+            raise ValueError("a drafter learns in one process: set engine.processes=1, or take one that is frozen")
         self._learner = HeadLearner(head, options)
         self._model = model
-        self._texts = HeadTexts(model, head.shape.aux_layers, share, seed, training_only=True)
+        self._texts = HeadTexts(model, head.aux_layers, share, seed, training_only=True)
         self.train_s = 0.0  # of the last step
         self.loss: float | None = None  # in the last step
         self.texts = 0  # that the last step trained on
 
     @property
-    def head(self) -> Eagle3Head:
+    def head(self) -> TrainedDrafter:
         """The head as it is now."""
         return self._learner.head
 
@@ -138,8 +138,8 @@ class OnlineHead(TrainerCallback):
         self.train_s = time.perf_counter() - start
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """The head's weights by the names of vLLM's files."""
-        return [(name, value.detach()) for name, value in self.head.named_parameters()]
+        """The drafter's weights by the names that the engine loads."""
+        return self.head.tensors()
 
     def digest(self) -> str:
         """Digest of the weights."""

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from das.training.eagle3 import Eagle3Head, HeadText, agreement, new_head, shape_for, tokens_per_pass
+from das.training.eagle3 import Eagle3Head, new_head, shape_for
 from das.training.head_texts import IGNORED, HeadTexts
 from das.training.head_training import HeadLearner, HeadOptions
+from das.training.trained_drafter import HeadText
+from das.training.unrolled import agreement, tokens_per_pass
 
 AT_ONCE = 128  # responses that are sampled together
 HELD_OUT = 8  # one of so many responses is not learned from, and judges the head

@@ -19,6 +19,7 @@ from das.training import checkpoint
 from das.training.checkpoint import CheckpointError
 from das.training.digests import optimizer_digest, weights_digest
 from das.training.generation import SpeculativeGeneration
+from das.training.mtp import MtpLayer, is_mimo, mtp_tensors, put_back
 from das.training.trimmed_trainer import TrimmedGRPOTrainer
 
 MIB = 1 << 20
@@ -64,6 +65,7 @@ class ResumableGRPOTrainer(TrimmedGRPOTrainer):
             shutil.rmtree(scratch, ignore_errors=True)  # left by a run that was killed in here
             super()._save_checkpoint(model, trial)
             (scratch / "training_args.bin").unlink()  # a pickle that nobody reads
+            self._put_back_mtp(scratch)
             self.vllm_generation.save_state(scratch)
             (scratch / FINAL).write_text(json.dumps(self.final_digests()))
             checkpoint.seal(scratch, self.checkpoints.folder, step, self.checkpoints.run_identity)
@@ -74,6 +76,13 @@ class ResumableGRPOTrainer(TrimmedGRPOTrainer):
             why = "disk full" if full else " ".join(str(error).split())[:300]
             shutil.rmtree(scratch, ignore_errors=True)
             raise CheckpointError(f"the checkpoint of step {step} could not be written: {why}") from error
+
+    def _put_back_mtp(self, saved: Path) -> None:
+        """Complete a saved policy by its MTP layer, as it is now, if it has one."""
+        policy, online = Path(self.vllm_generation.engine.model), self.vllm_generation.head
+        if is_mimo(policy):
+            learns = online is not None and isinstance(online.head, MtpLayer)
+            put_back(saved, online.tensors() if online is not None and learns else mtp_tensors(policy))
 
     def final_digests(self) -> dict[str, str]:
         """Digests of what this rank has trained: weights, optimizer state, and the draft head if there is one."""

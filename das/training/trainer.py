@@ -54,8 +54,8 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         """history_unit: what the drafter's window counts, "epoch" or "step". schedule: the order in which requests are
         handed to the engine; None keeps TRL's. on_step(row, rollout, rewards) is called on the main rank after every
         step, with what all ranks did. evaluate(generation, step) is called before the first rollout (step 0) and after
-        every step; what it returns, unless None, joins the row's `eval`. head: an EAGLE-3 head to train beside the
-        policy; the engine's method must be eagle3. trim_padding: leave padding out of forward
+        every step; what it returns, unless None, joins the row's `eval`. head: a drafter to train beside the
+        policy, with which the engine must draft. trim_padding: leave padding out of forward
         passes; False computes TRL's bits. kwargs: further arguments of GRPOTrainer.
         """
         self.checkpoints = checkpoints

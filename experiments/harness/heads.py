@@ -1,4 +1,5 @@
-"""The EAGLE-3 head of an arm: checked, made on the spot, kept in the cache, trained beside the policy."""
+"""The drafter of an arm that can be trained: an EAGLE-3 head is checked, made on the spot and kept in the cache; a head
+or a draft model is trained beside the policy."""
 
 import hashlib
 import inspect
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from das.engine import heads
+from das.engine.build import MTP
 from experiments.harness.config import HeadConfig, RunConfig, data_config
 from experiments.harness.data import rows_of
+from experiments.harness.policies import draft_model_directory
 from experiments.run.errors import CONFIGS, UserError
 
 if TYPE_CHECKING:
     from das.training.head_training import OnlineHead
+    from das.training.trained_drafter import TrainedDrafter
 
 METHOD = "eagle3"
 WARM = ("in_domain", "general")
@@ -45,8 +49,12 @@ def check_head(config: RunConfig) -> None:
         raise UserError(f"head.path=null: a head is made for policies in folders only, not for {policy}")
     if given is not None and policy is not None and (problem := heads.head_problem(Path(given), Path(policy))):
         raise UserError(problem)
+
+
+def check_online(config: RunConfig) -> None:
+    """Refuse a run of several processes in which a drafter would learn. Raises UserError."""
     if config.arm.online and config.engine.processes > 1:
-        raise UserError(f"arm {config.arm.name} trains its head in one process: set engine.processes=1")
+        raise UserError(f"arm {config.arm.name} trains what drafts in one process: set engine.processes=1")
 
 
 def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lambda line: None) -> RunConfig:
@@ -62,24 +70,38 @@ def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lamb
     return replace(config, arm=replace(config.arm, speculative={**config.arm.speculative, "model": folder}))
 
 
-def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
-    """The head that the arm trains beside the policy; None for other arms. config: as `with_head` returns it.
+def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | None":
+    """What drafts in the arm and is trained beside the policy; None for other arms. config: as `with_head` returns it.
+    policy: its folder or hub id. model: the policy that is trained.
 
-    Raises UserError for a head or a policy that cannot be trained together.
+    Raises UserError for a drafter or a policy that cannot be trained together.
     """
-    if config.arm.method != METHOD or not config.arm.online:
+    if not config.arm.online:
         return None
-    from das.training.head_files import load_head
     from das.training.head_training import HeadOptions, OnlineHead
 
     settings = config.head
-    factor = settings.online_rate
+    factor = settings.online_rate if config.arm.online_rate is None else config.arm.online_rate
     options = HeadOptions(settings.depth, settings.matrix_learning_rate * factor, settings.other_learning_rate * factor)
     try:
-        head = load_head(Path(config.arm.speculative["model"]))
-        return OnlineHead(head.to(model.device), options, model, settings.share, config.seed)
+        return OnlineHead(_loaded(config, policy).to(model.device), options, model, settings.share, config.seed)
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def _loaded(config: RunConfig, policy: str) -> "TrainedDrafter":
+    """What drafts in the arm, from its files. Raises ValueError for files of another form."""
+    if config.arm.method == METHOD:
+        from das.training.head_files import load_head
+
+        return load_head(Path(config.arm.speculative["model"]))
+    if config.arm.method == MTP:
+        from das.training.mtp import load_mtp
+
+        return load_mtp(Path(policy))
+    from das.training.draft_model import load_draft_model
+
+    return load_draft_model(draft_model_directory(config))
 
 
 def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Path:
@@ -151,12 +173,12 @@ def _key(policy: Path, warm_up: Any) -> str:
     """Name of a head's folder in the cache: a hash of the policy, of what the head is made from, and of the code."""
     import torch
 
-    from das.training import eagle3, head_texts, head_training, head_warm_up
+    from das.training import eagle3, head_texts, head_training, head_warm_up, trained_drafter, unrolled
 
     sha = hashlib.sha256(torch.__version__.encode())
     for file in sorted([*policy.glob("*.safetensors"), policy / heads.CONFIG]):
         sha.update(hashlib.sha256(file.read_bytes()).digest())
-    for module in (eagle3, head_texts, head_training, head_warm_up):
+    for module in (eagle3, head_texts, head_training, head_warm_up, trained_drafter, unrolled):
         sha.update(Path(inspect.getfile(module)).read_bytes())
     sha.update(repr(warm_up).encode())
     return sha.hexdigest()[:16]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from das.engine.build import DRAFT_MODEL
+from das.engine.build import DRAFT_MODEL, MTP
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT
 from experiments.run.errors import UserError
@@ -13,6 +13,7 @@ from experiments.run.errors import UserError
 if TYPE_CHECKING:
     from experiments.small_policy.small import SmallPolicyConfig
 
+SMALL_MTP = "small_mtp"  # the small policy that has an MTP layer
 # Sizes of the small policy's draft model: one layer of two heads, where the policy has four layers of three or four.
 DRAFT_SIZES: dict[str, Any] = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_heads": 2, "intermediate_size": 384}
 
@@ -40,6 +41,10 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
         # small.py does not know this corpus: its text is part of the names under which other policies are cached.
         agent = SmallPolicyConfig(logit_scale=1.25, corpus=CalculatorCorpus())  # type: ignore[arg-type]
         return str(build_small_policy(agent, cache, progress))
+    if config.policy.name == SMALL_MTP:
+        from experiments.small_policy.mtp.policy import build_mtp_policy
+
+        return str(build_mtp_policy(_of_text(config), cache, progress))
     chains = config.data.judged_by == "code" or config.data.name == "arithmetic"
     policy = build_small_policy(ARITHMETIC if chains else SmallPolicyConfig(), cache, progress)
     if config.data.judged_by == "code":
@@ -63,14 +68,29 @@ def draft_model_directory(config: RunConfig) -> str:
 
 def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
     """The draft model that learns the same text as the small policy, with the same tokenizer. Raises UserError."""
-    if config.policy.path is not None or config.data.name == AGENT or config.data.judged_by == "code":
+    other = config.policy.path is not None or config.policy.name == SMALL_MTP  # whose tokenizer is Qwen2's
+    if other or config.data.name == AGENT or config.data.judged_by == "code":
         raise UserError(
             "arm.speculative.model=null: a draft model is made for policy=small on puzzles and arithmetic only; name "
             "the folder of one that has the policy's tokenizer"
         )
+    return replace(_of_text(config), **DRAFT_SIZES)
+
+
+def check_mtp(config: RunConfig) -> None:
+    """Refuse an MTP layer that the policy does not have, or a policy with one on other data. Raises UserError."""
+    made = config.policy.path is None
+    if config.arm.method == MTP and made and config.policy.name != SMALL_MTP:
+        raise UserError(f"arm {config.arm.name}: policy={config.policy.name} has no MTP layer; take policy={SMALL_MTP}")
+    if made and config.policy.name == SMALL_MTP and (config.data.name == AGENT or config.data.judged_by == "code"):
+        raise UserError(f"policy={SMALL_MTP}: it is made for data=puzzles and data=arithmetic only")
+
+
+def _of_text(config: RunConfig) -> "SmallPolicyConfig":
+    """The small policy that learns the text of puzzles or arithmetic."""
     from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig
 
-    return replace(ARITHMETIC if config.data.name == "arithmetic" else SmallPolicyConfig(), **DRAFT_SIZES)
+    return ARITHMETIC if config.data.name == "arithmetic" else SmallPolicyConfig()
 
 
 def _cache(config: RunConfig) -> Path:

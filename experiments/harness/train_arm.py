@@ -119,7 +119,7 @@ def trainer_parts(run: ArmRun) -> TrainerParts:
         checkpoints=Checkpoints(
             run.folder / resume.CHECKPOINTS, config.checkpoint.keep, {**resume.identity(config), **started_from}
         ),
-        head=online_head(config, model),
+        head=online_head(config, run.policy, model),
     )
 
 

@@ -10,6 +10,7 @@ from experiments.harness import heads, held_out
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
 from experiments.harness.engine import engine_settings, make_schedule
+from experiments.harness.policies import check_mtp
 from experiments.harness.reward import check_judge
 from experiments.harness.validate_policy import check_policy
 from experiments.problems import load, reasoning_gym
@@ -40,6 +41,8 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     check_checkpoints(config)
     check_reward(config)
     require_supported()
+    heads.check_online(config)
+    check_mtp(config)
     settings = engine_settings(config, str(config.policy.path))
     if settings.method == heads.METHOD:
         heads.check_head(config)

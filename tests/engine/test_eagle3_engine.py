@@ -15,10 +15,12 @@ from das.engine import patches
 from das.engine.build import EngineError
 from das.engine.coupled import CoupledSampler
 from das.engine.heads import tokenizer_digest
-from das.training.eagle3 import Eagle3Head, HeadText, new_head, shape_for, tokens_per_pass
+from das.training.eagle3 import new_head, shape_for
 from das.training.head_files import load_head, save_head
 from das.training.head_training import HeadLearner, HeadOptions
 from das.training.head_warm_up import WarmUp, make_head, texts_of
+from das.training.trained_drafter import HeadText
+from das.training.unrolled import UnrolledDrafter, tokens_per_pass
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +56,7 @@ def draft_likeliest_tokens(llm: Any) -> None:
     drafter._sample_draft_tokens.__self__.sampler = CoupledSampler((math.inf,), learn=False)
 
 
-def offline(head: Eagle3Head, texts: list[HeadText], model: Any, depth: int) -> float:
+def offline(head: UnrolledDrafter, texts: list[HeadText], model: Any, depth: int) -> float:
     return tokens_per_pass(head, texts, model.get_input_embeddings().weight.detach(), depth)
 
 

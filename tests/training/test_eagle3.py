@@ -13,21 +13,14 @@ from transformers import AutoModelForCausalLM
 
 from das.engine.heads import head_problem, tokenizer_digest
 from das.training.digests import weights_digest
-from das.training.eagle3 import (
-    Eagle3Head,
-    HeadText,
-    agreement,
-    head_loss,
-    new_head,
-    places_of,
-    shape_for,
-    tokens_per_pass,
-)
+from das.training.eagle3 import Eagle3Head, new_head, shape_for
 from das.training.errors import TrainingDiverged
 from das.training.head_files import load_head, save_head
 from das.training.head_texts import IGNORED, HeadTexts
 from das.training.head_training import HeadLearner, HeadOptions, OnlineHead
 from das.training.head_warm_up import WarmUp, make_head, texts_of
+from das.training.trained_drafter import HeadText
+from das.training.unrolled import agreement, places_of, tokens_per_pass
 
 PROMPTS = ([5, 6, 7], [8, 9, 10, 11], [12, 13])
 
@@ -101,14 +94,14 @@ def test_training_lowers_the_loss_and_raises_the_tokens_per_pass(model: Any, tex
 def test_a_response_without_room_for_a_draft_has_no_loss(model: Any, texts: list[HeadText]) -> None:
     text = texts[0]
     short = HeadText(text.tokens[:4], text.hidden[:4], text.logits[:1], 3)
-    assert head_loss(made(model), short, embedding_of(model), 3) is None
+    assert made(model).loss(short, embedding_of(model), 3) is None
     assert HeadLearner(made(model), HeadOptions()).learn([short], embedding_of(model)) is None
 
 
 def test_a_loss_that_is_not_finite_is_an_error(model: Any, texts: list[HeadText]) -> None:
     head = made(model)
     head.fc.weight.data.fill_(torch.nan)
-    with pytest.raises(TrainingDiverged, match="draft head"):
+    with pytest.raises(TrainingDiverged, match="loss is nan"):
         HeadLearner(head, HeadOptions()).learn(texts, embedding_of(model))
 
 

@@ -137,6 +137,13 @@ kind(
     (["task=rollout", "arm=eagle3_frozen"], "head.path=null: task=rollout makes no head; give a head's folder"),
     (["arms=[none,eagle3_online]", "head.share=0"], "head.share=0: must be a number from 1e-06 to 1"),
 )
+MTP = ["task=rollout", "arm=mtp"]
+kind(
+    "MTP layer that cannot draft so",
+    (["arms=[none,mtp]"], "arm mtp: policy=small has no MTP layer; take policy=small_mtp"),
+    ([*MTP, "policy=small_mtp", "arm.speculative.num_speculative_tokens=8"], "mtp drafts 1 to 7 tokens a pass, not 8"),
+    ([*MTP, "policy=small_mtp", "data=calculator"], "is made for data=puzzles and data=arithmetic only"),
+)
 kind(
     "self-draft that cannot be",
     (["task=rollout", "arm=self_draft", "arm.self_draft.weights=w3"], "give weights, one of w8a8, w4"),
@@ -268,6 +275,11 @@ def no_draft_model(tmp: Path, policy: Path) -> Made:
 def none_made(tmp: Path, policy: Path) -> Made:
     arguments = ["task=rollout", "arm=draft_model", f"policy.path={policy}", *SHORT]
     return arguments, "a draft model is made for policy=small"
+
+
+@kind("MTP layer that cannot draft so")
+def no_layer(tmp: Path, policy: Path) -> Made:
+    return [*MTP, f"policy.path={policy}", *SHORT], "has no MTP layer: take another method"
 
 
 @kind("draft model of another vocabulary")

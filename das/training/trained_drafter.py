@@ -1,0 +1,40 @@
+"""What can learn to draft beside the policy: a head (eagle3.py), an MTP layer (mtp.py) or a smaller model
+(draft_model.py)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class HeadText:
+    """A text that a drafter learns from: a prompt, a response of the policy, and what the policy computed on them."""
+
+    tokens: torch.Tensor  # [tokens] ids
+    hidden: torch.Tensor  # [tokens, aux layers * hidden size]
+    logits: torch.Tensor  # [response tokens, vocabulary]: after each response token, what the policy says of the next
+    prompt: int  # tokens of the prompt
+
+
+class TrainedDrafter(nn.Module):
+    """A drafter that learns the policy's distribution. Its parameters have the names that the engine loads."""
+
+    aux_layers: Sequence[int] = ()  # the policy's hidden states after so many layers are read
+
+    def matrices(self) -> list[nn.Parameter]:
+        """The weight matrices that Muon trains: all but those of the vocabulary."""
+        raise NotImplementedError
+
+    def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
+        """Mean KL divergence from the policy's distribution to the drafter's, in nats, over places of the response.
+
+        embedding: the policy's weights [vocabulary, hidden size]. depth: drafted tokens that a drafter unrolls which
+        reads hidden states. None for a response that is too short for a draft.
+        """
+        raise NotImplementedError
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """The weights by the names that the engine loads."""
+        return [(name, value.detach()) for name, value in self.named_parameters()]

@@ -1,0 +1,109 @@
+"""Build the small policy that has an MTP layer: a Qwen2 of the small policy's size and text, in the form of MiMo.
+
+The layer is trained after the rest, on the last texts of the corpus, and learns the policy's own distribution on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from das.training import mtp, unrolled
+from das.training.head_texts import HeadTexts
+from das.training.head_training import HeadLearner, HeadOptions
+from experiments.small_policy import small
+
+_BATCHES = 120  # of the corpus, the last ones, from which the layer learns; 3,072 padded tokens each on puzzles
+_OPTIONS = HeadOptions(depth=3, batch=4)
+_SMALLEST_RATE = 0.05  # of the learning rates, to which they fall
+
+
+def _key(config: small.SmallPolicyConfig) -> str:
+    """Hash of the small policy's name and of the code that makes the layer."""
+    files = [*sorted(Path(__file__).parent.glob("*.py")), Path(str(mtp.__file__)), Path(str(unrolled.__file__))]
+    code = b"".join(path.read_bytes() for path in files)
+    return hashlib.sha256(code + small.policy_key(config).encode()).hexdigest()[:16]
+
+
+def as_qwen2(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer as transformers loads it from the folder of a Qwen2: as Qwen2's class, whatever class was saved.
+    That class takes numbers apart and knows one more token, so a policy must be trained with it. Writes into `folder`.
+    """
+    Qwen2Config().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)
+    return loaded
+
+
+def _make_model(config: small.SmallPolicyConfig, tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=config.hidden_size,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            intermediate_size=config.intermediate_size,
+            max_position_embeddings=small.MAX_POSITIONS,
+            tie_word_embeddings=True,
+            dtype="float32",
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def _train_layer(
+    model: Qwen2ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    config: small.SmallPolicyConfig,
+    progress: Callable[[str], None],
+) -> mtp.MtpLayer:
+    shape = mtp.mtp_shape(model.config.to_dict())
+    layer = mtp.new_mtp(shape, model.model.norm.weight, config.seed)
+    learner, embedding = HeadLearner(layer, _OPTIONS), model.get_input_embeddings().weight.detach()
+    texts = HeadTexts(model, shape.aux_layers, share=1.0, seed=config.seed, training_only=False)
+    batches = list(config.corpus.batches(config.seed, tokenizer))[-_BATCHES:]
+    for done, (ids, labels) in enumerate(batches):
+        with torch.no_grad():
+            model(input_ids=ids, attention_mask=ids != tokenizer.pad_token_id, labels=labels, use_cache=False)
+        loss = learner.learn(texts.take(), embedding, factor=max(_SMALLEST_RATE, 1 - done / len(batches)))
+        if loss is not None and (done + 1) % (len(batches) // 4) == 0:
+            progress(f"MTP layer: batch {done + 1} of {len(batches)}, loss {loss:.3f}")
+    texts.close()
+    return layer
+
+
+def build_mtp_policy(config: small.SmallPolicyConfig, cache_dir: Path, progress: Callable[[str], None]) -> Path:
+    """Return the policy's directory, in the format of MiMo. The policy is trained if it is not in the cache."""
+    final = cache_dir / f"mtp-{_key(config)}"
+    if final.is_dir():
+        return final
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=cache_dir))
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            tokenizer = as_qwen2(config.corpus.tokenizer(config.seed), scratch)
+            model = _make_model(config, tokenizer)
+            # Private names, because small.py's text is part of the names under which other policies are cached.
+            small._train(model, tokenizer, config, progress)
+        layer = _train_layer(model, tokenizer, config, progress)
+        small._save(model, tokenizer, scratch)
+        mtp.put_back(scratch, layer.tensors())
+        try:
+            os.rename(scratch, final)
+        except OSError:
+            if not final.is_dir():  # another process finished the same policy first
+                raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return final

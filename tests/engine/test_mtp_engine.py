@@ -1,0 +1,63 @@
+"""MTP layers in the engine: vLLM drafts what the layer in torch drafts, and no token changes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Engines, mtp_policy
+from test_eagle3_engine import PROMPTS, draft_likeliest_tokens, offline, rollout
+from transformers import AutoModelForCausalLM
+
+import das
+from das.engine import patches
+from das.engine.build import EngineError
+from das.training import mtp
+from das.training.head_training import HeadLearner, HeadOptions
+from das.training.head_warm_up import texts_of
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_engine_drafts_what_the_layer_drafts(
+    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Path(mtp_policy(tmp_path))
+    model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
+    embedding = model.get_input_embeddings().weight.detach()
+    expected, _ = rollout(engines.build(str(policy)))
+    texts = texts_of(model, (model.config.num_hidden_layers,), PROMPTS, expected)
+    layer = mtp.load_mtp(policy)
+    HeadLearner(layer, HeadOptions(batch=1)).warm_up(texts, embedding, epochs=10, seed=0)
+    mtp.put_back(policy, layer.tensors())  # so that the layer knows something
+    for depth in (1, 3):
+        llm = engines.build(str(policy), method="mtp", speculative={"num_speculative_tokens": depth})
+        assert rollout(llm)[0] == expected  # coupled
+        llm.reset_prefix_cache()
+        draft_likeliest_tokens(llm)
+        tokens, per_pass = rollout(llm)
+        assert tokens == expected
+        assert per_pass == pytest.approx(offline(layer, texts, model, depth), rel=0.01)
+        assert per_pass > 1.1
+    # A layer that has learned on is loaded into the running engine.
+    HeadLearner(layer, HeadOptions(batch=1)).warm_up(texts, embedding, epochs=6, seed=1)
+    llm.reset_prefix_cache()
+    assert llm.collective_rpc("das_load_head", args=(layer.tensors(),)) == [""]
+    tokens, later = rollout(llm)
+    assert tokens == expected
+    assert later == pytest.approx(offline(layer, texts, model, 3), rel=0.01)
+    assert later != per_pass
+    monkeypatch.setattr(patches, "repack_linear_layers", lambda model: None)
+    (stale,) = llm.collective_rpc("das_load_head", args=([(name, value * 2) for name, value in layer.tensors()],))
+    assert "computes with an older copy of its weights" in stale
+
+
+@pytest.mark.parametrize(("tokens", "words"), [(None, "drafts 1 to 7 tokens a pass, not None"), (8, "not 8")])
+def test_impossible_settings_are_refused(tokens: Any, words: str) -> None:
+    with pytest.raises(EngineError, match=words):
+        das.engine_arguments(method="mtp", speculative={"num_speculative_tokens": tokens})
+
+
+def test_a_policy_without_a_layer_is_refused(engines: Engines, tiny_policy: str) -> None:
+    with pytest.raises(EngineError, match="has no MTP layer"):
+        engines.build(tiny_policy, method="mtp", speculative={"num_speculative_tokens": 1})
