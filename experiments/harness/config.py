@@ -30,7 +30,7 @@ class ArmConfig:
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
     self_draft: Settings | None = None  # of self-drafts: the format of their weights; None: the default
-    online: bool = False  # of eagle3 alone: whether its head learns in the run
+    online: bool = False  # of arms with a head: whether its head learns in the run
 
     @property
     def drafts(self) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from das.engine import heads
+from das.engine.build import DAS_EAGLE3, EAGLE3
 from experiments.harness.config import HeadConfig, RunConfig, data_config
 from experiments.harness.data import rows_of
 from experiments.run.errors import CONFIGS, UserError
@@ -21,7 +22,7 @@ from experiments.run.errors import CONFIGS, UserError
 if TYPE_CHECKING:
     from das.training.head_training import OnlineHead
 
-METHOD = "eagle3"
+METHODS = (EAGLE3, DAS_EAGLE3)
 WARM = ("in_domain", "general")
 SIBLINGS = 4  # responses to each problem that a head first learns from
 REPORT = "warm_up.json"
@@ -54,7 +55,7 @@ def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lamb
 
     policy: its folder. note: called with a line while a head is made. Raises UserError for the head of another policy.
     """
-    if config.arm.method != METHOD:
+    if config.arm.method not in METHODS:
         return config
     folder = config.arm.speculative.get("model") or str(_cached(config, Path(policy), note))
     if problem := heads.head_problem(Path(folder), Path(policy)):
@@ -67,7 +68,7 @@ def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
 
     Raises UserError for a head or a policy that cannot be trained together.
     """
-    if config.arm.method != METHOD or not config.arm.online:
+    if config.arm.method not in METHODS or not config.arm.online:
         return None
     from das.training.head_files import load_head
     from das.training.head_training import HeadOptions, OnlineHead
