@@ -92,8 +92,8 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
         case "das_eagle3":
             return {
                 **_eagle3(settings.speculative),
-                "num_speculative_tokens": make_budget(settings.budget).max_draft_tokens,  # the longest of its drafts
-                "disable_padded_drafter_batch": True,  # vLLM then gives emitted tokens as lists, which DasProposer reads
+                "num_speculative_tokens": make_budget(settings.budget).max_draft_tokens,
+                "disable_padded_drafter_batch": True,  # vLLM then gives emitted tokens as lists
             }
         case "stock":
             raise EngineError(
@@ -178,7 +178,7 @@ def engine_arguments(
 
 
 def proposer_settings(settings: EngineSettings) -> dict[str, Any]:
-    """What a proposer of these settings is made from: `drafter`, `budget`, and `self_draft` or `head` where these draft."""
+    """What a proposer of these settings is made from: `drafter`, `budget`, and `self_draft` or `head`."""
     made: dict[str, Any] = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
     if settings.method in SELF_DRAFTS:
         made["self_draft"] = {**settings.self_draft, "history": settings.method == "das_self"}

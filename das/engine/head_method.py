@@ -3,7 +3,8 @@
 vLLM's own method computes the hidden states that a head reads, loads the head, and gives it KV blocks. One hook on the
 engine's runner lets DasProposer draft in its place:
 
-- runner.propose_draft_token_ids: DasProposer drafts, and runs the head where that pays (das/engine/drafters/head_draft.py).
+- runner.propose_draft_token_ids: DasProposer drafts, and runs the head where that pays
+  (das/engine/drafters/head_draft.py).
 
 So vLLM must give the emitted tokens as lists (disable_padded_drafter_batch), as it gives them to custom proposers.
 """

@@ -93,7 +93,7 @@ class DasProposer:
         has_history = settings.get("self_draft", {}).get("history", True)
         history = HistoryDrafter(**settings.get("drafter", {})) if has_history else None
         self.model = _model_drafter(settings, budget, history)  # the drafter, if it is a model
-        drafter: Drafter | None = self.model or history
+        drafter: Drafter | HistoryDrafter | None = self.model or history
         assert drafter is not None
         self.draft_round = DraftRound(
             drafter,

@@ -1,18 +1,13 @@
-"""A history beside an EAGLE-3 head in a real engine (das_eagle3): tokens, passes of the head, evaluation, checkpoint."""
+"""A history beside an EAGLE-3 head in a real engine (das_eagle3)."""
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from conftest import Engines, roll
 from test_branches import core_of
 from test_eagle3_engine import PROBLEMS, PROMPTS, head_folder
 from vllm import SamplingParams
-
-import das
-from das.engine.build import EngineError
 
 pytestmark = pytest.mark.slow
 __all__ = ["head_folder"]  # a fixture

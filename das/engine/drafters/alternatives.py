@@ -38,7 +38,7 @@ class Alternatives:
         self._open = np.arange(num)  # these rows
         self._joint = np.ones(num)  # probability that all of its tokens are accepted
         self._sum = np.zeros(num)  # of these probabilities, over its tokens
-        self._behind = self._best_value.copy()  # what the history behind these tokens is expected to add to accepted ones
+        self._behind = self._best_value.copy()  # what the history is expected to add behind them, if all are accepted
 
     def open(self, head_value: float) -> tuple[np.ndarray, float]:
         """The requests that the head may draft a token for, int64 [A], and how many tokens more these drafts are

@@ -33,7 +33,7 @@ class HeadDrafter(ModelDrafter):
         self._behind = 0.0  # tokens that the history usually adds to accepted ones of the head
 
     def attach(self, runner: Any) -> None:
-        """Draft in this model runner, whose KV cache is made."""
+        """As ModelDrafter has it."""
         if self._runner is not runner:
             self._runner, self._passes = runner, HeadPasses(runner)
 
@@ -55,8 +55,7 @@ class HeadDrafter(ModelDrafter):
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """Drafts of at most limits[i] tokens. floors: a draft ends where the probability that all of it is accepted
-        falls below floors[i]."""
+        """As ModelDrafter has it."""
         assert self.history is not None
         self._passes_made = []
         alternatives = Alternatives(limits, floors, self.history.propose_batch(requests, limits, floors))

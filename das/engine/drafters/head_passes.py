@@ -154,7 +154,7 @@ class HeadPasses:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """A pass over counts[i] tokens of each row, from position starts[i] on. The head sees nothing before firsts[i].
 
-        tokens: those behind the positions; hidden: what the head takes beside them, [tokens, hidden]. Returns the hidden
+        tokens: those behind the positions; hidden: what the head takes beside them, [tokens, hidden]. Returns hidden
         states for logits and those for the next input, both [tokens, hidden].
         """
         from vllm.forward_context import set_forward_context

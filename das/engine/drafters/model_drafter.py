@@ -1,6 +1,7 @@
 """What drafters that are models have in common: beside the model, a history drafts; passes have a price."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from das.budget.draft_price import DraftPassPrice, DraftWork
-from das.drafter import HistoryDrafter, TreeDrafts
+from das.drafter import Drafts, HistoryDrafter, TreeDrafts
 from das.engine.coupled import CoupledSampler
 
 
-class ModelDrafter:
+class ModelDrafter(ABC):
     """A drafter (das.draft_round.Drafter) for the requests of one engine, without what makes the drafts.
 
     passes    the most passes of the model that draft for one target pass; None: any number
@@ -33,6 +34,17 @@ class ModelDrafter:
         self._usual = 1.0  # probability with which a drafted token is usually accepted
         self._tick = 0  # without a history
         self._alarms: list[str] = []
+
+    @abstractmethod
+    def attach(self, runner: Any) -> None:
+        """Draft in this model runner, whose KV cache is made. Called before every round of drafts."""
+
+    @abstractmethod
+    def propose_batch(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> Drafts:
+        """Drafts of at most limits[i] tokens. floors: a draft ends where the probability that all of it is accepted
+        falls below floors[i]."""
 
     @property
     def history_tick(self) -> int:

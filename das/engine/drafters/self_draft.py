@@ -46,8 +46,7 @@ class SelfDrafter(ModelDrafter):
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """Drafts of at most limits[i] tokens. floors: a draft ends where the probability that all of it is accepted
-        falls below floors[i]."""
+        """As ModelDrafter has it."""
         self._passes_made, self._requantize_s = [], 0.0
         chains = Chains(limits, floors)
         every = np.arange(len(requests))
@@ -62,7 +61,7 @@ class SelfDrafter(ModelDrafter):
         return chains.drafts()
 
     def attach(self, runner: Any) -> None:
-        """Draft in this model runner, whose KV cache is made. Called before every round of drafts."""
+        """As ModelDrafter has it."""
         if self._runner is runner:
             return
         self._runner = runner
