@@ -1,4 +1,4 @@
-"""What task=kill_test plants in a run's processes finds its place. A fault without one never strikes, and says nothing."""
+"""What task=kill_test plants in the processes of a run finds its place. A fault without one never strikes."""
 
 from importlib import import_module
 
