@@ -61,9 +61,6 @@ def test_nothing_changes_and_both_draft(engines: Engines, repetitive_policy: str
         assert report["draft_passes"] > 0
         assert not report["alarms"]
         assert sum(map(len, tokens)) > 1.05 * report["passes"]
-    rollout(llm, 9)
-    _, known = rollout(llm, 10)  # the history holds the same responses
-    assert known["draft_passes"] < report["draft_passes"]
 
 
 @pytest.mark.slow
