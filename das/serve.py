@@ -35,6 +35,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         default={},
         help='JSON, of methods other than das, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}',
     )
+    parser.add_argument(
+        "--self-draft",
+        type=_group,
+        default={},
+        help='JSON, of self_draft and das_self, such as {"weights": "w4", "passes": 4} (docs/model_drafters.md)',
+    )
     parser.add_argument("--branch-blocks", type=int, default=0, metavar="N", help="KV blocks for branches (default: 0)")
     parser.add_argument("--print", action="store_true", help="print vLLM's command line and start nothing")
 
@@ -56,17 +62,27 @@ def command_line(
     budget: Mapping[str, Any] | None,
     speculative: Mapping[str, Any],
     branch_blocks: int,
+    self_draft: Mapping[str, Any],
     further: Sequence[str] = (),
 ) -> list[str]:
-    """Arguments for Python that start the server. further: options of vLLM; they win over those given here.
+    """Arguments for Python that start the server. self_draft: what differs from the defaults. further: options of vLLM;
+    they win over those given here.
 
     Raises what das.engine_arguments raises.
     """
-    from das.engine.build import DEFAULT_BUDGET, engine_arguments
+    from das.engine.build import DEFAULT_BUDGET, DEFAULT_SELF_DRAFT, SELF_DRAFTS, engine_arguments
+
+    if self_draft and method not in SELF_DRAFTS:
+        raise ValueError(f"--self-draft: {method} does not draft so; add --method {' or '.join(SELF_DRAFTS)}")
 
     options = []
     arguments = engine_arguments(
-        method, drafter, DEFAULT_BUDGET if budget is None else budget, speculative, branch_blocks
+        method,
+        drafter,
+        DEFAULT_BUDGET if budget is None else budget,
+        speculative,
+        branch_blocks,
+        {**DEFAULT_SELF_DRAFT, **self_draft},
     )
     for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
@@ -95,6 +111,7 @@ def serve(arguments: Namespace, further: Sequence[str]) -> int:
             arguments.budget,
             arguments.speculative,
             arguments.branch_blocks,
+            arguments.self_draft,
             further,
         )
     except (ValueError, RuntimeError) as error:

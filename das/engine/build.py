@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 
-PROPOSER = "das.engine.proposer.DasProposer"  # what drafts with the methods of OWN
-OWN = ("das", "self_draft", "das_self")  # the history, the policy's own quantized weights, these behind the history
+PROPOSER = "das.engine.proposer.DasProposer"  # what vLLM loads for `das` and SELF_DRAFTS
+SELF_DRAFTS = ("self_draft", "das_self")  # the policy's own quantized weights draft; these and the history
 DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}  # w8a8 | w4; the most draft passes a target pass
 DRAFT_MODEL = "draft_model"  # the method of an engine whose drafts come from a smaller model (vLLM's own method)
 EAGLE3 = "eagle3"  # the method of an engine whose drafts come from a draft head
+DAS_EAGLE3 = "das_eagle3"  # and from the history
 MTP = "mtp"  # the method of an engine whose drafts come from a layer of the policy for multi-token prediction
+OWN = ("das", *SELF_DRAFTS, DAS_EAGLE3)  # the methods with DasProposer, whose budget decides
 METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL, EAGLE3, MTP)  # and STOCK
 STOCK = "stock"  # the method of an engine without das (das/engine/stock.py)
 
@@ -53,12 +55,12 @@ class EngineSettings:
     drafter: Mapping[str, Any] = field(default_factory=dict)  # options of HistoryDrafter that differ from its defaults
     budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)  # name and options of the budget policy
     self_draft: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_SELF_DRAFT)  # of self_draft and das_self
-    speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings of vLLM's own methods
+    speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings of vLLM's own methods, of a head
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
 
     def __post_init__(self) -> None:
         checked_branch_blocks(self.branch_blocks)
-        if self.method in OWN[1:]:
+        if self.method in SELF_DRAFTS:
             check_options(self.self_draft)
         if self.branch_blocks and self.method in OWN[1:]:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
@@ -92,6 +94,12 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
             if problem := mtp.mtp_problem(settings.model, settings.speculative.get("num_speculative_tokens")):
                 raise EngineError(problem)
             return {"method": MTP, **settings.speculative}
+        case "das_eagle3":
+            return {
+                **_eagle3(settings.speculative),
+                "num_speculative_tokens": make_budget(settings.budget).max_draft_tokens,
+                "disable_padded_drafter_batch": True,  # vLLM then gives emitted tokens as lists
+            }
         case "stock":
             raise EngineError(
                 "stock is vLLM as it comes, without das: leave das.install() and das.engine_arguments() out, or call "
@@ -175,10 +183,12 @@ def engine_arguments(
 
 
 def proposer_settings(settings: EngineSettings) -> dict[str, Any]:
-    """What a proposer of these settings is made from: `drafter`, `budget`, and `self_draft` where the policy drafts."""
+    """What a proposer of these settings is made from: `drafter`, `budget`, and `self_draft` or `head`."""
     made: dict[str, Any] = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
-    if settings.method in OWN[1:]:
+    if settings.method in SELF_DRAFTS:
         made["self_draft"] = {**settings.self_draft, "history": settings.method == "das_self"}
+    if settings.method == DAS_EAGLE3:
+        made["head"] = {"passes": settings.speculative["num_speculative_tokens"]}
     return made
 
 

@@ -361,6 +361,22 @@ HOOKS = (
         "Eagle3LlamaForCausalLM.lm_head",
         only_for=HEADS,
     ),
+    *_hooks(
+        "model_executor.models.llama_eagle3",
+        "a history drafts beside the head: its passes",
+        "Eagle3LlamaForCausalLM.combine_hidden_states(self, hidden_states)",
+        "Eagle3LlamaForCausalLM.forward(self, input_ids, positions, hidden_states, inputs_embeds)",
+        only_for=HEADS,
+    ),
+    *_hooks(
+        "v1.spec_decode.llm_base_proposer",
+        "the same",
+        "SpecDecodeBaseProposer.draft_attn_groups",
+        "SpecDecodeBaseProposer.kv_cache_gid",
+        only_for=HEADS,
+    ),
+    *_hooks("v1.worker.gpu_model_runner", "the same", "GPUModelRunner.query_start_loc", only_for=HEADS),
+    *_hooks("config.speculative", "the same", "SpeculativeConfig.disable_padded_drafter_batch", only_for=HEADS),
     # Self-drafts.
     *_hooks(
         "forward_context",

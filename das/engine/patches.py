@@ -60,7 +60,7 @@ from das.engine.noise import REJECTED
 from das.engine.versions import NotInstalled, UnsupportedVersion, require_trl, require_vllm
 
 WORKER = "das.engine.worker.DasWorker"
-SETTINGS = {"drafter", "budget", "branch_blocks", "self_draft"}  # keys of additional_config["das"]
+SETTINGS = {"drafter", "budget", "branch_blocks", "self_draft", "head"}  # keys of additional_config["das"]
 WEIGHT_TRANSFER = "das_gloo"  # the backend of das/engine/weight_transfer.py
 _applied = False
 _replacing = threading.RLock()
@@ -152,12 +152,14 @@ def _validate_params(original: Callable[..., Any], params: Any, *args: Any, **kw
 def drafts_by_das(vllm_config: Any) -> bool:
     """Whether the engine's drafts come from das, and not from vLLM's own drafters or from nowhere."""
     speculative_config = vllm_config.speculative_config
-    return speculative_config is not None and str(speculative_config.model).startswith("das.")
+    if speculative_config is None:
+        return False
+    return str(speculative_config.model).startswith("das.") or "head" in das_settings(vllm_config)
 
 
 def das_settings(vllm_config: Any) -> dict[str, Any]:
-    """The `das` part of the engine's additional_config: its `drafter`, `budget`, `branch_blocks` and `self_draft`; {}
-    where it is absent.
+    """The `das` part of the engine's additional_config: its `drafter`, `budget`, `branch_blocks`, `self_draft` and
+    `head`; {} where it is absent.
 
     Raises ValueError, in one line, for settings of another form.
     """
@@ -174,6 +176,11 @@ def das_settings(vllm_config: Any) -> dict[str, Any]:
         check_options({key: value for key, value in self_draft.items() if key != "history"})
         if blocks:
             raise ValueError(f"branch_blocks={blocks}: self-drafts are chains only; set it to 0")
+    if (head := settings.get("head")) is not None:
+        if not isinstance(head, dict) or set(head) != {"passes"} or heads.depth_problem(head["passes"]):
+            raise ValueError(f"head={head!r}: give passes, a whole number from 1 to {heads.DEEPEST}")
+        if blocks:
+            raise ValueError(f"branch_blocks={blocks}: das_eagle3 drafts chains only; set it to 0")
     return settings
 
 

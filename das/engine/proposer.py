@@ -25,7 +25,7 @@ from das.engine.tree import in_runs, is_chain
 from das.engine.versions import NotInstalled
 
 if TYPE_CHECKING:
-    from das.engine.drafters.self_draft import SelfDrafter
+    from das.engine.drafters.model_drafter import ModelDrafter
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
 # window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/engine_soak.py).
@@ -33,7 +33,7 @@ TOKENS_PER_TICK = 2**19
 TOKENS_PER_REQUEST = (
     64  # what a request adds to them: prompt and bookkeeping take about 5 KB, however short its response
 )
-HISTORY, LEARNED = "history.npz", "learned.npz"  # files of a checkpoint
+HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"  # files of a checkpoint
 SILENT_PASSES = 2**10  # after so many passes in a row without a draft the log says so, and again whenever they doubled
 logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a server shows it
 
@@ -61,10 +61,20 @@ class _Finished:
     requests: int = 0
 
 
-def _self_drafter(settings: Mapping[str, Any], budget: BudgetPolicy, history: HistoryDrafter | None) -> "SelfDrafter":
-    from das.engine.drafters.self_draft import SelfDrafter  # here, because it imports vLLM
+def _model_drafter(
+    settings: Mapping[str, Any], budget: BudgetPolicy, history: HistoryDrafter | None
+) -> "ModelDrafter | None":
+    """The drafter of these settings if it is a model. Imported here, because it imports vLLM."""
+    if (own := settings.get("self_draft")) is not None:
+        from das.engine.drafters.self_draft import SelfDrafter
 
-    return SelfDrafter(settings["weights"], settings["passes"], budget.worth, history)
+        return SelfDrafter(own["weights"], own["passes"], budget.worth, history)
+    if (head := settings.get("head")) is not None:
+        from das.engine.drafters.head_draft import HeadDrafter
+
+        assert history is not None
+        return HeadDrafter(head["passes"], budget.worth, history)
+    return None
 
 
 class DasProposer:
@@ -80,10 +90,10 @@ class DasProposer:
         of_engine = das_settings(vllm_config)
         settings = of_engine if settings is None else settings
         budget = make_budget(settings.get("budget", DEFAULT_BUDGET))
-        model = settings.get("self_draft")
-        history = HistoryDrafter(**settings.get("drafter", {})) if model is None or model["history"] else None
-        self._model = None if model is None else _self_drafter(model, budget, history)  # the drafter, if it is a model
-        drafter: Drafter | None = self._model or history
+        has_history = settings.get("self_draft", {}).get("history", True)
+        history = HistoryDrafter(**settings.get("drafter", {})) if has_history else None
+        self.model = _model_drafter(settings, budget, history)  # the drafter, if it is a model
+        drafter: Drafter | HistoryDrafter | None = self.model or history
         assert drafter is not None
         self.draft_round = DraftRound(
             drafter,
@@ -117,8 +127,8 @@ class DasProposer:
     def attach(self, runner: Any) -> None:
         """Called before every `propose`: the runner knows the request ids, which vLLM does not pass on."""
         self._runner = runner
-        if self._model is not None:
-            self._model.attach(runner)
+        if self.model is not None:
+            self.model.attach(runner)
 
     def propose(
         self,
@@ -131,7 +141,7 @@ class DasProposer:
         running = self._runner.requests
         names: list[str] = self._runner.input_batch.req_ids
         self.parents = {}
-        drafting = DraftWork() if self._model is None else self._model.handed_out()
+        drafting = DraftWork() if self.model is None else self.model.handed_out()
         # A request is over if it is gone, if its id stands for another one now, or if its session got further input.
         states = self._states
         if not self._num_tracked and self._are_known(names):  # requests that never draft: nothing to read or to learn
@@ -346,7 +356,7 @@ class DasProposer:
     def _judge(self, judged: bool) -> list[str]:
         """What the alarm says of the rollout that ends."""
         drafter, finished = self.draft_round.drafter, self._finished
-        broken = [] if self._model is None else self._model.alarms()
+        broken = [] if self.model is None else self.model.alarms()
         lost = self._history_before + finished.tokens - drafter.history_tokens if drafter.window else 0
         return broken + self.alarm.end_step(finished.passes, finished.num_drafted, finished.num_accepted, lost, judged)
 
@@ -368,6 +378,8 @@ class DasProposer:
             "told_tick": np.array(self._told_tick),
         }
         save_arrays(folder / LEARNED, {"kind": np.array(LEARNED), **learned})
+        if self.model is not None:
+            save_arrays(folder / COUPLED, {"kind": np.array(COUPLED), **self.model.state()})
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, at the same history tick. Raises ValueError for files of another kind."""
@@ -376,6 +388,8 @@ class DasProposer:
         self._told_tick = int(learned.get("told_tick", self.draft_round.drafter.history_tick))  # old files lack it
         self.lengths.restore(learned)
         self.calibration.counts = learned["calibration"]
+        if self.model is not None:
+            self.model.restore(load_arrays(folder / COUPLED, COUPLED))
         self.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
         self._clear_counts()
 

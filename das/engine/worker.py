@@ -24,17 +24,17 @@ from das.engine import patches  # noqa: E402
 from das.engine.branches import Branches  # noqa: E402
 from das.engine.coupled_methods import couple  # noqa: E402
 from das.engine.drafters.draft_passes import blocks_needed  # noqa: E402
-from das.engine.drafters.support import require_self_draft  # noqa: E402
+from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
 from das.engine.forced import ForcedSampler  # noqa: E402
+from das.engine.head_method import HeadMethod  # noqa: E402
 from das.engine.loaded_weights import lost_weights  # noqa: E402
 from das.engine.meter import RolloutMeter  # noqa: E402
-from das.engine.proposer import DasProposer  # noqa: E402
+from das.engine.proposer import COUPLED, DasProposer  # noqa: E402
 from das.engine.scratch import with_scratch_blocks  # noqa: E402
 
 # Outside announced rollouts an engine begins to count anew after so many passes or requests, so that memory is bounded.
 MAX_PASSES = 2**14
 MAX_REQUESTS = 2**16
-COUPLED = "coupled.npz"  # file of a checkpoint: what coupled drafts have learned
 logger = init_logger("vllm.das")
 
 
@@ -69,6 +69,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         # Settings of another form, and engines that cannot do what they ask for, are refused before anything is built.
         if "self_draft" in patches.das_settings(self.vllm_config) and patches.drafts_by_das(self.vllm_config):
             require_self_draft(self.vllm_config)
+        if "head" in patches.das_settings(self.vllm_config):
+            require_head(self.vllm_config)
         if self.use_v2_model_runner:
             raise NotInstalled(
                 "das needs vLLM's first model runner: call das.install() before the engine is built, or set "
@@ -77,6 +79,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         patches.refuse_head(self.vllm_config)
+        self._das_head: HeadMethod | None = None  # where a history drafts beside a head
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
         self._das_training: tuple[Any, bool] | None = None  # drafter and das_announced while an evaluation runs
         self._das_learned: dict[str, np.ndarray] = {}  # by coupled drafts, before the running evaluation
@@ -88,16 +91,18 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Build the model runner, and hook it."""
         with patches.runner_under_construction(self.vllm_config), patches.own_shared_memory(self.vllm_config):
             super().init_device()
+        if "head" in patches.das_settings(self.vllm_config):
+            self._das_head = HeadMethod(self.model_runner)
         patches.hook_runner(self.model_runner)
         self.model_runner.das_weights_version = 0  # grows with every sync
-        self._das_coupled = couple(self.model_runner)
+        self._das_coupled = None if self._das_head else couple(self.model_runner)
         speculative_config = self.vllm_config.speculative_config
         logger.info(
             "das verifies by keyed noise; drafts: %s",
             "none, because there is no speculative_config"
             if speculative_config is None
             else f"up to {speculative_config.num_speculative_tokens} tokens by {speculative_config.method}"
-            + (", coupled" if self._das_coupled else ""),
+            + (", coupled" if self._das_coupled else ", coupled, and by the history" if self._das_head else ""),
         )
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -175,8 +180,20 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     @property
     def _das_proposer(self) -> DasProposer | None:
         """The engine's proposer if it is ours, None without drafts and for vLLM's own drafters."""
-        drafter: Any = getattr(self.model_runner, "drafter", None)
+        drafter: Any = self._das_drafter
         return drafter if isinstance(drafter, DasProposer) else None
+
+    @property
+    def _das_drafter(self) -> Any:
+        """What drafts; None if nothing does."""
+        return self._das_head.proposer if self._das_head else getattr(self.model_runner, "drafter", None)
+
+    @_das_drafter.setter
+    def _das_drafter(self, drafter: Any) -> None:
+        if self._das_head:
+            self._das_head.proposer = drafter
+        else:
+            self.model_runner.drafter = drafter
 
     # ---- what callers call through collective_rpc ----
 
@@ -230,32 +247,31 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             runner.das_proposers = {}
         if name not in runner.das_proposers:
             config = runner.vllm_config
-            made = type(runner.drafter)(config) if settings is None else DasProposer(config, settings)
+            made = type(self._das_drafter)(config) if settings is None else DasProposer(config, settings)
             runner.das_proposers[name] = made
-        runner.drafter = runner.das_proposers[name]
+        self._das_drafter = runner.das_proposers[name]
 
     def das_begin_evaluation(self) -> None:
         """Draft with a new drafter until `das_end_evaluation`. The training's own neither sees nor learns anything."""
         runner: Any = self.model_runner
-        drafter = getattr(runner, "drafter", None)
+        drafter = self._das_drafter
         self._das_training = drafter, self._das_announced
         if self._das_coupled is not None:
             self._das_learned = self._das_coupled.state()
         if isinstance(drafter, DasProposer):
             settings = patches.das_settings(runner.vllm_config)
             scratch = {**settings, "drafter": {**settings.get("drafter", {}), "warm": None}}
-            runner.drafter = DasProposer(runner.vllm_config, scratch)
+            self._das_drafter = DasProposer(runner.vllm_config, scratch)
         elif drafter is not None and not hasattr(drafter, "model"):  # a model remembers nothing of the training
             runner.drafter = type(drafter)(runner.vllm_config)
 
     def das_end_evaluation(self) -> None:
         """Drop the evaluation's drafter. The training's own drafts again, as if nothing had happened."""
-        runner: Any = self.model_runner
         assert self._das_training is not None, "no evaluation began"
         drafter, self._das_announced = self._das_training
         self._das_training = None
         if drafter is not None:
-            runner.drafter = drafter
+            self._das_drafter = drafter
         if self._das_coupled is not None:
             self._das_coupled.restore(self._das_learned)
 

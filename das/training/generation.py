@@ -16,7 +16,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from das.arrays import load_arrays, save_arrays
 from das.budget.schedule import LongestFirst
-from das.engine.build import DRAFT_MODEL, EAGLE3, MTP, EngineError, EngineSettings, build_engine
+from das.engine.build import DAS_EAGLE3, DRAFT_MODEL, EAGLE3, MTP, EngineError, EngineSettings, build_engine
 from das.engine.rollout import Rollout, RolloutRequest, end_turns, request_seed, roll_out, roll_out_turn
 from das.training.conversations import Turn, joined, rows_of
 from das.training.head_training import OnlineHead
@@ -104,7 +104,7 @@ class SpeculativeGeneration(VLLMGeneration):
             self.tp_group = tensor_parallel_group(self.tensor_parallel_size, self.accelerator.num_processes)
         if self.enable_sleep_mode:
             require_sleep_mode()
-            if self.engine.method in (EAGLE3, DRAFT_MODEL, MTP):
+            if self.engine.method in (EAGLE3, DAS_EAGLE3, DRAFT_MODEL, MTP):
                 raise EngineError(
                     f"{self.engine.method}: sleep mode forgets the weights that draft: set vllm_enable_sleep_mode=False"
                 )

@@ -19,7 +19,7 @@ from requests.adapters import HTTPAdapter
 from trl.generation.vllm_client import VLLMClient
 from vllm.utils.network_utils import get_ip
 
-from das.engine.build import PROPOSER, EngineError
+from das.engine.build import DAS_EAGLE3, PROPOSER, EngineError
 from das.engine.patches import WEIGHT_TRANSFER, WORKER
 from das.engine.weight_transfer import PATIENCE_S, TRAINER, join
 
@@ -215,9 +215,10 @@ def _drafts_by(config: Mapping[str, Any]) -> str:
     speculative = config["speculative_config"]
     if speculative is None:
         return "none"
+    das = (config["additional_config"] or {}).get("das", {})
     if speculative["model"] != PROPOSER:
-        return str(speculative["method"])
-    self_draft = (config["additional_config"] or {}).get("das", {}).get("self_draft")
+        return DAS_EAGLE3 if "head" in das else str(speculative["method"])
+    self_draft = das.get("self_draft")
     if self_draft is None:
         return "das"
     return "das_self" if self_draft["history"] else "self_draft"

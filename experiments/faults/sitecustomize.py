@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 # Kind of fault -> the function that strikes: its module and its name.
-PLACES = {"sync": ("das.engine.worker", "repack_linear_layers"), "engine": ("das.engine.patches", "_keyed_sample")}
+PLACES = {"sync": ("das.engine.patches", "repack_linear_layers"), "engine": ("das.engine.patches", "_sample")}
 
 
 def _plant(kind: str, count: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from das.engine import heads
-from das.engine.build import MTP
+from das.engine.build import DAS_EAGLE3, EAGLE3, MTP
 from experiments.harness.config import HeadConfig, RunConfig, data_config
 from experiments.harness.data import rows_of
 from experiments.harness.policies import draft_model_directory
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from das.training.head_training import OnlineHead
     from das.training.trained_drafter import TrainedDrafter
 
-METHOD = "eagle3"
+METHODS = (EAGLE3, DAS_EAGLE3)
 WARM = ("in_domain", "general")
 SIBLINGS = 4  # responses to each problem that a head first learns from
 REPORT = "warm_up.json"
@@ -62,7 +62,7 @@ def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lamb
 
     policy: its folder. note: called with a line while a head is made. Raises UserError for the head of another policy.
     """
-    if config.arm.method != METHOD:
+    if config.arm.method not in METHODS:
         return config
     folder = config.arm.speculative.get("model") or str(_cached(config, Path(policy), note))
     if problem := heads.head_problem(Path(folder), Path(policy)):
@@ -91,7 +91,7 @@ def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | Non
 
 def _loaded(config: RunConfig, policy: str) -> "TrainedDrafter":
     """What drafts in the arm, from its files. Raises ValueError for files of another form."""
-    if config.arm.method == METHOD:
+    if config.arm.method in METHODS:
         from das.training.head_files import load_head
 
         return load_head(Path(config.arm.speculative["model"]))

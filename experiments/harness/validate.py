@@ -44,7 +44,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     heads.check_online(config)
     check_mtp(config)
     settings = engine_settings(config, str(config.policy.path))
-    if settings.method == heads.METHOD:
+    if settings.method in heads.METHODS:
         heads.check_head(config)
     elif settings.method != STOCK:
         speculative_config(settings)

@@ -27,6 +27,8 @@ KINDS = ("run", "parent", "arm", "checkpoint", "sync", "engine")  # the last kil
 FROM_INSIDE = ("sync", "engine")  # experiments/faults/sitecustomize.py strikes in the process itself
 CLOCK = ("draft_share", "pass_time_error")  # metrics that follow from times; other times end in _s
 BYTES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # of the last checkpoint
+# Of it, too, where they are: a draft head with its optimizers, what coupled drafts have learned, the history.
+LEARNED = ("head.pt", "coupled.npz", "history.npz")
 ORPHAN_S = 10.0  # seconds within which processes must follow a killed parent
 
 
@@ -106,7 +108,10 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
         victim.kill()
     elif kind == "arm":
         arms = [child for child in victim.children() if "spawn_main" in " ".join(child.cmdline())]
-        rng.choice(arms).kill()
+        if arms:
+            rng.choice(arms).kill()
+        else:
+            wrong.append("no arm was running")
     done = finish(process)
     says_one_line = kind in ("arm", "engine")
     expected = 1 if says_one_line else -signal.SIGKILL
@@ -196,8 +201,10 @@ def differing_files(first: Path, second: Path) -> Iterator[str]:
     if read.final(first) != read.final(second):
         yield "final.json"
     last = checkpoint.steps(first / CHECKPOINTS)[0]
-    for name in BYTES:
+    for name in (*BYTES, *LEARNED):
         file, other = (checkpoint.step_folder(arm / CHECKPOINTS, last) / name for arm in (first, second))
+        if name in LEARNED and not file.exists():
+            continue
         if not other.exists() or checkpoint.sha256(file) != checkpoint.sha256(other):
             yield f"{name} of the last checkpoint"
     if checkpoint.steps(first / CHECKPOINTS) != checkpoint.steps(second / CHECKPOINTS):

@@ -1,10 +1,13 @@
-"""Exactness level 2 on generated requests with self-drafts: the requests and engines of test_sample_identity.py.
+"""Exactness level 2 on generated requests with self-drafts, and with a draft head beside a history: the requests and
+engines of test_sample_identity.py.
 
 Requests are preempted amid their drafts, prompts come in chunks, prefixes are shared, and requests end amid a draft.
 """
 
 import random
 from multiprocessing.pool import Pool
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cases import LIMITS, MAX_MODEL_LEN, Case, answers
@@ -12,6 +15,7 @@ from conftest import Engines
 from hypothesis import given
 from hypothesis import strategies as st
 from test_branches import core_of
+from test_eagle3_engine import head_folder
 from test_sample_identity import (
     BATCHES,
     ENGINES,
@@ -25,8 +29,10 @@ from test_sample_identity import (
     permuted,
 )
 
+from das.engine.drafters import head_passes
+
 pytestmark = pytest.mark.slow
-__all__ = ["baseline"]  # a fixture
+__all__ = ["baseline", "head_folder"]  # fixtures
 
 LONGEST = 8  # tokens of a draft: each is a pass
 
@@ -36,23 +42,50 @@ LONGEST = 8  # tokens of a draft: each is a pass
 def test_self_drafts_change_nothing_in_any_request(
     engines: Engines, baseline: Pool, tiny_policy: str, engine: str, method: str
 ) -> None:
+    options = {"self_draft": {"weights": "w4" if "chunked" in engine else "w8a8", "passes": None}}
+    check(engines, baseline, tiny_policy, engine, method=method, **options)
+
+
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "max_num_seqs1"])
+def test_a_head_beside_a_history_changes_nothing_in_any_request(
+    engines: Engines,
+    baseline: Pool,
+    repetitive_policy: str,
+    head_folder: Path,
+    engine: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(head_passes, "KEPT", 1)  # the least, two blocks, so that much is forgotten
+    options = {"speculative": {"model": str(head_folder), "num_speculative_tokens": 3}}
+    num_read, read = 0, head_passes.HeadPasses.read
+
+    def counted(passes: Any, among: Any) -> Any:
+        nonlocal num_read
+        num_read += len(among)
+        return read(passes, among)
+
+    monkeypatch.setattr(head_passes.HeadPasses, "read", counted)
+    check(engines, baseline, repetitive_policy, engine, method="das_eagle3", **options)
+    assert num_read > 300
+
+
+def check(engines: Engines, baseline: Pool, policy: str, engine: str, **options: Any) -> None:
+    """Compare tokens with those of `none`."""
     llm = engines.build(
-        tiny_policy,
-        method=method,
+        policy,
         max_model_len=MAX_MODEL_LEN,
         drafter={"window": 2, "min_prob": 0.0},
-        self_draft={"weights": "w4" if "chunked" in engine else "w8a8", "passes": None},
-        **{**ENGINES[engine], "budget": {"name": "fixed", "tokens": LONGEST}},
+        **{**ENGINES[engine], **options, "budget": {"name": "fixed", "tokens": LONGEST}},
     )
     core = core_of(llm)
-    draft_round = core.model_executor.driver_worker.worker.model_runner.drafter.draft_round
+    draft_round = core.model_executor.driver_worker.worker._das_proposer.draft_round
     draft_round.budget = RandomLimits([limit for limit in LIMITS if limit <= LONGEST])
     preempted = count_calls(core.scheduler, "_preempt_request")
     history_tick, num_accepted = 0, 0
 
     def drafted_equals_undrafted(batch: list[Case], order: random.Random) -> None:
         nonlocal history_tick, num_accepted
-        expected = baseline.apply(baseline_answers, (tiny_policy, batch))
+        expected = baseline.apply(baseline_answers, (policy, batch))
         history_tick += 3
         for permutation in (None, permuted(batch, order)):
             responses, num_accepted_here = answers(llm, batch, permutation, history_tick)

@@ -1,5 +1,6 @@
 """Every trainer of TRL that rolls out with vLLM trains to the same bits with drafts and without."""
 
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -25,6 +26,19 @@ def runs(repetitive_policy: str, tiny_policy: str, tmp_path_factory: pytest.Temp
             with pytest.raises(WeightSyncError) as error:
                 lost.train()
     return {**found, "lost": str(error.value)}
+
+
+@pytest.mark.slow
+def test_self_drafts_change_no_bit(repetitive_policy: str, tiny_policy: str, tmp_path: Path) -> None:
+    """A plain GRPO script: the weights that draft are quantized anew after each of its syncs."""
+    found = {}
+    with trl_runs.one_engine() as speculate:
+        for method in ("none", "das_self"):
+            speculate(method)
+            found[method] = trl_runs.train(trl_runs.trainer("GRPO", repetitive_policy, tiny_policy, str(tmp_path)))
+    for what in ("responses", "losses", "weights"):
+        assert found["das_self"][what] == found["none"][what]
+    assert found["das_self"]["accepted"] > 0
 
 
 @pytest.mark.parametrize("name", trl_runs.RUNS)

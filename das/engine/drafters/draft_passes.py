@@ -21,6 +21,39 @@ def blocks_needed(max_tokens: int, block_size: int) -> int:
     return (max_tokens + block_size - 2) // block_size + 1
 
 
+def attention_inputs(
+    device: torch.device, tables: np.ndarray, block_size: int, starts: np.ndarray, counts: np.ndarray
+) -> tuple[Any, np.ndarray]:
+    """vLLM's CommonAttentionMetadata of a pass over some rows, and the position of each of its tokens, int64.
+
+    tables: KV blocks of each row, int32 [R, blocks]. starts: position of each row's first token, int64 [R]. counts: its
+    tokens in the pass, int64 [R].
+    """
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+
+    stops, lengths = np.cumsum(counts), starts + counts
+    owner = np.repeat(np.arange(len(counts)), counts)
+    positions = np.arange(stops[-1]) - np.repeat(stops - counts, counts) + starts[owner]
+    slots = tables[owner, positions // block_size].astype(np.int64) * block_size
+    slots += positions % block_size
+    query_starts = torch.from_numpy(np.concatenate(([0], stops)).astype(np.int32))
+    seq_lens = torch.from_numpy(lengths.astype(np.int32))
+    common = CommonAttentionMetadata(
+        query_start_loc=query_starts.to(device),
+        query_start_loc_cpu=query_starts,
+        seq_lens=seq_lens.to(device),
+        num_reqs=len(counts),
+        num_actual_tokens=len(owner),
+        max_query_len=int(counts.max()),
+        max_seq_len=int(lengths.max()),
+        block_table_tensor=torch.from_numpy(tables).to(device),
+        slot_mapping=torch.from_numpy(slots).to(device),
+        is_prefilling=torch.zeros(len(counts), dtype=torch.bool),
+        seq_lens_cpu_upper_bound=seq_lens,
+    )
+    return common, positions
+
+
 class DraftPasses:
     """Passes of `runner`'s model over rows of its batch.
 
@@ -69,45 +102,24 @@ class DraftPasses:
         each, [A, hidden].
         """
         from vllm.forward_context import set_forward_context
-        from vllm.v1.attention.backend import CommonAttentionMetadata
 
         device = self.runner.device
         counts = np.array([len(own) for own in tokens], np.int64)
-        stops = np.cumsum(counts)
         starts = self._next[among]
-        self._next[among] = lengths = starts + counts
-        owner = np.repeat(np.arange(len(among)), counts)
-        positions = np.arange(stops[-1]) - np.repeat(stops - counts, counts) + starts[owner]
-        tables = self._tables[among]
-        slots = tables[owner, positions // self.block_size].astype(np.int64) * self.block_size
-        slots += positions % self.block_size
-        slot_mapping = torch.from_numpy(slots).to(device)
-        query_starts = torch.from_numpy(np.concatenate(([0], stops)).astype(np.int32))
-        seq_lens = torch.from_numpy(lengths.astype(np.int32))
-        common = CommonAttentionMetadata(
-            query_start_loc=query_starts.to(device),
-            query_start_loc_cpu=query_starts,
-            seq_lens=seq_lens.to(device),
-            num_reqs=len(among),
-            num_actual_tokens=len(owner),
-            max_query_len=int(counts.max()),
-            max_seq_len=int(lengths.max()),
-            block_table_tensor=torch.from_numpy(tables).to(device),
-            slot_mapping=slot_mapping,
-            is_prefilling=torch.zeros(len(among), dtype=torch.bool),
-            seq_lens_cpu_upper_bound=seq_lens,
-        )
+        self._next[among] = starts + counts
+        common, positions = attention_inputs(device, self._tables[among], self.block_size, starts, counts)
+        slot_mapping = common.slot_mapping
         metadata = self._builder.build(0, common)
         ids = torch.tensor([token for own in tokens for token in own], dtype=torch.int32, device=device)
         with set_forward_context(
             dict.fromkeys(self._names, metadata),
             self.runner.vllm_config,
-            num_tokens=len(owner),
+            num_tokens=len(positions),
             slot_mapping=dict.fromkeys(self._names, slot_mapping),
             skip_compiled=True,
         ):
             hidden = self.runner.model(ids, torch.from_numpy(positions).to(device))
-        return hidden[torch.from_numpy(stops - 1).to(device)]
+        return hidden[torch.from_numpy(np.cumsum(counts) - 1).to(device)]
 
     def forget(self) -> None:
         """Fill the scratch blocks with zeros, so that no later pass reads what earlier ones left there."""

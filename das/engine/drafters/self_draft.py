@@ -6,33 +6,28 @@ behind what the history drafts (arm das_self).
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from das.budget.draft_price import DraftPassPrice, DraftWork
-from das.drafter import Drafts, HistoryDrafter, TreeDrafts
-from das.engine.coupled import CoupledSampler
+from das.drafter import Drafts, HistoryDrafter
 from das.engine.drafters.draft_passes import DraftPasses
 from das.engine.drafters.hybrid import Chains
+from das.engine.drafters.model_drafter import ModelDrafter
 from das.engine.drafters.quantized import QuantizedLayers
 
 logger = logging.getLogger("vllm.das")
 BROKEN = "the self-draft computed values that are not finite; it drafts nothing until new weights come"
 
 
-class SelfDrafter:
+class SelfDrafter(ModelDrafter):
     """Drafts chains for the requests of one engine.
 
-    weights   the format of the drafting weights: one of das.engine.drafters.quantized.FORMATS
-    passes    the most passes that draft for one target pass; None: any number
-    worth     seconds that one more emitted token saves; nan while nobody knows
-    history   drafts first, where it is sure enough; None: nothing does
+    weights                 the format of the drafting weights: one of das.engine.drafters.quantized.FORMATS
+    passes, worth, history  as ModelDrafter has them; the history drafts first, where it is sure enough
 
     A depth of drafts is computed for all requests at once, as long as its tokens are expected to save more time than
     the pass takes.
@@ -41,57 +36,17 @@ class SelfDrafter:
     def __init__(
         self, weights: str, passes: int | None, worth: Callable[[], float], history: HistoryDrafter | None = None
     ):
+        super().__init__(passes, worth, history)
         self.weights = weights
-        self.most_passes = passes
-        self.worth = worth
-        self.history = history
-        self.window = 0 if history is None else history.window
-        self.price = DraftPassPrice()
-        self.sampler = CoupledSampler()
-        self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each pass of the last drafts
-        self._requantize_s = 0.0  # before the last drafts
-        self._runner: Any = None
         self._passes: DraftPasses
         self._layers: QuantizedLayers
         self._quantized: int | None = None  # the version of the policy's weights that the layers were made from
         self._broken: int | None = None  # the version whose layers compute values that are not finite
-        self._usual = 1.0  # probability with which a drafted token is usually accepted
-        self._tick = 0  # without a history
-        self._alarms: list[str] = []
-
-    # ---- what DraftRound calls ----
-
-    @property
-    def history_tick(self) -> int:
-        """The history's tick."""
-        return self._tick if self.history is None else self.history.history_tick
-
-    @property
-    def history_tokens(self) -> int:
-        """Response tokens in the history."""
-        return 0 if self.history is None else self.history.history_tokens
-
-    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
-        """A request joins the batch."""
-        if self.history is not None:
-            self.history.begin(request, problem, prompt)
-
-    def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
-        """Tokens that a request brings along."""
-        if self.history is not None:
-            self.history.observe(request, tokens)
-
-    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
-        """What the requests emitted in the pass that verified the last drafts."""
-        self.sampler.observe(requests, [list(new) for new in tokens])
-        if self.history is not None:
-            self.history.observe_batch(requests, tokens)
 
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """Drafts of at most limits[i] tokens. floors: a draft ends where the probability that all of it is accepted
-        falls below floors[i]."""
+        """As ModelDrafter has it."""
         self._passes_made, self._requantize_s = [], 0.0
         chains = Chains(limits, floors)
         every = np.arange(len(requests))
@@ -105,59 +60,14 @@ class SelfDrafter:
                     chains.take(every, self.history.propose_batch(requests, limits, floors))
         return chains.drafts()
 
-    def propose_tree(
-        self,
-        requests: Sequence[str],
-        nodes: Sequence[int],
-        floors: Sequence[float] | None = None,
-        branch_floor: float = 0.0,
-    ) -> TreeDrafts:
-        """Self-drafts do not branch, and das.engine.build refuses engines that ask for it."""
-        raise NotImplementedError("self-drafts do not branch")
-
-    def end(self, request: str, keep: bool = True) -> None:
-        """A request finished."""
-        if self.history is not None:
-            self.history.end(request, keep)
-
-    def end_step(self, history_tick: int) -> None:
-        """Move the history's window."""
-        self._tick = history_tick
-        self.sampler.observe((), ())  # what was drafted last belongs to requests that are over
-        if self.history is not None:
-            self.history.end_step(history_tick)
-
-    def save(self, path: Path) -> None:
-        """Write the history. What was learned of acceptance and prices is learned again within a few passes."""
-        if self.history is not None:
-            self.history.save(path)
-
-    def load(self, path: Path) -> None:
-        """Read the history."""
-        if self.history is not None:
-            self.history.load(path)
-
-    # ---- drafting ----
-
     def attach(self, runner: Any) -> None:
-        """Draft in this model runner, whose KV cache is made. Called before every round of drafts."""
+        """As ModelDrafter has it."""
         if self._runner is runner:
             return
         self._runner = runner
         longest = int(runner.vllm_config.speculative_config.num_speculative_tokens)
         self._passes = DraftPasses(runner, runner.das_draft_blocks, longest)
         self._layers = QuantizedLayers(runner.get_model(), self.weights)
-
-    def handed_out(self) -> DraftWork:
-        """What the last round of drafts took. It is handed out once, because a later round may make no drafts."""
-        drafting = DraftWork(self._passes_made, self._requantize_s)
-        self._passes_made, self._requantize_s = [], 0.0
-        return drafting
-
-    def alarms(self) -> list[str]:
-        """What went wrong since the last call."""
-        alarms, self._alarms = self._alarms, []
-        return alarms
 
     @torch.inference_mode()
     def _draft(self, requests: Sequence[str], chains: Chains) -> None:
@@ -175,9 +85,7 @@ class SelfDrafter:
             if not len(among) or len(self._passes_made) == self.most_passes:
                 return
             num_rows = sum(len(pending[i]) for i in among.tolist())
-            worth = self.worth()
-            if not math.isnan(worth) and gain * worth < self.price.seconds(num_rows):
-                self.price.fade()
+            if not self._pays(gain, self.price.seconds(num_rows)):
                 return
             start = time.perf_counter()
             if not begun:
@@ -193,15 +101,11 @@ class SelfDrafter:
                 return
             drawn, likely = self.sampler.draw(runner.model.compute_logits(hidden).float(), among)
             chains.append(among, drawn, likely)
-            self._usual += 0.02 * (float(likely.mean()) - self._usual)
             for i, token in zip(among.tolist(), drawn.tolist(), strict=True):
                 pending[i] = [token]
             if self.history is not None:
                 self._ask_history(requests, chains, among, pending)
-            seconds = time.perf_counter() - start
-            runner.das_meter.record_draft_pass(num_rows, seconds)
-            self._passes_made.append((num_rows, seconds))
-            self.price.observe(num_rows, seconds)
+            self._note_pass(num_rows, time.perf_counter() - start, likely)
 
     def _ask_history(
         self, requests: Sequence[str], chains: Chains, among: np.ndarray, pending: list[list[int]]

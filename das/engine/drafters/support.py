@@ -19,18 +19,30 @@ def check_options(options: Mapping[str, Any]) -> None:
 def require_self_draft(vllm_config: Any) -> None:
     """Raise NotInstalled, in one line, for an engine that self-drafts were not checked with."""
     from vllm import _custom_ops
+
+    _require_plain("self-drafts", vllm_config)
+    if not _custom_ops._supports_onednn:
+        raise NotInstalled("self-drafts need a vLLM that was built with oneDNN: choose another method, such as das")
+    if vllm_config.model_config.quantization is not None:
+        raise NotInstalled("self-drafts need a policy that is not quantized itself: choose another method, such as das")
+
+
+def require_head(vllm_config: Any) -> None:
+    """Raise NotInstalled, in one line, for an engine in which a history beside a draft head was not checked."""
+    _require_plain("das_eagle3", vllm_config)
+    if not vllm_config.speculative_config.disable_padded_drafter_batch:
+        raise NotInstalled("das_eagle3 needs disable_padded_drafter_batch=True in the speculative_config")
+
+
+def _require_plain(what: str, vllm_config: Any) -> None:
     from vllm.platforms import current_platform
 
     parallel = vllm_config.parallel_config
     if not current_platform.is_cpu():
-        raise NotInstalled("self-drafts run on CPUs only so far: choose another method, such as das")
-    if not _custom_ops._supports_onednn:
-        raise NotInstalled("self-drafts need a vLLM that was built with oneDNN: choose another method, such as das")
+        raise NotInstalled(f"{what}: on CPUs only so far; choose another method, such as das")
     if parallel.tensor_parallel_size > 1 or parallel.data_parallel_size > 1:
-        raise NotInstalled("self-drafts need one rank: set tensor_parallel_size=1 and data_parallel_size=1")
+        raise NotInstalled(f"{what}: one rank only; set tensor_parallel_size=1 and data_parallel_size=1")
     if vllm_config.kv_transfer_config is not None:
-        raise NotInstalled("self-drafts need an engine without KV transfer: choose another method, such as das")
-    if vllm_config.model_config.quantization is not None:
-        raise NotInstalled("self-drafts need a policy that is not quantized itself: choose another method, such as das")
+        raise NotInstalled(f"{what}: not with KV transfer; choose another method, such as das")
     if vllm_config.model_config.uses_mrope or vllm_config.lora_config is not None:
-        raise NotInstalled("self-drafts need a model without multimodal positions and without LoRA adapters")
+        raise NotInstalled(f"{what}: not with multimodal positions or LoRA adapters")
