@@ -95,8 +95,8 @@ class BudgetPolicy:
         return float("nan")
 
     def trace(self) -> dict[str, list[float]]:
-        """What a rollout's timeline says of the decisions, handed out once: lists with a number for each call of `limits`
-        since the rollout began or since the last call of this. Their names begin with pass_.
+        """What a rollout's timeline says of the decisions, handed out once: lists with a number for each call of
+        `limits` since the rollout began or since the last call of this. Their names begin with pass_.
         """
         return {}
 

@@ -16,7 +16,14 @@ from das.engine.coupled import CALIBRATION_MEMORY, CALIBRATION_TRUST, SCALES, sq
 from das.engine.noise import keyed_draft
 
 LIKELIEST = SCALES.index(float("inf"))  # this scale draws the likeliest token
-POSITIONS = (0, 32, 64, 128, 256, 512)  # in a response, where the bins of `by_position` begin; the last one ends nowhere
+POSITIONS = (
+    0,
+    32,
+    64,
+    128,
+    256,
+    512,
+)  # in a response, where the bins of `by_position` begin; the last one ends nowhere
 BLOCK = 64  # places that are judged before the calibration learns from them, about what a pass verifies
 
 Ints = NDArray[np.int64]
@@ -118,16 +125,18 @@ class Counts:
     def reliability(self, scale: int) -> tuple[float, list[tuple[int, float, float]]]:
         """How far the probabilities that an engine gives drafted tokens are from what is accepted.
 
-        They are learned from the winner's margin while the places come, each given before its token is verified.
-        Returns the mean of |probability - accepted share of its bin|, and for each bin that is not empty its tokens,
-        their mean probability, and the share that was accepted.
+        They are learned from the winner's margin while the places come, each given before its token is verified. The
+        second half of the places is judged, because a run is much longer than the text: what an engine does not know
+        in its first passes hardly counts there. Returns the mean of |probability - accepted share of its bin|, and for
+        each bin that is not empty its tokens, their mean probability, and the share that was accepted.
         """
         margins = squashed(np.concatenate(self._margins)[:, scale])
         right = np.concatenate(self._right)[:, scale] > 0
         learned, check = TokenCalibration(CALIBRATION_TRUST, CALIBRATION_MEMORY), TokenCalibration()
         for begin in range(0, len(right), BLOCK):
             block = slice(begin, begin + BLOCK)
-            check.observe_tokens(learned(margins[block]), right[block])
+            if begin >= len(right) // 2:
+                check.observe_tokens(learned(margins[block]), right[block])
             learned.observe_tokens(margins[block], right[block])
         bins = [(int(n), p / n, a / n) for n, p, a in check.counts.T.tolist() if n]
         return check.error, bins

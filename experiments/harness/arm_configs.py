@@ -18,8 +18,8 @@ def arm_configs(overrides_of_arms: Mapping[str, list[str]]) -> dict[str, RunConf
 
 
 def arm_overrides(composed: DictConfig, names: Sequence[str], overrides: list[str]) -> dict[str, list[str]]:
-    """Arm -> the overrides that make its config, in the order of `names`. With `vary`, variants replace one arm: das, or
-    else the last.
+    """Arm -> the overrides that make its config, in the order of `names`. With `vary`, variants replace one arm: das,
+    or else the last.
 
     Raises UserError for arms that are named twice or do not exist, and for settings that cannot be varied.
     """

@@ -84,7 +84,8 @@ class Engines:
 def interleaved(
     engines: Engines, labels: Sequence[str], workloads: Mapping[str, Requests], steps: int
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Rows of metrics and decode passes as they come: each workload, each step, each policy in turn. The first policy changes by step.
+    """Rows of metrics and decode passes as they come: each workload, each step, each policy in turn. The first policy
+    changes by step.
 
     Raises RunFailed if policies emitted different tokens.
     """

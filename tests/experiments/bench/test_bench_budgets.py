@@ -46,7 +46,9 @@ def test_measure_compares_with_no_speculation() -> None:
 
 def test_incomplete_groups_are_refused() -> None:
     config = OmegaConf.create({"trainer": {"num_generations": 8}, "task": {"problems": 8, "steps": 4, "tail": 0.5}})
-    assert requests_of(config, 64, hopeless=False) == Requests(live=64, siblings=8, problems=8, hopeless=False, tail=0.5)
+    assert requests_of(config, 64, hopeless=False) == Requests(
+        live=64, siblings=8, problems=8, hopeless=False, tail=0.5
+    )
     assert requests_of(config, 16, hopeless=True) == Requests(live=16, siblings=1, problems=64, hopeless=True, tail=0.5)
     with pytest.raises(UserError, match="no multiple"):
         requests_of(config, 12, hopeless=False)
