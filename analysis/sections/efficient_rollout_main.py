@@ -43,7 +43,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     always, toggle, full = list(METHODS)[:3]
     compared = {"self-draft": always, "EAGLE-3": "EAGLE-3, online"}
     alpha = {name: accepted_share(rows(runs[METHODS[of][0]], METHODS[of][1])) for name, of in compared.items()}
-    first, *_, last = workloads(large)
+    first, last = workloads(large)[0], workloads(large)[-1]
     return Section(
         title,
         f"{policy_note(runs['self_drafts'])} W8A8 in place of W4, which saves no time on CPUs. EAGLE-3 drafts 3, "

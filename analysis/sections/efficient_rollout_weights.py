@@ -26,7 +26,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     return Section(
         title,
         f"{result['positions']} positions of the small policy's responses after an epoch of training, T = "
-        f"{next(iter(by_temperature))}. A draft begins at every place; no engine runs. EAGLE-3's loss unrolled 3 tokens. "
+        f"{next(iter(by_temperature))}. A draft begins at every place; no engine runs. EAGLE-3 unrolled 3 tokens. "
         "Older: made from the policy before that epoch; for EAGLE-3 that is the frozen head, and the fresh one learned "
         "online.",
         differs="The paper's learning rate is 5e-7, ours 5e-5, so an epoch makes more of a difference. EAGLE-3 is "
