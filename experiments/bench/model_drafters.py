@@ -72,6 +72,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     known = [*COPIES, "draft_model", "eagle3"]
     if unknown := set(config.task["drafters"]) - set(known):
         raise UserError(f"task.drafters: unknown {sorted(unknown)}; choose from {', '.join(known)}")
+    if config.task["trained"] is not None:
+        check_trained(Path(config.task["trained"]), config.task["drafters"])
     torch.set_num_threads(config.engine.threads)
     progress = Progress(len(temperatures))
     run_folder = RunFolder(Path(folder), config.resolved)
@@ -101,7 +103,7 @@ def drafters_of(
     """The policy that writes the text, and what drafts for it.
 
     folder: of the config's policy. With task.trained the policy is that checkpoint's, and copies and head of the
-    config's policy are there besides: they are older by that training. Raises UserError for folders that hold none.
+    config's policy are there besides: they are older by that training.
     """
     policy = old = load(folder)
     if task["trained"] is not None:
@@ -125,14 +127,21 @@ def drafters_of(
     return policy, drafters
 
 
+def check_trained(checkpoint: Path, drafters: Sequence[str]) -> None:
+    """Refuse a checkpoint without what is to be compared. Raises UserError."""
+    if not (checkpoint / "config.json").is_file():
+        raise UserError(
+            f"task.trained={checkpoint} holds no policy: name a folder like RUN/arms/ARM/checkpoints/step_00008"
+        )
+    if "eagle3" in drafters and not (checkpoint / head_training.STATE).is_file():
+        raise UserError(f"task.trained={checkpoint} holds no head: name a checkpoint of an arm that trained one")
+
+
 def trained_head(checkpoint: Path, policy: Model) -> Eagle3Head:
-    """The head of a checkpoint of the arm eagle3_online. Raises UserError where there is none."""
-    file = checkpoint / head_training.STATE
-    if not file.is_file():
-        raise UserError(f"task.trained={checkpoint} holds no head: name a checkpoint of an arm with arm.online=true")
+    """The head of a checkpoint of an arm that trained one, such as eagle3_online."""
     config: Any = policy.config
     head = Eagle3Head(shape_for(config.to_dict()))
-    head.load_state_dict(torch.load(file, weights_only=True)["head"])
+    head.load_state_dict(torch.load(checkpoint / head_training.STATE, weights_only=True)["head"])
     return head
 
 
