@@ -47,6 +47,10 @@ def test_head_names_claim_paper_minutes_and_command(name: str) -> None:
 def test_runs_are_shared_between_experiments() -> None:
     first, other = (planned_runs.load(name, "small", []) for name in ("das_fig1", "das_fig10"))
     assert list(first.runs.values()) == list(other.runs.values())
+    heads = [planned_runs.load(f"nemo_rl_{name}", "small", []).runs["heads"] for name in ("main", "heads")]
+    heads.append(planned_runs.load("efficient_rollout_main", "small", []).runs["heads"])
+    assert len(set(heads)) == 1, "each would be made anew"
+    assert Run(("a=1",), 1.0) == Run(("a=1",), 2.0)  # experiments guess their minutes apart
     changed = planned_runs.load("das_fig1", "small", ["seed=3"])
     assert changed.runs["maths"].folder(Path("x")) != first.runs["maths"].folder(Path("x"))
 
