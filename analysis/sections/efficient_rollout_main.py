@@ -47,7 +47,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     return Section(
         title,
         f"{policy_note(runs['self_drafts'])} W8A8 in place of W4, which saves no time on CPUs. EAGLE-3 drafts 3, "
-        "self-drafts 7, the ladder 5 to 11 tokens. 30 million: random weights, no training; each request may be 0.9 "
+        "self-drafts 7, the ladder 5 to 11 tokens. 30 million: random weights, no training; each request may be 0.95 "
         "times as long as the one before.",
         [*paper_lines(theirs, published, ratio), *large_lines(large)],
         "A draft pass saves the reading of weights. The small policy (1.9 million parameters) is too small for that to "

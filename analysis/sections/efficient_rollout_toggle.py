@@ -32,7 +32,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     settled = [point for point in switched[1:] if point is not None]
     return Section(
         title,
-        f"30 million random weights; rollouts of {count(widest)} requests, each may be 0.9 times as long as the one "
+        f"30 million random weights; rollouts of {count(widest)} requests, each may be 0.95 times as long as the one "
         "before. The toggle's times come from the engine's own passes and draft passes. The picture shows the last "
         "rollout.",
         [
