@@ -13,7 +13,7 @@ from analysis.sections.efficient_rollout_main import count, workloads
 from analysis.sections.shared import colours_of, figure, percent
 
 MARGIN = 1.05  # predicted speedup from which the toggle is on (paper)
-Line_ = dict[str, Any]
+Trace = dict[str, Any]
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
@@ -29,7 +29,8 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     lengths = {name: ladder(run, name) for name in names}
     accepted = {name: shares(run, name) for name in names}
     draw(traces[-1], lengths, folder / "toggle.png")
-    settled = [point for point in switched[1:] if point is not None]
+    later = switched[1:]
+    tail_alone = all(point is not None and point[1] < count(widest) for point in later) if later else None
     return Section(
         title,
         f"30 million random weights; rollouts of {count(widest)} requests, each may be 0.95 times as long as the one "
@@ -64,9 +65,9 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
         orderings=[
             Ordering(
                 "the toggle is off while all requests are live, and on in the tail",
-                bool(settled) and len(settled) == len(switched) - 1 and all(p[1] < count(widest) for p in settled),
+                tail_alone,
                 "live requests when it begins, from the second rollout on: "
-                + ", ".join("never" if p is None else str(p[1]) for p in switched[1:]),
+                + ", ".join("never" if p is None else str(p[1]) for p in later),
             ),
             Ordering(
                 "once on, it stays on", all(map(stays_on, traces)), f"in {sum(map(stays_on, traces))} of {len(traces)}"
@@ -85,19 +86,19 @@ def comma_shares(values: list[float]) -> str:
     return ", ".join(f"{share:.2f}" for share in values)
 
 
-def drafting(trace: Line_) -> np.ndarray:
+def drafting(trace: Trace) -> np.ndarray:
     """Of each pass, whether it verified a draft; bool [passes]."""
     return np.array(trace["step_tokens"]) > np.array(trace["step_live"])
 
 
-def switch(trace: Line_) -> tuple[float, int] | None:
+def switch(trace: Trace) -> tuple[float, int] | None:
     """The share of passes before the first one with drafts, and the live requests in it; None if there is none."""
     on = drafting(trace)
     first = int(on.argmax())
     return (first / len(on), int(trace["step_live"][first])) if on.any() else None
 
 
-def stays_on(trace: Line_) -> bool:
+def stays_on(trace: Trace) -> bool:
     """Whether all passes behind the first draft have one, but for those whose requests have a token left to make."""
     on, emitted = drafting(trace), np.array(trace["step_emitted"])
     if not on.any():
@@ -136,7 +137,7 @@ def follows_rule(lengths: list[int], accepted: list[float], up: float = 0.94) ->
     return True
 
 
-def draw(trace: Line_, lengths: Mapping[str, list[int]], path: Path) -> None:
+def draw(trace: Trace, lengths: Mapping[str, list[int]], path: Path) -> None:
     """Live requests and drafts of a rollout, what the toggle predicted, and the ladder's lengths."""
     with figure(path, panels=3) as (live, predicted, rungs):
         on = drafting(trace)
