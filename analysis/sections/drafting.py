@@ -5,6 +5,7 @@ A cycle of the papers is a target pass that verifies drafts of a request.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 from analysis.sections.shared import Rows, rows, total
 
@@ -43,8 +44,11 @@ def tokens_per_pass(steps: Rows) -> float:
 
 
 def speedup(run: Path, arm: str, key: str = "rollout_s") -> float:
-    """Time of `none` / time of the arm, over all steps. key: the metric, in seconds."""
-    return total(rows(run, "none"), key) / total(rows(run, arm), key)
+    """Time of `none` / time of the arm: the median over steps, because few steps with one burst of other work would
+    decide a ratio of sums. key: the metric, in seconds.
+    """
+    pairs = zip(rows(run, "none"), rows(run, arm), strict=True)
+    return median(plain[key] / drafting[key] for plain, drafting in pairs)
 
 
 def change(ratio: float) -> str:

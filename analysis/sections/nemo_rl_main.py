@@ -49,7 +49,8 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     bound = 1 / (1 - share + share / faster[frozen])
     return Section(
         title,
-        f"{policy_note(run)} TRL computes log-probs, rewards and the update in one call, so they are one part here.",
+        f"{policy_note(run)} TRL computes log-probs, rewards and the update in one call, so they are one part here. "
+        "Speeds are medians over steps, seconds are means.",
         [
             Line("share of generation in a step of none", "72.1 %, 66.1 %", "", "", percent(share)),
             Line("EAGLE-3: generation, times as fast", "1.54, 1.77", "", "", f"{faster[frozen]:.2f}"),
@@ -59,7 +60,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
         ],
         "The policy has 1.9 million parameters. On this CPU a pass of the one-layer head takes a good part of "
         "the policy's, so three of them eat what they save. Prompt lookup costs no pass, so it gains where the paper's "
-        "loses.",
+        "loses. This policy takes half of a step for training, so a step gains little.",
         ["step_parts.png"],
         ours,
         [
