@@ -11,7 +11,7 @@ scale           the scale of its logits at which it is right most often, which a
 tau             tokens per pass by the tokens of a draft: {"1": ..., "2": ...}; tau_likeliest: of likeliest tokens
 by_depth        for each drafted token the share that is right where those before it are
 by_position     by where in the response a draft begins: [first position, drafts, tokens per pass]
-reliability     error, and bins: [tokens, mean probability, accepted share] (experiments/bench/draft_counts.py)
+reliability     error, and bins: [tokens, mean probability, accepted share] (experiments/harness/draft_counts.py)
 """
 
 import copy
@@ -32,10 +32,10 @@ from das.engine.noise import keyed_argmax
 from das.training import head_files, head_training
 from das.training.eagle3 import Eagle3Head, shape_for
 from das.training.head_warm_up import texts_of
-from experiments.bench.draft_counts import LIKELIEST, Counts, Drafts
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import run_config
 from experiments.harness.data import dataset
+from experiments.harness.draft_counts import LIKELIEST, Counts, Drafts
 from experiments.harness.heads import with_head
 from experiments.harness.policies import draft_model_directory, policy_directory
 from experiments.harness.rollout_steps import tokenized_rows

@@ -8,7 +8,7 @@ import torch
 
 from das.engine.coupled import SCALES
 from das.engine.noise import keyed_argmax
-from experiments.bench.draft_counts import LIKELIEST, Counts, Drafts
+from experiments.harness.draft_counts import LIKELIEST, Counts, Drafts
 
 VOCABULARY, SEED = 5, 7
 
