@@ -12,13 +12,15 @@ tau             tokens per pass by the tokens of a draft: {"1": ..., "2": ...}; 
 by_depth        for each drafted token the share that is right where those before it are
 by_position     by where in the response a draft begins: [first position, drafts, tokens per pass]
 reliability     error, and bins: [tokens, mean probability, accepted share] (experiments/harness/draft_counts.py)
+
+das.training is imported inside functions, because it loads transformers' trainer.
 """
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,9 +31,6 @@ from analysis.arms import aligned
 from das.engine.coupled import SCALES
 from das.engine.drafters.quantized import rounded_to_4_bits, rounded_to_8_bits
 from das.engine.noise import keyed_argmax
-from das.training import head_files, head_training
-from das.training.eagle3 import Eagle3Head, shape_for
-from das.training.head_warm_up import texts_of
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import run_config
 from experiments.harness.data import dataset
@@ -44,6 +43,9 @@ from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from das.training.eagle3 import Eagle3Head
 
 COLUMNS = ("argmax", "coupled", "one_minus_tv", "tau_argmax", "tau_coupled")
 Model = torch.nn.Module
@@ -119,6 +121,8 @@ def drafters_of(
             policy_directory(drafting, note)  # makes the draft model, too
             drafters[name] = drafts_of_model(load(draft_model_directory(drafting)))
         else:
+            from das.training import head_files
+
             made = with_head(arm_config("eagle3_frozen", overrides), folder, note)
             drafters[name] = drafts_of_head(policy, head_files.load_head(Path(made.arm.speculative["model"])))
             if policy is not old:
@@ -133,12 +137,18 @@ def check_trained(checkpoint: Path, drafters: Sequence[str]) -> None:
         raise UserError(
             f"task.trained={checkpoint} holds no policy: name a folder like RUN/arms/ARM/checkpoints/step_00008"
         )
-    if "eagle3" in drafters and not (checkpoint / head_training.STATE).is_file():
-        raise UserError(f"task.trained={checkpoint} holds no head: name a checkpoint of an arm that trained one")
+    if "eagle3" in drafters:
+        from das.training import head_training
+
+        if not (checkpoint / head_training.STATE).is_file():
+            raise UserError(f"task.trained={checkpoint} holds no head: name a checkpoint of an arm that trained one")
 
 
-def trained_head(checkpoint: Path, policy: Model) -> Eagle3Head:
+def trained_head(checkpoint: Path, policy: Model) -> "Eagle3Head":
     """The head of a checkpoint of an arm that trained one, such as eagle3_online."""
+    from das.training import head_training
+    from das.training.eagle3 import Eagle3Head, shape_for
+
     config: Any = policy.config
     head = Eagle3Head(shape_for(config.to_dict()))
     head.load_state_dict(torch.load(checkpoint / head_training.STATE, weights_only=True)["head"])
@@ -150,8 +160,10 @@ def drafts_of_model(model: Model) -> Drafter:
     return lambda text, tokens: Drafts(0, [logits_of(model, text)])
 
 
-def drafts_of_head(policy: Model, head: Eagle3Head) -> Drafter:
+def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
     """How an EAGLE-3 head drafts behind the policy's hidden states, once the response's first token is known."""
+    from das.training.head_warm_up import texts_of
+
     embedding: torch.Tensor = policy.get_input_embeddings().weight  # type: ignore[operator]
 
     def drafts(text: Text, tokens: int) -> Drafts:

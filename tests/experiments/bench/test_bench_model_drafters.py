@@ -11,6 +11,7 @@ from das.training.head_warm_up import texts_of
 from experiments.bench.model_drafters import (
     COPIES,
     Text,
+    check_trained,
     drafts_of_head,
     drafts_of_model,
     load,
@@ -18,6 +19,7 @@ from experiments.bench.model_drafters import (
     sampled,
     trained_head,
 )
+from experiments.run.errors import UserError
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
@@ -60,3 +62,11 @@ def test_a_head_is_counted_where_its_training_counts_it(tiny_policy: str, tmp_pa
     assert 0 < found["one_minus_tv"] < 1
     torch.save({"head": head.state_dict()}, tmp_path / head_training.STATE)
     assert torch.equal(trained_head(tmp_path, policy).fc.weight, head.fc.weight)
+
+
+def test_a_checkpoint_without_what_is_compared_is_refused(tiny_policy: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no policy"):
+        check_trained(tmp_path, ["w8"])
+    check_trained(Path(tiny_policy), ["w8"])
+    with pytest.raises(UserError, match="holds no head"):
+        check_trained(Path(tiny_policy), ["w8", "eagle3"])

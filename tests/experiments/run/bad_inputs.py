@@ -135,7 +135,6 @@ kind(
     (["arms=[none,eagle3_online]", "head.warm=hot"], "head.warm=hot: choose in_domain or general"),
     (["arms=[none,eagle3_frozen]", "head.tokens=8"], "head.tokens: eagle3 drafts 1 to 7 tokens a pass, not 8"),
     (["task=rollout", "arm=eagle3_frozen"], "head.path=null: task=rollout makes no head; give a head's folder"),
-    (["task=bench_model_drafters", "task.trained=nowhere"], "task.trained=nowhere holds no policy"),
     (["arms=[none,eagle3_online]", "head.share=0"], "head.share=0: must be a number from 1e-06 to 1"),
 )
 kind(
