@@ -43,9 +43,12 @@ class Section:
     figures: Sequence[str] = field(default=())  # paths of PNG files, relative to the report
     table: Table | None = None
     orderings: Sequence[Ordering] = ()
+    more_tables: Sequence[Table] = ()
 
     def tables(self) -> list[Table]:
-        """The section's tables: our numbers beside the paper's without empty columns, `table`, and the orderings."""
+        """The section's tables: our numbers beside the paper's without empty columns, `table`, `more_tables`, and the
+        orderings.
+        """
         tables = []
         if self.lines:
             rows = [[x.what, x.plotted, x.claimed, x.replay, x.engine] for x in self.lines]
@@ -54,6 +57,7 @@ class Section:
             tables.append(Table([header[i] for i in filled], [[row[i] for i in filled] for row in rows]))
         if self.table:
             tables.append(self.table)
+        tables += self.more_tables
         if self.orderings:
             orderings = [[each.claim, each.verdict, each.evidence] for each in self.orderings]
             tables.append(Table(["claim", "verdict", "evidence from our runs"], orderings))

@@ -94,6 +94,12 @@ class BudgetPolicy:
         """Seconds that the policy expects of such a pass; nan if it has no latency model."""
         return float("nan")
 
+    def trace(self) -> dict[str, list[float]]:
+        """What a rollout's timeline says of the decisions, handed out once: lists with a number for each call of
+        `limits` since the rollout began or since the last call of this. Their names begin with pass_.
+        """
+        return {}
+
     def end(self, request: LiveRequest) -> None:
         """A request finished with `request.generated` tokens."""
 

@@ -72,9 +72,11 @@ class RooflineToggle(BudgetPolicy):
         self._previous = _Counts()  # of the rollout that tau comes from
         self._current = _Counts()  # of this rollout
         self._undrafted = 0  # rollouts in a row without drafts
+        self._speedups: list[float] = []  # predicted in this rollout, and not yet handed out
 
     def begin_step(self, requests: int) -> None:
         self.on, self._was_priced, self._most_live = False, False, 0
+        self._speedups = []
         self.over.begin_step(requests)
 
     def begin(self, request: LiveRequest) -> None:
@@ -89,7 +91,10 @@ class RooflineToggle(BudgetPolicy):
         if not (self.on and self.one_way and (self._was_priced or not self.draft_price.seconds(1))):
             self._was_priced = self._online.fitted is not None and not self.draft_price.faded
             guarded = self.ramp and self._most_live <= self.ramp
-            self.on = not guarded and self.speedup(live, sum(limits) / len(live)) >= 1 + self.margin
+            self._speedups.append(self.speedup(live, sum(limits) / len(live)))
+            self.on = not guarded and self._speedups[-1] >= 1 + self.margin
+        else:
+            self._speedups.append(float("nan"))
         return limits if self.on else [0] * len(live)
 
     def speedup(self, live: Sequence[LiveRequest], gamma: float) -> float:
@@ -113,6 +118,11 @@ class RooflineToggle(BudgetPolicy):
         plain_s = self.predict(len(live), 0, int(context))
         share = self.draft_price.seconds(len(live)) / plain_s if plain_s > 0 else 0.0
         return float(tau * plain / (with_drafts + per_request * share * plain))
+
+    def trace(self) -> dict[str, list[float]]:
+        """`pass_speedup`: the predicted speedup; nan where it was not asked for, because drafting stays on."""
+        speedups, self._speedups = self._speedups, []
+        return {"pass_speedup": speedups}
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
         return self.over.floors(live)

@@ -240,7 +240,7 @@ class CoupledSampler:
             accepted = drawn[usable] == truth
             self._check.observe_tokens(probs[usable], accepted)
             for calibration, those in self._calibrations_of(now.scale, greedy):
-                calibration.observe_tokens(_squashed(margins[usable][those]), accepted[those])
+                calibration.observe_tokens(squashed(margins[usable][those]), accepted[those])
             if now.learns:
                 self._score(of_scales[usable][~greedy] == truth[~greedy, None])
 
@@ -272,7 +272,7 @@ class CoupledSampler:
     def _probabilities(self, scale: float, margins: np.ndarray, greedy: np.ndarray) -> np.ndarray:
         probs = np.empty(len(margins))
         for calibration, those in self._calibrations_of(scale, greedy):
-            probs[those] = calibration(_squashed(margins[those]))
+            probs[those] = calibration(squashed(margins[those]))
         return probs
 
     def _calibrations_of(self, scale: float, greedy: np.ndarray) -> list[tuple[TokenCalibration, np.ndarray]]:
@@ -285,7 +285,7 @@ class CoupledSampler:
         ]
 
 
-def _squashed(margins: np.ndarray) -> np.ndarray:
+def squashed(margins: np.ndarray) -> np.ndarray:
     """Margins from 0 to infinity as numbers from 0 to 1, as TokenCalibration wants them; float64. Logits that are not
     finite have no margin, which counts as 0.
     """

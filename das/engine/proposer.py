@@ -310,11 +310,12 @@ class DasProposer:
         self._predicted_length: dict[str, float] = {}
 
     def _predictions(self) -> dict[str, Any]:
-        """Expected lengths, and expected and measured pass times."""
+        """Expected lengths, expected and measured pass times, and what the budget tells of its decisions."""
         return {
             "predicted_length": self._predicted_length,
             "pass_predicted_s": self._predicted_s,
             "pass_measured_s": self._measured_s,
+            **self.draft_round.budget.trace(),
         }
 
     def end_step(self, history_tick: int, judged: bool = True) -> dict[str, Any]:

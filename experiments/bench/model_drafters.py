@@ -7,13 +7,20 @@ argmax          share at which its likeliest token is the one that was emitted
 coupled         share at which the token is that it draws with the verifier's noise (das/engine/coupled.py)
 one_minus_tv    mean of 1 - TV(policy, drafter): the most that rejection sampling could accept
 tau_argmax, tau_coupled   tokens per pass of drafts of `task.tokens` tokens that begin anywhere
+scale           the scale of its logits at which it is right most often, which an engine learns; what follows is at it
+tau             tokens per pass by the tokens of a draft: {"1": ..., "2": ...}; tau_likeliest: of likeliest tokens
+by_depth        for each drafted token the share that is right where those before it are
+by_position     by where in the response a draft begins: [first position, drafts, tokens per pass]
+reliability     error, and bins: [tokens, mean probability, accepted share] (experiments/harness/draft_counts.py)
+
+das.training is imported inside functions, because it loads transformers' trainer.
 """
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,11 +28,14 @@ from omegaconf import DictConfig
 from transformers import AutoModelForCausalLM
 
 from analysis.arms import aligned
+from das.engine.coupled import SCALES
 from das.engine.drafters.quantized import rounded_to_4_bits, rounded_to_8_bits
 from das.engine.noise import keyed_argmax
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import run_config
 from experiments.harness.data import dataset
+from experiments.harness.draft_counts import LIKELIEST, Counts, Drafts
+from experiments.harness.heads import with_head
 from experiments.harness.policies import draft_model_directory, policy_directory
 from experiments.harness.rollout_steps import tokenized_rows
 from experiments.harness.validate import check
@@ -33,6 +43,9 @@ from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from das.training.eagle3 import Eagle3Head
 
 COLUMNS = ("argmax", "coupled", "one_minus_tv", "tau_argmax", "tau_coupled")
 Model = torch.nn.Module
@@ -47,6 +60,9 @@ class Text:
     seed: int
 
 
+Drafter = Callable[[Text, int], Drafts]  # the drafts of a response, of at most so many tokens
+
+
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     """Sample, measure, print a table for each temperature, write result.json."""
     at_least_one(composed.task, "problems", "samples", "tokens", "max_tokens")
@@ -55,9 +71,11 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     temperatures = [float(value) for value in config.task["temperatures"]]
     if not temperatures or min(temperatures) <= 0:
         raise UserError(f"task.temperatures={temperatures}: give one or more numbers above 0")
-    unknown = set(config.task["drafters"]) - set(COPIES) - {"draft_model"}
-    if unknown:
-        raise UserError(f"task.drafters: unknown {sorted(unknown)}; choose from {', '.join([*COPIES, 'draft_model'])}")
+    known = [*COPIES, "draft_model", "eagle3"]
+    if unknown := set(config.task["drafters"]) - set(known):
+        raise UserError(f"task.drafters: unknown {sorted(unknown)}; choose from {', '.join(known)}")
+    if config.task["trained"] is not None:
+        check_trained(Path(config.task["trained"]), config.task["drafters"])
     torch.set_num_threads(config.engine.threads)
     progress = Progress(len(temperatures))
     run_folder = RunFolder(Path(folder), config.resolved)
@@ -67,15 +85,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         prompt["prompt_token_ids"]
         for _, prompt in tokenized_rows(config, folder_of_policy, dataset(problems, folder_of_policy))
     ]
-    policy = load(folder_of_policy)
-    drafters = {name: COPIES[name](policy) for name in config.task["drafters"] if name in COPIES}
-    if config.task["stale"] is not None:
-        old = load(config.task["stale"])
-        drafters |= {f"{name} of task.stale": COPIES[name](old) for name in config.task["drafters"] if name in COPIES}
-    if "draft_model" in config.task["drafters"]:
-        drafting = arm_config("draft_model", overrides)
-        policy_directory(drafting, progress.note)  # makes the draft model, too
-        drafters["draft_model"] = load(draft_model_directory(drafting))
+    policy, drafters = drafters_of(config.task, folder_of_policy, overrides, progress.note)
     result: dict[str, Any] = {}
     for temperature in temperatures:
         texts = sampled(policy, prompts, config.task["samples"], temperature, config.task["max_tokens"])
@@ -87,6 +97,81 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         progress.note(f"\n{aligned(lines)}")
     first = result[f"{temperatures[0]:g}"]
     progress.note(f"result: {run_folder.write_result({**first, 'by_temperature': result})}")
+
+
+def drafters_of(
+    task: Mapping[str, Any], folder: str, overrides: list[str], note: Callable[[str], None]
+) -> tuple[Model, dict[str, Drafter]]:
+    """The policy that writes the text, and what drafts for it.
+
+    folder: of the config's policy. With task.trained the policy is that checkpoint's, and copies and head of the
+    config's policy are there besides: they are older by that training.
+    """
+    policy = old = load(folder)
+    if task["trained"] is not None:
+        policy = load(task["trained"])
+    drafters: dict[str, Drafter] = {}
+    for name in task["drafters"]:
+        if name in COPIES:
+            drafters[name] = drafts_of_model(COPIES[name](policy))
+            if policy is not old:
+                drafters[f"{name}, older"] = drafts_of_model(COPIES[name](old))
+        elif name == "draft_model":
+            drafting = arm_config(name, overrides)
+            policy_directory(drafting, note)  # makes the draft model, too
+            drafters[name] = drafts_of_model(load(draft_model_directory(drafting)))
+        else:
+            from das.training import head_files
+
+            made = with_head(arm_config("eagle3_frozen", overrides), folder, note)
+            drafters[name] = drafts_of_head(policy, head_files.load_head(Path(made.arm.speculative["model"])))
+            if policy is not old:
+                drafters[f"{name}, older"] = drafters[name]
+                drafters[name] = drafts_of_head(policy, trained_head(Path(task["trained"]), policy))
+    return policy, drafters
+
+
+def check_trained(checkpoint: Path, drafters: Sequence[str]) -> None:
+    """Refuse a checkpoint without what is to be compared. Raises UserError."""
+    if not (checkpoint / "config.json").is_file():
+        raise UserError(
+            f"task.trained={checkpoint} holds no policy: name a folder like RUN/arms/ARM/checkpoints/step_00008"
+        )
+    if "eagle3" in drafters:
+        from das.training import head_training
+
+        if not (checkpoint / head_training.STATE).is_file():
+            raise UserError(f"task.trained={checkpoint} holds no head: name a checkpoint of an arm that trained one")
+
+
+def trained_head(checkpoint: Path, policy: Model) -> "Eagle3Head":
+    """The head of a checkpoint of an arm that trained one, such as eagle3_online."""
+    from das.training import head_training
+    from das.training.eagle3 import Eagle3Head, shape_for
+
+    config: Any = policy.config
+    head = Eagle3Head(shape_for(config.to_dict()))
+    head.load_state_dict(torch.load(checkpoint / head_training.STATE, weights_only=True)["head"])
+    return head
+
+
+def drafts_of_model(model: Model) -> Drafter:
+    """How a whole model drafts: given the true text, at any depth alike."""
+    return lambda text, tokens: Drafts(0, [logits_of(model, text)])
+
+
+def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
+    """How an EAGLE-3 head drafts behind the policy's hidden states, once the response's first token is known."""
+    from das.training.head_warm_up import texts_of
+
+    embedding: torch.Tensor = policy.get_input_embeddings().weight  # type: ignore[operator]
+
+    def drafts(text: Text, tokens: int) -> Drafts:
+        (read,) = texts_of(policy, head.shape.aux_layers, [text.prompt], [text.response])
+        unrolled = head.unrolled(read.tokens, read.hidden, embedding, tokens)
+        return Drafts(1, [logits[read.prompt - 1 : len(logits) - 1].contiguous() for logits in unrolled])
+
+    return drafts
 
 
 def load(folder: str) -> Model:
@@ -149,25 +234,42 @@ def sampled(
 
 @torch.inference_mode()
 def measured(
-    policy: Model, drafters: Mapping[str, Model], texts: Sequence[Text], temperature: float, tokens: int
-) -> dict[str, dict[str, float]]:
+    policy: Model, drafters: Mapping[str, Drafter], texts: Sequence[Text], temperature: float, tokens: int
+) -> dict[str, dict[str, Any]]:
     """For each drafter the numbers that the module's docstring names. tokens: of a draft."""
-    sums = {name: np.zeros(len(COLUMNS)) for name in drafters}
-    positions = 0
+    counts = {name: Counts(tokens) for name in drafters}
+    shared, places, firsts = dict.fromkeys(drafters, 0.0), dict.fromkeys(drafters, 0), dict.fromkeys(drafters, 0)
     for text in texts:
-        target = logits_of(policy, text) / temperature
-        probs = target.double().softmax(-1)
-        seeds, places = np.full(len(target), text.seed, np.int64), np.arange(len(target), dtype=np.int64)
-        emitted = torch.tensor(text.response)
-        positions += len(target)
+        probs = (logits_of(policy, text) / temperature).double().softmax(-1)
         for name, drafter in drafters.items():
-            drafted = logits_of(drafter, text) / temperature
-            likeliest = (drafted.argmax(-1) == emitted).numpy()
-            coupled = (keyed_argmax(drafted, seeds, places) == emitted).numpy()
-            shared = float(torch.minimum(probs, drafted.double().softmax(-1)).sum())
-            per_pass = [tokens_per_pass(hits, tokens) * len(hits) for hits in (likeliest, coupled)]
-            sums[name] += [likeliest.sum(), coupled.sum(), shared, *per_pass]
-    return {name: dict(zip(COLUMNS, (total / positions).tolist(), strict=True)) for name, total in sums.items()}
+            drafts = drafter(text, tokens)
+            drafts = Drafts(drafts.first, [logits / temperature for logits in drafts.by_depth])
+            counts[name].add(drafts, text.response, text.seed)
+            if drafts.by_depth:
+                of_drafter = drafts.by_depth[0].double().softmax(-1)
+                shared[name] += float(torch.minimum(probs[drafts.first :], of_drafter).sum())
+                places[name] += len(of_drafter)
+            firsts[name] = drafts.first
+    return {name: summary(counts[name], firsts[name], shared[name] / places[name]) for name in drafters}
+
+
+def summary(counts: Counts, first: int, one_minus_tv: float) -> dict[str, Any]:
+    """A drafter's entry of result.json. first: position of a response's first draft."""
+    best, lengths = counts.best, range(1, counts.tokens + 1)
+    error, bins = counts.reliability(best)
+    return {
+        "argmax": counts.share(LIKELIEST),
+        "coupled": counts.share(0),
+        "one_minus_tv": one_minus_tv,
+        "tau_argmax": counts.tokens_per_pass(LIKELIEST, counts.tokens),
+        "tau_coupled": counts.tokens_per_pass(0, counts.tokens),
+        "scale": str(SCALES[best]),
+        "tau": {str(tokens): counts.tokens_per_pass(best, tokens) for tokens in lengths},
+        "tau_likeliest": {str(tokens): counts.tokens_per_pass(LIKELIEST, tokens) for tokens in lengths},
+        "by_depth": counts.by_depth(best),
+        "by_position": counts.by_position(best, first),
+        "reliability": {"error": error, "bins": bins},
+    }
 
 
 def logits_of(model: Model, text: Text) -> torch.Tensor:
@@ -175,16 +277,3 @@ def logits_of(model: Model, text: Text) -> torch.Tensor:
     ids = torch.tensor([text.prompt + text.response[:-1]])
     logits: torch.Tensor = model(input_ids=ids, use_cache=False, logits_to_keep=len(text.response)).logits[0]
     return logits.contiguous()
-
-
-def tokens_per_pass(hits: np.ndarray, tokens: int) -> float:
-    """Mean tokens of a pass that verifies `tokens` drafted ones, over drafts that begin at each position.
-
-    hits: bool [positions], whether the drafter is right there. A draft ends with the response.
-    """
-    total = 0
-    for start in range(len(hits)):
-        window = hits[start : start + tokens]
-        accepted = len(window) if window.all() else int(window.argmin())
-        total += min(accepted + 1, len(hits) - start)
-    return total / len(hits)

@@ -9,7 +9,7 @@ from experiments.harness.vary import variants
 from experiments.run.errors import CONFIGS, UserError, compose_config
 from experiments.run.plain import plain
 
-VARIED = "das"  # the arm whose settings `vary` varies
+VARIED = "das"  # the arm whose settings `vary` varies; where it is not among the arms, the last of several
 
 
 def arm_configs(overrides_of_arms: Mapping[str, list[str]]) -> dict[str, RunConfig]:
@@ -18,22 +18,24 @@ def arm_configs(overrides_of_arms: Mapping[str, list[str]]) -> dict[str, RunConf
 
 
 def arm_overrides(composed: DictConfig, names: Sequence[str], overrides: list[str]) -> dict[str, list[str]]:
-    """Arm -> the overrides that make its config, in the order of `names`. With `vary`, variants replace the arm das.
+    """Arm -> the overrides that make its config, in the order of `names`. With `vary`, variants replace one arm: das,
+    or else the last.
 
     Raises UserError for arms that are named twice or do not exist, and for settings that cannot be varied.
     """
     if len(set(names)) != len(names) or not names:
         raise UserError(f"arms={list(names)}: name each arm once, the baseline first")
     overrides_of_variants = variants(plain(composed.vary))
-    if overrides_of_variants and VARIED not in names:
-        raise UserError(f"arms={list(names)}: vary replaces the arm {VARIED}, which is not among them; add it")
+    varied_arm = VARIED if VARIED in names else names[-1]
+    if overrides_of_variants and varied_arm == names[0]:
+        raise UserError(f"arms={list(names)}: vary replaces the arm {VARIED} or else the last one; add the one to vary")
     arms = {}
     for name in names:
-        if name != VARIED or not overrides_of_variants:
+        if name != varied_arm or not overrides_of_variants:
             arms[name] = own_overrides(name, overrides)
             continue
         for label, varied in overrides_of_variants.items():
-            arms[label] = own_overrides(VARIED, [*overrides, *varied, f"arm.name='{label}'"])
+            arms[label] = own_overrides(name, [*overrides, *varied, f"arm.name='{label}'"])
     return arms
 
 

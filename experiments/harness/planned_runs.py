@@ -1,18 +1,21 @@
 """The runs that an experiment needs: planned in configs/experiment, made once, kept, and written up as a section.
 
 A run is a plain command of run.py. It is kept under a name made from its overrides, so that experiments share runs
-and a finished run is not made again.
+and a finished run is not made again. Where an override says run:LABEL, the folder of that run of the experiment, which
+comes before, takes its place.
 """
 
 import hashlib
 import importlib
+import itertools
 import json
+import re
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from experiments.run.run_folder import write_text
 
 ROOT = CONFIGS.parent
 PROFILES = ("small", "smoke", "paper")
+RUN = re.compile(r"run:(\w+)")  # in an override: the folder of another run
 OURS = ("task", "experiment", "profile", "paper", "hydra", "out", "resume")  # keys that are not passed on to the runs
 
 
@@ -35,13 +39,20 @@ class Run:
     """One command."""
 
     overrides: tuple[str, ...]
-    minutes: float  # expected, in profile small on 2 cores
+    minutes: float = field(compare=False)  # expected, in profile small on 2 cores
+    reads: tuple[tuple[str, "Run"], ...] = ()  # runs whose folders its overrides name, by label
 
     def folder(self, store: Path) -> Path:
-        """Where the run is kept: its name is the task and a digest of the overrides."""
+        """Where the run is kept: its name is the task and a digest of the overrides, and of those of what it reads."""
         task = next((o.split("=", 1)[1] for o in self.overrides if o.startswith("task=")), "compare")
-        digest = hashlib.sha256("\0".join(self.overrides).encode()).hexdigest()[:10]
+        overrides = [*self.overrides, *(override for _, run in self.reads for override in run.overrides)]
+        digest = hashlib.sha256("\0".join(overrides).encode()).hexdigest()[:10]
         return store / "runs" / f"{task}-{digest}"
+
+    def overrides_in(self, store: Path) -> list[str]:
+        """The overrides with the folders of the runs that it reads."""
+        folders = {label: str(run.folder(store).absolute()) for label, run in self.reads}
+        return [RUN.sub(lambda found: folders[found[1]], override) for override in self.overrides]
 
     def command(self) -> str:
         """The command as a user would type it."""
@@ -64,10 +75,13 @@ class Experiment:
 
 
 def names() -> list[str]:
-    """Every experiment of the report, figures first."""
+    """Every experiment of the report: figures of DAS, ablations, the other papers."""
     stems = [path.stem for path in (CONFIGS / "experiment").glob("*.yaml")]
     figures = sorted((n for n in stems if n.startswith("das_fig")), key=lambda name: int(name.removeprefix("das_fig")))
-    return [*figures, *sorted(name for name in stems if name.startswith("ablation_"))]
+    others = (
+        sorted(n for n in stems if n.startswith(prefix)) for prefix in ("ablation_", "efficient_rollout_", "nemo_rl_")
+    )
+    return [*figures, *itertools.chain(*others)]
 
 
 def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
@@ -82,10 +96,11 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
     body: dict[str, Any] = config["experiment"]
     setting = [f"setting={body['setting']}_{profile}"] if body["setting"] else []
     minutes = body["minutes"] / len(body["runs"])
-    runs = {
-        str(label): Run((*setting, *planned["every"], *planned.get(profile, []), *overrides), minutes)
-        for label, planned in body["runs"].items()
-    }
+    runs: dict[str, Run] = {}
+    for label, planned in body["runs"].items():
+        own = (*setting, *planned["every"], *planned.get(profile, []), *overrides)
+        reads = dict.fromkeys(found for override in own for found in RUN.findall(override))
+        runs[str(label)] = Run(own, minutes, tuple((name, runs[name]) for name in reads))
     return Experiment(name, body["title"], body.get("about", ""), body.get("section", name), runs)
 
 
@@ -142,7 +157,7 @@ def launch(run: Run, store: Path) -> str:
         if compose_config(list(run.overrides)).task.get("lock_step", True):
             shutil.rmtree(folder)  # where arms run one by one, the finished arms are kept
             folder.mkdir()
-        command += [*run.overrides, f"hydra.run.dir='{folder}'"]
+        command += [*run.overrides_in(store), f"hydra.run.dir='{folder}'"]
     last = ""
 
     def pass_on(line: str) -> None:

@@ -9,10 +9,14 @@ from experiments.run.run_folder import RunFolder
 
 def record_step(run_folder: RunFolder, row: dict[str, Any], rollout: Rollout, rewards: Sequence[float | None]) -> None:
     """Write a step's files. The row of metrics.jsonl comes last: a step that has one is complete."""
-    passes = {key: value for key, value in rollout.report.items() if key.startswith(("step_", "pass_"))}
     run_folder.add_rollout(row["step"], response_rows(rollout, rewards))
-    run_folder.add_timeline(row["step"], passes)
+    run_folder.add_timeline(row["step"], decode_passes(rollout))
     run_folder.add_metrics(row)
+
+
+def decode_passes(rollout: Rollout) -> dict[str, Any]:
+    """The rollout's timeline: lists with a number for each decode pass (docs/metrics.md)."""
+    return {key: value for key, value in rollout.report.items() if key.startswith(("step_", "pass_"))}
 
 
 def response_rows(rollout: Rollout, rewards: Sequence[float | None]) -> list[dict[str, Any]]:

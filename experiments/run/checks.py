@@ -34,7 +34,7 @@ EXAMPLES: dict[str, Any] = {
     "task.rollouts": "outputs/compare/DATE",
     "task.run": "outputs/compare/DATE",
     "task.shape": "100m",
-    "task.stale": "folder",
+    "task.trained": "folder",
     "task.engine_run": "outputs/compare/DATE",
     "task.tables": "folder",
     "task.rest_s": 1.5,
@@ -91,6 +91,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "task.steps": (1, 10**7),
     "task.max_num_seqs": (1, 2**16),
     "task.engines": (1, 2**16),
+    "task.tail": (0.01, 1),
     "task.w4_rate": (0, 1),
     "task.mtp_rates": (0, 1),
 }

@@ -72,6 +72,18 @@ def write_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
+def write_timeline(folder: Path, step: int, timeline: Mapping[str, Any]) -> None:
+    """Write a step's decode passes into folder/rollouts, which is there."""
+    _write_gzip(folder / "rollouts" / f"step_{step:05d}.timeline.json.gz", json.dumps(timeline))
+
+
+def _write_gzip(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".tmp")
+    with gzip.open(partial, "wt") as file:
+        file.write(text)
+    os.replace(partial, path)
+
+
 class RunFolder:
     """Writes one run's files. Every finished step is on disk before the next one begins."""
 
@@ -101,24 +113,18 @@ class RunFolder:
 
     def add_rollout(self, step: int, rows: list[dict[str, Any]]) -> None:
         """Write a step's responses, one JSON object a line: token ids, reward, costs. Replays need no more."""
-        self._write_gzip(f"step_{step:05d}.jsonl.gz", "".join(json.dumps(row) + "\n" for row in rows))
+        name = f"step_{step:05d}.jsonl.gz"
+        _write_gzip(self.path / "rollouts" / name, "".join(json.dumps(row) + "\n" for row in rows))
 
     def add_timeline(self, step: int, timeline: dict[str, Any]) -> None:
         """Write a step's decode passes: when each one ended, and how many requests and tokens were in it."""
-        self._write_gzip(f"step_{step:05d}.timeline.json.gz", json.dumps(timeline))
+        write_timeline(self.path, step, timeline)
 
     def add_engines(self, step: int, rows: list[dict[str, Any]]) -> None:
         """Append what the engines of a cluster did in a step to engines.jsonl: rows of engine, time_s, live, event."""
         if rows:
             with (self.path / "engines.jsonl").open("a") as file:
                 file.write("".join(json.dumps({"step": step, **row}) + "\n" for row in rows))
-
-    def _write_gzip(self, name: str, text: str) -> None:
-        path = self.path / "rollouts" / name
-        partial = path.with_name(name + ".tmp")
-        with gzip.open(partial, "wt") as file:
-            file.write(text)
-        os.replace(partial, path)
 
     def write_result(self, result: dict[str, Any]) -> Path:
         """Write result.json and return its path."""

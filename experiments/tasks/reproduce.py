@@ -87,6 +87,8 @@ def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
     chapters = {
         "Figures of DAS, real engine": sections_of(experiments, "das_", store, profile, failed),
         "Ablations, real engine": sections_of(experiments, "ablation_", store, profile, failed),
+        "EfficientRollout, real engine": sections_of(experiments, "efficient_rollout_", store, profile, failed),
+        "NeMo RL, real engine": sections_of(experiments, "nemo_rl_", store, profile, failed),
     }
     for paper, planned in replays.items():
         if planned not in failed:
@@ -156,6 +158,7 @@ def replayed(folder: Path, paper: str, store: Path) -> list[Section]:
                 "lines": [Line(**line) for line in section["lines"]],
                 "figures": [str(figures / figure) for figure in section["figures"]],
                 "table": Table(**section["table"]) if section["table"] else None,
+                "more_tables": [Table(**table) for table in section.get("more_tables", [])],
                 "orderings": [Ordering(**ordering) for ordering in section["orderings"]],
             }
         )

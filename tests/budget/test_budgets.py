@@ -1,6 +1,7 @@
 """Budget policies: limits, trimming, length classes, and the latency model under them."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -210,6 +211,10 @@ def test_toggle_is_off_while_wide_and_on_for_the_tail() -> None:
     budget.begin_step(64)
     widths = (64, 55, 54, 40, 64)
     assert [any(budget.limits(live(width))) for width in widths] == [False, False, False, True, True]
+    predicted = budget.trace()["pass_speedup"]
+    assert [speedup >= 1.05 for speedup in predicted[:4]] == [False, False, False, True]
+    assert math.isnan(predicted[4])  # once on, it stays on, and nobody asks
+    assert budget.trace() == {"pass_speedup": []}
     budget.begin_step(64)
     assert not any(budget.limits(live(64)))  # each step starts with it off
     both_ways = make_budget({**settings, "one_way": False})

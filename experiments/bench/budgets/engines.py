@@ -3,7 +3,7 @@
 import hashlib
 import multiprocessing
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,6 +15,7 @@ from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.lock_step import expect, tell
 from experiments.harness.rollout_steps import tokenized
+from experiments.harness.step_record import decode_passes
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.small_policy.shapes import random_policy, shape_of
@@ -30,6 +31,11 @@ class Requests:
     siblings: int  # requests of each problem
     problems: int  # distinct problems: an epoch
     hopeless: bool  # nothing can be accepted: untrained weights, no siblings, no problem twice
+    tail: float = 1.0  # each request may be so many times as long as the one before it
+
+    def longest(self, max_tokens: int) -> list[int]:
+        """The longest response of each request, in tokens."""
+        return [max(1, round(max_tokens * self.tail**i)) for i in range(self.live)]
 
 
 def requests_of(config: DictConfig, live: int, hopeless: bool) -> Requests:
@@ -38,7 +44,7 @@ def requests_of(config: DictConfig, live: int, hopeless: bool) -> Requests:
     if live < 1 or live % siblings:
         raise UserError(f"task.live: {live} requests are no multiple of trainer.num_generations={siblings}")
     problems = live * int(config.task.steps) if hopeless else max(int(config.task.problems), live // siblings)
-    return Requests(live, siblings, problems, hopeless)
+    return Requests(live, siblings, problems, hopeless, float(config.task.tail))
 
 
 class Engines:
@@ -60,12 +66,14 @@ class Engines:
             expect(self._pipes[engine], "ready", engine, self._folder)
             self.roll_out(label, "warm-up", requests, 0)
 
-    def roll_out(self, label: str, workload: str, requests: Requests, step: int) -> dict[str, Any]:
-        """One rollout with the policy `label`: its row of metrics."""
+    def roll_out(
+        self, label: str, workload: str, requests: Requests, step: int
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """One rollout with the policy `label`: its row of metrics, and its decode passes."""
         engine = "plain" if label == BASELINE else "drafting"
         tell(self._pipes[engine], (label, workload, requests, step))
-        row: dict[str, Any] = expect(self._pipes[engine], "rolled", engine, self._folder)
-        return row
+        rolled: tuple[dict[str, Any], dict[str, Any]] = expect(self._pipes[engine], "rolled", engine, self._folder)
+        return rolled
 
     def close(self) -> None:
         """End both engines."""
@@ -75,8 +83,9 @@ class Engines:
 
 def interleaved(
     engines: Engines, labels: Sequence[str], workloads: Mapping[str, Requests], steps: int
-) -> Iterator[dict[str, Any]]:
-    """Rows of metrics as they come: each workload, each step, each policy in turn. The first policy changes by step.
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Rows of metrics and decode passes as they come: each workload, each step, each policy in turn. The first policy
+    changes by step.
 
     Raises RunFailed if policies emitted different tokens.
     """
@@ -85,8 +94,9 @@ def interleaved(
             turn = step % len(labels)
             rows = []
             for label in [*labels[turn:], *labels[:turn]]:
-                rows.append(engines.roll_out(label, name, requests, step))
-                yield rows[-1]
+                rolled = engines.roll_out(label, name, requests, step)
+                rows.append(rolled[0])
+                yield rolled
             _check_same_tokens(rows)
 
 
@@ -188,9 +198,23 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
         seeds = [request_seed(first.seed, step, i) for i in range(len(prompts))]
         next_history_tick = (step + 1) * groups // len(epoch)
         _, rollout = roll_out(
-            llm, RolloutRequest(prompts, params, problems, seeds, step, next_history_tick=next_history_tick)
+            llm,
+            RolloutRequest(prompts, params, problems, seeds, step, next_history_tick=next_history_tick),
+            _cut(llm, requests.longest(first.trainer.max_completion_length)),
         )
         counts = {key: rollout.report[key] for key in ("live_sum", "drafted_steps")}
         digest = hashlib.sha256(repr(rollout.responses).encode()).hexdigest()
         row = {"arm": label, "workload": workload, "step": step + 1, "digest": digest, **counts, **rollout_row(rollout)}
-        pipe.send(("rolled", row))
+        pipe.send(("rolled", (row, decode_passes(rollout))))
+
+
+def _cut(llm: Any, longest: Sequence[int]) -> Callable[..., list[Any]]:
+    """llm.generate with responses of at most longest[i] tokens."""
+
+    def generate(prompts: Sequence[Any], parameters: Sequence[Any], use_tqdm: bool) -> list[Any]:
+        for own, tokens in zip(parameters, longest, strict=True):
+            own.max_tokens = tokens
+        outputs: list[Any] = llm.generate(prompts, parameters, use_tqdm=use_tqdm)
+        return outputs
+
+    return generate

@@ -9,6 +9,8 @@ ratio      sum of rollout times divided by that without speculation; quartiles a
 computed   the same from the policies' decisions alone, without the machine's noise: every pass has the price that is
            fitted to all rollouts (per pass, per request in it, per pass that drafts, per drafted token)
 cost_us    processor time of the decisions themselves, over made-up drafts
+
+WORKLOAD/POLICY/rollouts/ holds the timeline of each rollout.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +37,7 @@ from experiments.harness.engine import engine_settings
 from experiments.harness.policies import policy_directory
 from experiments.run.errors import UserError, compose_config
 from experiments.run.progress import Progress
-from experiments.run.run_folder import RunFolder
+from experiments.run.run_folder import RunFolder, write_timeline
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
@@ -90,7 +92,11 @@ def policy_arms(task: DictConfig, overrides: Sequence[str]) -> dict[str, DictCon
         )
     others = [override for override in overrides if not override.startswith("arm=")]
     arms = {BASELINE: compose_config([*others, "arm=none"])}
-    return arms | {label: compose_config([*others, "arm=das", *task.policies[label]]) for label in labels}
+    for label in labels:
+        own = list(task.policies[label])
+        names_arm = any(override.startswith("arm=") for override in own)
+        arms[label] = compose_config([*others, *([] if names_arm else ["arm=das"]), *own])
+    return arms
 
 
 def roll_workloads(
@@ -114,8 +120,11 @@ def roll_workloads(
             engines.warm_up(requests_of(config, int(config.trainer.num_generations), hopeless=False))
             if not progress.done:
                 progress.start()
-            for row in interleaved(engines, list(arms), chosen, int(config.task.steps)):
+            for row, passes in interleaved(engines, list(arms), chosen, int(config.task.steps)):
                 rows.append(row)
+                folder = run_folder.path / row["workload"] / row["arm"]
+                (folder / "rollouts").mkdir(parents=True, exist_ok=True)
+                write_timeline(folder, row["step"], passes)
                 run_folder.add_metrics(row)
                 progress.step(row)
         finally:

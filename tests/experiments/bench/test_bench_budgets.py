@@ -45,11 +45,19 @@ def test_measure_compares_with_no_speculation() -> None:
 
 
 def test_incomplete_groups_are_refused() -> None:
-    config = OmegaConf.create({"trainer": {"num_generations": 8}, "task": {"problems": 8, "steps": 4}})
-    assert requests_of(config, 64, hopeless=False) == Requests(live=64, siblings=8, problems=8, hopeless=False)
-    assert requests_of(config, 16, hopeless=True) == Requests(live=16, siblings=1, problems=64, hopeless=True)
+    config = OmegaConf.create({"trainer": {"num_generations": 8}, "task": {"problems": 8, "steps": 4, "tail": 0.5}})
+    assert requests_of(config, 64, hopeless=False) == Requests(
+        live=64, siblings=8, problems=8, hopeless=False, tail=0.5
+    )
+    assert requests_of(config, 16, hopeless=True) == Requests(live=16, siblings=1, problems=64, hopeless=True, tail=0.5)
     with pytest.raises(UserError, match="no multiple"):
         requests_of(config, 12, hopeless=False)
+
+
+def test_a_tail_shortens_one_request_after_the_other() -> None:
+    assert Requests(4, 1, 4, hopeless=False, tail=0.5).longest(100) == [100, 50, 25, 12]
+    assert Requests(3, 1, 3, hopeless=False).longest(100) == [100, 100, 100]
+    assert Requests(9, 1, 9, hopeless=False, tail=0.1).longest(100)[-1] == 1
 
 
 def test_cost_counts_the_decisions_of_each_pass_once(monkeypatch: pytest.MonkeyPatch) -> None:

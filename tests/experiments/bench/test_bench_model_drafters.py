@@ -1,17 +1,25 @@
 """task=bench_model_drafters: what it counts."""
 
-import numpy as np
+from pathlib import Path
+
 import pytest
 import torch
 
-from experiments.bench.model_drafters import COPIES, Text, load, measured, sampled, tokens_per_pass
-
-
-def test_tokens_per_pass_by_hand() -> None:
-    hits = np.array([True, False, True, True])
-    # Drafts of 2 that begin at 0: 1 accepted and 1 more; at 1: none and 1 more; at 2: both, and the text ends; at 3: 1.
-    assert tokens_per_pass(hits, 2) == (2 + 1 + 2 + 1) / 4
-    assert tokens_per_pass(np.zeros(5, bool), 7) == 1
+from das.training import head_training
+from das.training.eagle3 import agreement, new_head, shape_for
+from das.training.head_warm_up import texts_of
+from experiments.bench.model_drafters import (
+    COPIES,
+    Text,
+    check_trained,
+    drafts_of_head,
+    drafts_of_model,
+    load,
+    measured,
+    sampled,
+    trained_head,
+)
+from experiments.run.errors import UserError
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
@@ -19,13 +27,15 @@ def test_the_policy_drafts_itself_perfectly_and_a_rounded_copy_nearly(tiny_polic
     policy = load(tiny_policy)
     texts = sampled(policy, [[5, 6, 7], [9]], samples=3, temperature=temperature, max_tokens=60)
     assert all(isinstance(text, Text) and 0 < len(text.response) <= 60 for text in texts)
-    found = measured(
-        policy, {"itself": policy, **{n: make(policy) for n, make in COPIES.items()}}, texts, temperature, 7
-    )
+    models = {"itself": policy, **{n: make(policy) for n, make in COPIES.items()}}
+    found = measured(policy, {n: drafts_of_model(model) for n, model in models.items()}, texts, temperature, 7)
     itself = found["itself"]
     assert itself["coupled"] == 1
     assert itself["one_minus_tv"] == pytest.approx(1)
     assert itself["argmax"] < 1
+    assert (itself["scale"], itself["by_depth"]) == ("1.0", [1.0] * 7)
+    assert itself["tau"]["7"] == itself["tau_coupled"]
+    assert itself["tau_likeliest"]["7"] == itself["tau_argmax"]
     assert itself["tau_coupled"] > found["w8"]["tau_coupled"] > found["w4"]["tau_coupled"] > 1
     for name in ("w8", "w4"):
         assert abs(found[name]["coupled"] - found[name]["one_minus_tv"]) < 0.1  # some 300 positions
@@ -38,3 +48,25 @@ def test_a_response_is_what_its_seed_says_whoever_is_beside_it(tiny_policy: str)
         alone = sampled(policy, [[5, 6, 7]], 1, 1.0, 40)[0]
         beside = sampled(policy, [[5, 6, 7], [9, 9, 9, 9, 9]], 1, 1.0, 40)[0]
     assert alone == beside
+
+
+def test_a_head_is_counted_where_its_training_counts_it(tiny_policy: str, tmp_path: Path) -> None:
+    policy = load(tiny_policy)
+    lm_head, norm = policy.get_output_embeddings().weight, policy.get_decoder().norm.weight
+    head = new_head(shape_for(policy.config.to_dict()), lm_head, norm, seed=0)
+    texts = [*sampled(policy, [[5, 6, 7], [9, 8]], 3, 1.0, 40), Text([5, 6], [7], 0)]
+    found = measured(policy, {"head": drafts_of_head(policy, head)}, texts, 1.0, 3)["head"]
+    read = texts_of(policy, head.shape.aux_layers, [t.prompt for t in texts], [t.response for t in texts])
+    (share,) = agreement(head, read, policy.get_input_embeddings().weight, 1)
+    assert found["argmax"] == pytest.approx(share)
+    assert 0 < found["one_minus_tv"] < 1
+    torch.save({"head": head.state_dict()}, tmp_path / head_training.STATE)
+    assert torch.equal(trained_head(tmp_path, policy).fc.weight, head.fc.weight)
+
+
+def test_a_checkpoint_without_what_is_compared_is_refused(tiny_policy: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no policy"):
+        check_trained(tmp_path, ["w8"])
+    check_trained(Path(tiny_policy), ["w8"])
+    with pytest.raises(UserError, match="holds no head"):
+        check_trained(Path(tiny_policy), ["w8", "eagle3"])

@@ -38,7 +38,7 @@ def test_experiment_composes(name: str, profile: str) -> None:
 def test_head_names_claim_paper_minutes_and_command(name: str) -> None:
     text = (CONFIGS / "experiment" / f"{name}.yaml").read_text()
     head = [line for line in text.splitlines() if line.startswith("# ")]
-    assert any(re.match(r"# (DAS Fig|Ablation|One arm)", line) for line in head)
+    assert any(re.match(r"# (DAS Fig|Ablation|One arm|EfficientRollout|NeMo RL)", line) for line in head)
     assert any(line.startswith("# Paper") for line in head)
     assert any(re.match(r"# small: [\d.]+ min", line) for line in head)
     assert f"# python run.py experiment={name}" in head
@@ -47,8 +47,22 @@ def test_head_names_claim_paper_minutes_and_command(name: str) -> None:
 def test_runs_are_shared_between_experiments() -> None:
     first, other = (planned_runs.load(name, "small", []) for name in ("das_fig1", "das_fig10"))
     assert list(first.runs.values()) == list(other.runs.values())
+    heads = [planned_runs.load(f"nemo_rl_{name}", "small", []).runs["heads"] for name in ("main", "heads")]
+    heads.append(planned_runs.load("efficient_rollout_main", "small", []).runs["heads"])
+    assert len(set(heads)) == 1, "each would be made anew"
+    assert Run(("a=1",), 1.0) == Run(("a=1",), 2.0)  # experiments guess their minutes apart
     changed = planned_runs.load("das_fig1", "small", ["seed=3"])
     assert changed.runs["maths"].folder(Path("x")) != first.runs["maths"].folder(Path("x"))
+
+
+def test_a_run_reads_the_folder_of_one_before(tmp_path: Path) -> None:
+    runs = planned_runs.load("efficient_rollout_weights", "small", ["seed=3"]).runs
+    (folder,) = {part for o in runs["counts"].overrides_in(tmp_path) for part in o.split("=") if str(tmp_path) in part}
+    assert Path(folder).is_relative_to(runs["heads"].folder(tmp_path))
+    other = planned_runs.load("efficient_rollout_weights", "small", ["seed=4"]).runs["counts"]
+    assert other.folder(tmp_path) != runs["counts"].folder(tmp_path)
+    changed = Run(runs["counts"].overrides, 1.0, (("heads", other),))
+    assert changed.folder(tmp_path) != runs["counts"].folder(tmp_path)
 
 
 def test_overrides_of_the_runs_are_passed_on() -> None:

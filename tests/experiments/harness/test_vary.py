@@ -34,6 +34,15 @@ def test_varied_arms_replace_das() -> None:
     assert configs["scope_own"].drafter.options["window"] == 3
 
 
+def test_without_das_varied_arms_replace_the_last() -> None:
+    configs = arms("arms=[none,ngram,eagle3_frozen]", "+vary.head.tokens=[1,3]", "+vary.arm.online=[false,true]")
+    assert list(configs)[:3] == ["none", "ngram", "tokens_1-online_false"]
+    deep = configs["tokens_3-online_true"]
+    assert (deep.arm.method, deep.arm.online, deep.arm.speculative["num_speculative_tokens"]) == ("eagle3", True, 3)
+    assert configs["tokens_1-online_false"].arm.speculative["num_speculative_tokens"] == 1
+    assert configs["ngram"].arm.method == "ngram"
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

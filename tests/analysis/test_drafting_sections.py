@@ -1,0 +1,182 @@
+"""Sections about drafters that are models, from run folders that are written here and whose numbers are known."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.arms import compare_arms
+from analysis.sections import (
+    drafting,
+    efficient_rollout_main,
+    efficient_rollout_toggle,
+    efficient_rollout_weights,
+    nemo_rl_depth,
+    nemo_rl_heads,
+    nemo_rl_main,
+)
+from tests.analysis.test_sections import CONFIG, PUBLISHED, row, verdicts
+
+HEADS = [
+    drafting.head_arm(warm, online) for warm in ("in_domain", "general") for online in ("online_false", "online_true")
+]
+
+
+def comparison(folder: Path, arms: dict[str, tuple[float, int, int, int]], **more: Any) -> Path:
+    """Write a comparison of four steps. arms: seconds of a rollout, accepted and drafted tokens, cycles of a step.
+
+    A step takes a second besides its rollout. more: further entries of every row.
+    """
+    for name, (rollout_s, accepted, drafted, rounds) in arms.items():
+        (folder / "arms" / name).mkdir(parents=True)
+        rows = [
+            {
+                **row(step, rollout_s, accepted, drafted),
+                "draft_rounds": rounds,
+                "step_s": rollout_s + 1,
+                "sync_s": 0.1,
+                **more,
+            }
+            for step in range(1, 5)
+        ]
+        (folder / "arms" / name / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        (folder / "arms" / name / "final.json").write_text(json.dumps({"final_weights": "w", "optimizer": "o"}))
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "result.json").write_text(json.dumps(compare_arms(folder, list(arms))))
+    return folder
+
+
+@pytest.fixture
+def heads(tmp_path: Path) -> Path:
+    """In-domain heads have 2 tokens per pass and are twice as fast; general ones 1.25 and 1.6, and are slow."""
+    numbers = [(1.0, 50, 60, 30), (1.0, 50, 60, 30), (2.5, 20, 60, 30), (2.4, 37, 60, 30)]
+    return comparison(
+        tmp_path / "heads",
+        {"none": (2.0, 0, 0, 0), "ngram": (2.5, 5, 60, 30), **dict(zip(HEADS, numbers, strict=True))},
+    )
+
+
+def test_counts_of_cycles(heads: Path) -> None:
+    steps = drafting.rows(heads, HEADS[0])
+    assert drafting.block_efficiency(steps) == 1 + 50 / 30
+    assert drafting.drafted_per_cycle(steps) == 2
+    assert drafting.accepted_share(steps) == 50 / 60
+    assert drafting.tokens_per_pass(steps) == 2
+    assert drafting.speedup(heads, HEADS[0]) == 2
+    assert drafting.speedup(heads, HEADS[0], "step_s") == 1.5
+    assert drafting.block_efficiency(drafting.rows(heads, "none")) != drafting.block_efficiency(
+        drafting.rows(heads, "none")
+    )  # nan
+
+
+def test_parts_of_a_step(heads: Path, tmp_path: Path) -> None:
+    section = nemo_rl_main.section("Steps", {"heads": heads}, PUBLISHED, tmp_path)
+    assert verdicts(section) == [True, True, True, True, True]
+    assert section.table is not None
+    by_part = {cells[0]: cells[1:] for cells in section.table.rows}
+    assert by_part["generation"] == ["2.00", "2.50", "1.00", "1.00"]
+    assert by_part["log-probs, rewards, training"] == ["0.90"] * 4
+    assert by_part["step, times as fast"] == ["1", "0.86", "1.50", "1.50"]
+    assert section.lines[0].engine == "66.7 %"
+
+
+def test_initialisation_and_online_training(heads: Path, tmp_path: Path) -> None:
+    section = nemo_rl_heads.section("Heads", {"heads": heads}, PUBLISHED, tmp_path)
+    assert verdicts(section) == [True] * 5
+    assert [o.evidence for o in section.orderings[2:4]] == ["+27.0%", "+0.0%"]
+    assert (tmp_path / "heads.png").exists()
+
+
+def test_draft_length(tmp_path: Path) -> None:
+    arms = {
+        "none": (2.0, 0, 0, 0),
+        "tokens_1": (1.5, 40, 60, 60),
+        "tokens_3": (1.4, 50, 90, 30),
+        "tokens_5": (1.6, 55, 150, 30),
+    }
+    section = nemo_rl_depth.section("Depth", {"depth": comparison(tmp_path / "run", arms)}, PUBLISHED, tmp_path)
+    assert verdicts(section) == [True, True, True, True]
+    assert section.table is not None
+    assert section.table.rows[1] == ["3", "3.32 / 1.77 / 1.88", "2.77 / 1.53 / 1.81", "2.00 / 1.43 / 1.40"]
+
+
+def large(folder: Path, rungs: list[int], on_from: int) -> Path:
+    """Write a run of task=bench_self_draft: 4 requests, of which one ends in each pass from the second on."""
+    live = [4, 3, 2, 1]
+    rows = []
+    for step, rung in enumerate(rungs, start=1):
+        for policy in ("none", "always", "toggle", "adaptive"):
+            rows.append({"workload": "live_4", "arm": policy, "step": step, "drafted": 50, "accepted": 49})
+            drafted = rung if policy == "adaptive" else 7
+            tokens = [n * (1 + drafted) if n <= on_from and policy != "none" else n for n in live]
+            trace = {"step_live": live, "step_tokens": tokens, "step_emitted": live, "pass_speedup": [0.9, 1.2, 1.3]}
+            (folder / "live_4" / policy / "rollouts").mkdir(parents=True, exist_ok=True)
+            file = folder / "live_4" / policy / "rollouts" / f"step_{step:05d}.timeline.json.gz"
+            file.write_bytes(gzip.compress(json.dumps(trace).encode()))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    result = {"always": {"ratio": 0.8}, "toggle": {"ratio": 0.75}, "adaptive": {"ratio": 0.7}}
+    (folder / "result.json").write_text(json.dumps({"live_4": result, "cost_us": {}}))
+    return folder
+
+
+def test_toggle_and_ladder(tmp_path: Path) -> None:
+    run = large(tmp_path / "large", [5, 5, 7, 7, 9], on_from=3)
+    section = efficient_rollout_toggle.section("Toggle", {"large": run}, PUBLISHED, tmp_path)
+    assert verdicts(section) == [True, True, True]
+    assert section.lines[0].engine == ", ".join(["25.0 %"] * 5)
+    assert section.lines[2].engine == "5, 5, 7, 7, 9; " + ", ".join(["0.98"] * 5)
+    early = efficient_rollout_toggle.section("T", {"large": large(tmp_path / "early", [5, 7], 4)}, PUBLISHED, tmp_path)
+    assert verdicts(early) == [False, True, False]  # on from the start; and the ladder climbs after one rollout
+
+
+def test_main_table(heads: Path, tmp_path: Path) -> None:
+    arms = {
+        "none": (2.0, 0, 0, 0),
+        "self_draft": (2.2, 80, 82, 12),
+        "self_draft_toggle": (2.0, 0, 0, 0),
+        "self_draft_adaptive": (1.9, 80, 82, 12),
+    }
+    drafts = comparison(tmp_path / "self", arms, requantize_s=0.02)
+    runs = {"self_drafts": drafts, "heads": heads, "large": large(tmp_path / "large", [5], 3)}
+    section = efficient_rollout_main.section("Main", runs, PUBLISHED, tmp_path)
+    assert verdicts(section) == [False, True, True, True, True, True, True, True]
+    assert section.lines[0].claimed == "-8.2 / +6.7 / -5.9"
+    assert section.lines[0].replay == "-28.2 / -21.7 / -25.2"
+    assert section.lines[0].engine == "+10.0 %"
+    assert section.lines[-1].engine == "-20.0 % / -25.0 % / -30.0 %"
+    assert section.table is not None
+    assert section.table.rows[0] == [
+        "self-draft, always on",
+        "0.020",
+        "7.67 / 6.83",
+        "97.6%",
+        "5.00",
+        "+10.0 %",
+        "+6.7 %",
+    ]
+    assert section.table.rows[1][2:4] == ["- / -", "-"]
+
+
+def test_what_drafts(tmp_path: Path) -> None:
+    def counted(right: float) -> dict[str, Any]:
+        taus = {str(k): 1 + right * k for k in range(1, 8)}
+        likeliest = {k: tau - 0.1 for k, tau in taus.items()}
+        return {
+            **{"argmax": right - 0.1, "coupled": right, "one_minus_tv": right, "tau_argmax": 1.0, "tau_coupled": 2.0},
+            **{"scale": "1.0", "tau": taus, "tau_likeliest": likeliest, "by_depth": [right] * 7},
+            "by_position": [[0, 9, 3.0], [32, 9, 2.0 + right]],
+            "reliability": {"error": 0.01, "bins": [[9, 0.5, 0.5]]},
+        }
+
+    rights = {"w8": 0.99, "w4": 0.9, "eagle3": 0.6, "w8, older": 0.9, "w4, older": 0.8, "eagle3, older": 0.61}
+    found = {"positions": 18, "drafters": {name: counted(right) for name, right in rights.items()}}
+    (tmp_path / "counts").mkdir()
+    (tmp_path / "counts" / "result.json").write_text(json.dumps({**found, "by_temperature": {"1": found}}))
+    section = efficient_rollout_weights.section("Weights", {"counts": tmp_path / "counts"}, PUBLISHED, tmp_path)
+    assert verdicts(section) == [True, True, True, False, True, True, True, True, True]
+    assert "EAGLE-3 -0.0100" in section.orderings[3].evidence
+    assert section.table is not None
+    assert section.table.rows[0][:3] == ["W8", "3.94 / 5.87 / 7.79", "3.97 / 5.95 / 7.93"]
+    assert len(section.tables()) == 5

@@ -1,0 +1,80 @@
+"""Drafts counted without an engine, against one draft after the other."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from das.engine.coupled import SCALES
+from das.engine.noise import keyed_argmax
+from experiments.harness.draft_counts import LIKELIEST, Counts, Drafts
+
+VOCABULARY, SEED = 5, 7
+
+
+def drawn(logits: torch.Tensor, scale: float, position: int) -> int:
+    """The token that one row of logits draws."""
+    if math.isinf(scale):
+        return int(logits.argmax())
+    return int(keyed_argmax(logits[None] * scale, np.array([SEED]), np.array([position]))[0])
+
+
+def one_by_one(drafts: Drafts, response: list[int], tokens: int, scale: float) -> list[tuple[int, int, int]]:
+    """Of each draft: its position in the response, its right tokens, the tokens to the response's end."""
+    counted = []
+    for start in range(drafts.first, len(response)):
+        right = 0
+        while right < tokens and start + right < len(response):
+            by_depth, row = drafts.by_depth, start - drafts.first
+            logits = by_depth[0][row + right] if len(by_depth) == 1 else by_depth[right][row]
+            if drawn(logits, scale, start + right) != response[start + right]:
+                break
+            right += 1
+        counted.append((start, right, len(response) - start))
+    return counted
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("alike", [True, False])
+def test_counts_are_those_of_single_drafts(first: int, alike: bool) -> None:
+    generator = torch.Generator().manual_seed(first)
+    tokens, counts = 3, Counts(3)
+    reference: dict[float, list[tuple[int, int, int]]] = {scale: [] for scale in SCALES}
+    for length in (1, 2, 40, 90):
+        places = max(0, length - first)
+        by_depth = [torch.randn(max(0, places - j), VOCABULARY, generator=generator) for j in range(tokens)]
+        drafts = Drafts(first, by_depth[:1] if alike else by_depth)
+        response = torch.randint(0, VOCABULARY, (length,), generator=generator).tolist()
+        # Half of the text follows the drafter, so that some drafts are right for long.
+        response = [int(by_depth[0][i - first].argmax()) if i % 2 and i >= first else t for i, t in enumerate(response)]
+        counts.add(drafts, response, SEED)
+        for scale in SCALES:
+            reference[scale] += one_by_one(drafts, response, tokens, scale)
+    for index, scale in enumerate(SCALES):
+        right, room = np.array([r for _, r, _ in reference[scale]]), np.array([r for _, _, r in reference[scale]])
+        assert counts.share(index) == (right > 0).mean()
+        for k in (1, 2, 3):
+            assert counts.tokens_per_pass(index, k) == np.minimum(np.minimum(right, k) + 1, room).mean()
+        depths = [(right[(right >= d) & (room > d)] > d).mean() for d in range(tokens)]
+        assert counts.by_depth(index) == pytest.approx(depths)
+        late = [min(r + 1, left) for start, r, left in reference[scale] if 32 <= start < 64]
+        assert (32, len(late), np.mean(late)) in counts.by_position(index, first)
+    assert counts.best == int(np.argmax([counts.share(i) for i in range(len(SCALES))]))
+    assert counts.share(LIKELIEST) == (np.array([r for _, r, _ in reference[math.inf]]) > 0).mean()
+
+
+def test_probabilities_that_are_learned_are_reliable() -> None:
+    """The text is drawn from the drafter's logits with small errors, so its margins say how sure a token is."""
+    rng, counts = np.random.default_rng(0), Counts(1)
+    for seed in range(40):
+        logits = torch.from_numpy(rng.normal(size=(400, VOCABULARY)).astype(np.float32)) * 2
+        policy = logits + torch.from_numpy(rng.normal(size=logits.shape).astype(np.float32))
+        places = np.arange(400, dtype=np.int64)
+        text = keyed_argmax(policy, np.full(400, seed, np.int64), places).tolist()
+        counts.add(Drafts(0, [logits]), text, seed)
+    error, bins = counts.reliability(0)
+    assert 0 < error < 0.03
+    assert sum(n for n, _, _ in bins) == 8000
+    assert [p for _, p, _ in bins] == sorted(p for _, p, _ in bins)
+    assert bins[-1][1] - bins[0][1] > 0.2  # some tokens are surer than others
