@@ -42,19 +42,8 @@ def test_advise_writes_a_page(tmp_path: Path) -> None:
     overrides = [f"task.rollouts={tmp_path / 'mine'}", "task.engines=2", "task.batch=64", "task.max_tokens=200"]
     advise.run(config("task=advise", *overrides), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert {
-        "none",
-        "ngram",
-        "suffix-like",
-        "das",
-        "w8",
-        "w4",
-        "eagle",
-        "mtp",
-        "das + w4",
-        "das + eagle",
-        "das + mtp",
-    } <= result["arms"].keys()
+    arms = {"none", "ngram", "suffix-like", "das", "w8", "w4", "eagle", "mtp", "das + w4", "das + eagle", "das + mtp"}
+    assert arms <= result["arms"].keys()
     assert result["seconds"] < 60
     das = result["arms"]["das"]
     assert das["rollout_change"] < das["step_change"] < 0
