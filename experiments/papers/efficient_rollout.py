@@ -261,6 +261,6 @@ def w4_and_w8(published: dict[str, Any]) -> Section:
         "tau / (gamma T_D/T_T + 1), batch 1, no overhead. Our small policy's tau: from the acceptance of coupled drafts "
         "that was measured (experiments/recorded/model_profiles.json).",
         lines,
-        "The paper's T=1 drafts are sampled and accepted by the rule of rejection; ours are drawn with the verifier's "
-        "noise. Neither changes the ordering: 8 bits are accepted more often, and 4 bits are faster.",
+        "The paper's drafts are sampled and accepted by the rule of rejection; ours are drawn with the verifier's noise. "
+        "In both, 8 bits are accepted more often, and 4 bits are faster.",
     )

@@ -223,7 +223,7 @@ def advice(
     more = ""
     if -row["rollout_change"] >= max(gain, 0.0) + WORTH and -row["high_change"] >= max(certain_gain, 0.0):
         more = (
-            f" Best of all would be a drafter that is a model ({name}): it would save {-row['rollout_change']:.0%} at "
+            f" Best of all, a drafter that is a model ({name}) would save {-row['rollout_change']:.0%} at "
             f"{basis} acceptance, because a pass emits {row['tokens_per_pass']:.2f} tokens with it, "
             f"{das['tokens_per_pass']:.2f} with das."
         )
