@@ -258,9 +258,9 @@ def w4_and_w8(published: dict[str, Any]) -> Section:
         lines.append(Line(f"gamma {gamma}: speedup W4 / W8", "", taus, ours))
     return Section(
         "W4 against W8",
-        "tau / (gamma T_D/T_T + 1), batch 1, no overhead. Our small policy's tau: from the acceptance of coupled drafts "
-        "that was measured (experiments/recorded/model_profiles.json).",
+        "tau / (gamma T_D/T_T + 1), batch 1, no overhead. Our small policy's tau: from its measured acceptance of "
+        "coupled drafts (experiments/recorded/model_profiles.json).",
         lines,
-        "The paper's drafts are sampled and accepted by the rule of rejection; ours are drawn with the verifier's noise. "
-        "In both, 8 bits are accepted more often, and 4 bits are faster.",
+        "The paper's drafts are sampled and accepted by rejection; ours are drawn with our verifier's noise. In both, "
+        "8 bits are accepted more often, and 4 bits are faster.",
     )
