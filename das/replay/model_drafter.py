@@ -11,7 +11,7 @@ silent and the model is asked.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from das.budget.latency_forms import Array, Form
 from das.drafter import Drafts, HistoryDrafter, TreeDrafts
 from das.drafter.alternatives import Alternatives
 from das.drafter.chains import Chains
+from das.drafter.saved import SavedText
 
 WRONG = 2 * 10**6  # a token id that no text has
 
@@ -141,6 +142,11 @@ class ModelOnText(ABC):
         self._tick = history_tick
         if self.history is not None:
             self.history.end_step(history_tick)
+
+    def add_history(self, responses: Iterable[SavedText]) -> None:
+        """Responses that other engines finished."""
+        if self.history is not None:
+            self.history.add_history(responses)
 
     def save(self, path: Path) -> None:
         """Simulated drafters are not kept."""

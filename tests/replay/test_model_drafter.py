@@ -30,6 +30,11 @@ def worth(probs: Sequence[float]) -> float:
     return sum(float(np.prod(probs[: j + 1])) for j in range(len(probs)))
 
 
+def num_sure(probs: Sequence[float]) -> int:
+    """Tokens at the beginning of a draft that are all accepted with a probability of SURE or more."""
+    return sum(bool(np.prod(probs[: j + 1]) >= SURE) for j in range(len(probs)))
+
+
 class Slow:
     """One request after the other, in lists. Stands for both kinds of drafters that slow_text can ask."""
 
@@ -90,10 +95,10 @@ class Slow:
         rest = {}
         rows = {}
         for name in names:
-            own = self.history.propose_batch([name], [limit[name]])[0]
-            sure = sum(np.prod(own.probs[: j + 1]) >= SURE for j in range(len(own.tokens)))
-            tokens[name], probs[name] = own.tokens[:sure], own.probs[:sure]
-            rest[name], rows[name] = (own.tokens[sure:], own.probs[sure:]), 1 + sure
+            first = self.history.propose_batch([name], [limit[name]])[0]
+            sure = num_sure(first.probs)
+            tokens[name], probs[name] = first.tokens[:sure], first.probs[:sure]
+            rest[name], rows[name] = (first.tokens[sure:], first.probs[sure:]), 1 + sure
         for _ in range(self.passes):
             among = [name for name in names if len(tokens[name]) < limit[name]]
             if not among:
@@ -105,7 +110,7 @@ class Slow:
                 tokens[name] = [*tokens[name], token]
                 probs[name] = [*probs[name], rate]
                 own, of_own = self.behind(name, tokens[name], limit[name])
-                sure = sum(np.prod(of_own[: j + 1]) >= SURE for j in range(len(own)))
+                sure = num_sure(of_own)
                 tokens[name] += own[:sure]
                 probs[name] += of_own[:sure]
                 rest[name], rows[name] = (own[sure:], of_own[sure:]), 1 + sure
@@ -116,8 +121,8 @@ class Slow:
         best = {}
         history = {}
         for name in names:
-            own = self.history.propose_batch([name], [limit[name]])[0]
-            best[name], history[name] = (own.tokens, own.probs), worth(own.probs)
+            first = self.history.propose_batch([name], [limit[name]])[0]
+            best[name], history[name] = (first.tokens, first.probs), worth(first.probs)
         tokens: dict[str, list[int]] = {name: [] for name in names}
         probs: dict[str, list[float]] = {name: [] for name in names}
         among = list(names)
