@@ -11,7 +11,7 @@ silent and the model is asked.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,7 +143,7 @@ class ModelOnText(ABC):
         if self.history is not None:
             self.history.end_step(history_tick)
 
-    def add_history(self, responses: Iterable[SavedText]) -> None:
+    def add_history(self, responses: Sequence[SavedText]) -> None:
         """Responses that other engines finished."""
         if self.history is not None:
             self.history.add_history(responses)
