@@ -119,6 +119,7 @@ def arms(fig8: Form) -> Sequence[Arm]:
         replace(copy, name="H100, das_self, 4 bits, fitted price", price=fitted),
         replace(copy, name="H100, das_self, 8 bits", acceptance="w8", price=w8),
         eagle,
+        replace(eagle, name="H100, das_eagle3, acceptance by depth, held out", acceptance="eagle3_by_depth"),
         replace(eagle, name="H100, das_eagle3, published acceptance (tau 2.77)", acceptance="eagle3_published"),
         replace(eagle, name="H100, das_eagle3, published weak head (tau 2.1)", acceptance="eagle3_weak_published"),
         replace(eagle, name="H100, das_eagle3, 1 ms of host time a draft pass", host=1e-3),
