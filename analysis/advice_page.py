@@ -15,7 +15,7 @@ CSS = (
     "border-left:4px solid #2b6cb0}img{max-width:100%;height:auto}li{color:#555}h1{line-height:1.2}"
     "@media(max-width:40rem){td,th{padding:.3rem .35rem;font-size:.85rem}}"
 )
-HEADER = ("drafts", "rollout (s)", "change", "range of change", "step (s)", "change", "tokens per pass")
+HEADER = ("drafts", "acceptance", "rollout (s)", "change", "range of change", "step (s)", "change", "tokens per pass")
 
 
 def write(
@@ -23,6 +23,7 @@ def write(
     advice: str,
     facts: Sequence[str],
     arms: Mapping[str, Mapping[str, float]],
+    acceptance: Mapping[str, str],
     curve: Sequence[tuple[int, float, float]],
     timelines: Mapping[str, Mapping[str, Any]],
     scale: float,
@@ -31,11 +32,13 @@ def write(
     """Write the page.
 
     advice: the one line of advice. facts: what was simulated, a line each. arms: name -> a row of result.json's `arms`.
+    acceptance: name of a drafter that is a model -> published, measured or given; the others draft recorded text.
     curve: (live requests, expected speedup, speedup if drafts are dearer). timelines: name -> time_s and live.
     scale: how many requests each simulated request stands for. derived: the times of passes are derived, not measured.
     """
     rows = "".join(
-        f"<tr><td>{html.escape(name)}</td><td>{row['rollout_s']:.1f}</td><td>{row['rollout_change']:+.1%}</td>"
+        f"<tr><td>{html.escape(name)}</td><td>{acceptance.get(name, '')}</td>"
+        f"<td>{row['rollout_s']:.1f}</td><td>{row['rollout_change']:+.1%}</td>"
         f"<td>{span(row).lstrip(', ')}</td><td>{row['step_s']:.1f}</td>"
         f"<td>{row['step_change']:+.1%}</td><td>{row['tokens_per_pass']:.2f}</td></tr>"
         for name, row in arms.items()
@@ -49,9 +52,11 @@ def write(
     notes = [
         f"The range is the change if drafted tokens cost 30 % less or 30 % more than the latency model says.{dearest} "
         "The range covers neither the choice of sampled problems nor an acceptance other than the assumed one.",
-        "suffix-like is this project's drafter at suffix decoding's settings. w4, eagle and mtp are drafters that are "
-        "models. Their acceptance is assumed (task.w4_rate, task.eagle_tau, task.mtp_rates), and they draft only while "
-        "it pays.",
+        "suffix-like is this project's drafter at suffix decoding's settings. w8 and w4 are copies of the policy in "
+        "few bits, eagle and mtp heads; they draft only while it pays. Rows with das + draft from the history, too. "
+        "Their acceptance is published by papers of their models, measured on this project's small policy, or given by "
+        "you (task.w8_rate, task.w4_rate, task.eagle_tau, task.mtp_rates); it is taken to be alike at all tokens. The "
+        "time of a draft pass is derived from published fits.",
         "A step is the rollout and the rest of the training step, which speculation does not change.",
     ]
     body = [

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
+from das.budget.draft_price import DraftWork
 from das.draft_round import DraftRound
 from das.drafter import HistoryDrafter, TreeDrafts
 from das.drafter.constants import PROMPT_CONTEXT
 from das.drafter.saved import SavedText
 from das.replay.engine import Engine
+from das.replay.model_drafter import ModelOnText
 from das.replay.times import Times
 from das.replay.workload import Workload
 
@@ -22,15 +24,15 @@ KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
 
 
 class TextEngine(Engine):
-    """drafter: engines may share one. budget: this engine's own. max_tokens: the longest response allowed. name: prefix
-    of request names, which must differ between engines that share a drafter. branch_blocks: as in DraftRound; attention
-    reads a request's context once more for each branch."""
+    """drafter: engines may share a history. budget: this engine's own. max_tokens: the longest response allowed. name:
+    prefix of request names, which must differ between engines that share a drafter. branch_blocks: as in DraftRound;
+    attention reads a request's context once more for each branch."""
 
     def __init__(
         self,
         times: Times,
         max_num_seqs: int,
-        drafter: HistoryDrafter,
+        drafter: HistoryDrafter | ModelOnText,
         budget: BudgetPolicy,
         max_tokens: int,
         name: str = "",
@@ -40,6 +42,7 @@ class TextEngine(Engine):
         self.drafter = drafter
         self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks)
         self.max_tokens = max_tokens
+        self._model = drafter if isinstance(drafter, ModelOnText) else None
         self._name = name
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
@@ -54,7 +57,9 @@ class TextEngine(Engine):
         self._drafts = np.empty((0, 0), np.int32)  # [requests, longest draft]
         self._parents: np.ndarray | None = None  # the same of drafts that may branch (TreeDrafts)
         self._branches = np.empty(0, np.int64)  # of each request's draft
-        self._drafting_s = 0.0  # what making these drafts took
+        self._drafting_s = 0.0  # what making these drafts took, without the passes of a model
+        self._model_work = DraftWork()  # these passes
+        self.draft_passes = 0
         # Finished in the last pass. The next pass tells drafter and budget.
         self._just_finished: list[LiveRequest] = []
         # Entry n counts how often a pass verified n draft tokens of a request, and how often it accepted n.
@@ -63,6 +68,8 @@ class TextEngine(Engine):
         self._prompt = np.arange(min(work.prompt, KNOWN_PROMPT), dtype=np.int32) + PROMPT
         # The padding lets a row's window reach beyond the end of the last response.
         self._text = np.concatenate([work.tokens, np.full(max_draft_tokens + 1, -1, np.int32)])
+        if self._model is not None:
+            self._model.begin_text(self._text)
 
     def add(self, requests: Sequence[int], behind: int) -> None:
         super().add(requests, behind)
@@ -80,15 +87,18 @@ class TextEngine(Engine):
         branches = int(self._branches.sum())
         seconds = self.times.target(live, num_drafted, context + self._read_again(), branches > 0) + self._drafting_s
         seconds += len(joined) * self.work.prompt * self.times.prefill
-        self.now += seconds
+        draft_passes = self._model_work.passes
+        self.now += seconds + sum(took for _, took in draft_passes)
         num_accepted, new_tokens = self._verify(num_drafted)
         self._end_finished()
         for request in joined:
             self.draft_round.begin(request, self._prompt)
         # Budgets learn from decode passes: a pass with prompts takes longer.
-        target_pass = (
-            None if joined else TargetPass(live, num_drafted, int(num_accepted.sum()), context, seconds, branches)
-        )
+        target_pass = None
+        if not joined:
+            target_pass = TargetPass(
+                live, num_drafted, int(num_accepted.sum()), context, seconds, branches, draft_passes
+            )
         self.draft_round.observe(
             self._requests, self._num_drafts.tolist(), num_accepted.tolist(), new_tokens, target_pass
         )
@@ -165,7 +175,12 @@ class TextEngine(Engine):
     def _draft(self) -> None:
         """Ask for the drafts of the next pass, and charge the time they take."""
         live = len(self._requests)
+        if self._model is not None:
+            self._model.stand_at(self._at, self._at - self.work.starts[self._ids] + self.work.prompt)
         proposal = self.draft_round.propose(self._requests)
+        self._model_work = DraftWork() if self._model is None else self._model.handed_out()
+        self.draft_passes += len(self._model_work.passes)
+        self.draft_s += sum(took for _, took in self._model_work.passes)
         if proposal is None:
             self._num_drafts, self._drafts = np.zeros(live, np.int64), np.empty((live, 0), np.int32)
             self._parents, self._branches = None, np.zeros(live, np.int64)

@@ -14,7 +14,7 @@ from analysis.report import Line, Section
 from das.budget.latency_forms import Passes, fit_affine, relative_error
 from das.replay.synthesis import Synthesis
 from das.replay.times import Table, Times
-from experiments.papers import das_drafts, das_prices, das_rollouts
+from experiments.papers import das_drafts, das_hybrids, das_prices, das_rollouts
 from experiments.papers.replayed import Setting, percent
 from experiments.recorded.chains_of_thought import chains_of_thought
 from experiments.run.errors import UserError
@@ -46,6 +46,7 @@ def sections(
         pass_latency(points),
         *das_rollouts.maths(setting),
         das_prices.price_lists(setting),
+        das_hybrids.hybrids(setting),
         *das_rollouts.code(setting),
         *das_drafts.sections(setting),
     ]

@@ -19,6 +19,7 @@ from das.replay.profile_engine import ByDepth, ModelDrafter, Profile, ProfileEng
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.papers import efficient_ladder
+from experiments.recorded.model_profiles import read_profiles
 from experiments.run.progress import Progress
 
 PREFACE = (
@@ -245,12 +246,21 @@ def adaptive_lengths(published: dict[str, Any], models: dict[str, Roofline]) -> 
 
 def w4_and_w8(published: dict[str, Any]) -> Section:
     """The speedup of a cycle at batch 1 that the idealised cost of drafts and the measured tau imply."""
-    data = published["er_w4_w8"]["data"]
+    data, profiles = published["er_w4_w8"]["data"], read_profiles()
     lines = []
     for i, gamma in enumerate(data["tau"]["gamma"]):
         gains = {
             bits: data["tau"][bits][i] / (gamma * data["idealised_T_D_over_T_T"][bits] + 1) for bits in ("W4", "W8")
         }
+        own = {bits: profiles[bits.lower()].profile(gamma).tau for bits in gains}
         taus = f"tau {data['tau']['W4'][i]} / {data['tau']['W8'][i]}"
-        lines.append(Line(f"gamma {gamma}: speedup W4 / W8", "", taus, f"{gains['W4']:.2f} / {gains['W8']:.2f}"))
-    return Section("W4 against W8", "tau / (gamma T_D/T_T + 1), batch 1, no overhead.", lines)
+        ours = f"{gains['W4']:.2f} / {gains['W8']:.2f}; our small policy's tau {own['W4']:.2f} / {own['W8']:.2f}"
+        lines.append(Line(f"gamma {gamma}: speedup W4 / W8", "", taus, ours))
+    return Section(
+        "W4 against W8",
+        "tau / (gamma T_D/T_T + 1), batch 1, no overhead. Our small policy's tau: from its measured acceptance of "
+        "coupled drafts (experiments/recorded/model_profiles.json).",
+        lines,
+        "The paper's drafts are sampled and accepted by rejection; ours are drawn with our verifier's noise. In both, "
+        "8 bits are accepted more often, and 4 bits are faster.",
+    )

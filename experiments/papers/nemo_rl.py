@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from analysis.report import Line, Section, curves
 from das.replay.hardware import HEAD_PASS, derived
+from experiments.recorded.model_profiles import read_profiles
 from experiments.run.progress import Progress
 
 PREFACE = (
@@ -66,6 +67,14 @@ def drafters(published: dict[str, Any]) -> Section:
             ]
             ours = "zero {:.2f} {:.2f} {:.2f}x, think {:.2f} {:.2f} {:.2f}x".format(*speedups)
         lines.append(Line(name, "", claimed, ours))
+    own = read_profiles()["eagle3"].profile(3).tau
+    speedups = [own / cost(3, live) for live in (8, 64, 256)]
+    lines.append(
+        Line(
+            f"EAGLE-3 k=3, in-domain, online, at the alpha of our small policy, {own:.2f}",
+            replay="{:.2f} {:.2f} {:.2f}x".format(*speedups),
+        )
+    )
     slope = [cost(7, live) / 4 - cost(3, live) / 4 for live in (8, 64, 256)]
     model = published["nemo_model"]["data"]["measured_8B_cycle_cost_per_extra_draft_token"]
     lines.append(

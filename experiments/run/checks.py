@@ -38,6 +38,10 @@ EXAMPLES: dict[str, Any] = {
     "task.engine_run": "outputs/compare/DATE",
     "task.tables": "folder",
     "task.rest_s": 1.5,
+    "task.w8_rate": 0.99,
+    "task.w4_rate": 0.97,
+    "task.eagle_tau": 2.77,
+    "task.mtp_rates": [0.9, 0.8],
     "task.step_ms": [[1, 9.5]],
 }
 # Keys with whole numbers in configs/ that may be fractions, too.
@@ -92,6 +96,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "task.max_num_seqs": (1, 2**16),
     "task.engines": (1, 2**16),
     "task.tail": (0.01, 1),
+    "task.w8_rate": (0, 1),
     "task.w4_rate": (0, 1),
     "task.mtp_rates": (0, 1),
 }

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from das.drafter import Drafts, HistoryDrafter
-from das.engine.drafters.alternatives import Alternatives
+from das.drafter.alternatives import Alternatives
 from das.engine.drafters.head_passes import HeadPasses
 from das.engine.drafters.model_drafter import ModelDrafter
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from das.drafter import Drafts, HistoryDrafter
+from das.drafter.chains import Chains
 from das.engine.drafters.draft_passes import DraftPasses
-from das.engine.drafters.hybrid import Chains
 from das.engine.drafters.model_drafter import ModelDrafter
 from das.engine.drafters.quantized import QuantizedLayers
 

@@ -23,6 +23,7 @@ from experiments.recorded.rollouts import is_text, read_rollouts
 from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 
+MARGINAL = {"name": "marginal", "tokens": 32, "ratio": 64.0}
 DOUBT = 0.3  # drafted tokens may cost this share more or less than the latency model says
 
 

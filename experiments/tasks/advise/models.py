@@ -1,18 +1,76 @@
-"""task=advise: drafters that are models, at the acceptance that the settings give. Only lengths matter to them."""
+"""task=advise: drafters that are models, alone and beside the history, at known acceptance or at the user's own."""
 
 from dataclasses import replace
 
 import numpy as np
 from omegaconf import DictConfig
 
+from das.budget import make_budget
+from das.drafter import HistoryDrafter
 from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
-from das.replay.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST
+from das.replay.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST, W8_PASS
+from das.replay.model_drafter import DraftPass, HeadOnText, ModelOnText, SelfDraftOnText
 from das.replay.profile_engine import ModelDrafter, Profile, ProfileEngine, constant_rate
 from das.replay.scale import CostScaled
+from das.replay.text_engine import TextEngine
 from das.replay.workload import workload
+from experiments.recorded.model_profiles import Acceptance, read_profiles
 from experiments.run.errors import UserError
-from experiments.tasks.advise.case import Case
+from experiments.tasks.advise.case import MARGINAL, Case
+
+# Arm -> its profile for each value of task.acceptance. Nobody measured MTP on our policy.
+PROFILES = {
+    "published": {"w8": "w8_published", "w4": "w4_published", "eagle": "eagle3_published", "mtp": "mtp_published"},
+    "measured": {"w8": "w8", "w4": "w4", "eagle": "eagle3", "mtp": "mtp_published"},
+}
+PASSES = {"w8": W8_PASS, "w4": W4_PASS, "eagle": HEAD_PASS, "mtp": HEAD_PASS}  # of a draft pass, of a plain pass
+HYBRIDS = {"das + w4": "w4", "das + eagle": "eagle", "das + mtp": "mtp"}  # name -> the model beside the history
+MOST_PASSES = 4  # of a copy of the policy, for a target pass, as in arm das_self
+
+
+def acceptances(task: DictConfig) -> dict[str, Acceptance]:
+    """Each drafter's acceptance: the user's own if given. Raises UserError for what cannot be."""
+    if task.acceptance not in PROFILES:
+        raise UserError(f"task.acceptance={task.acceptance}: choose one of {', '.join(PROFILES)}")
+    known = read_profiles()
+    chosen = {arm: known[name] for arm, name in PROFILES[str(task.acceptance)].items()}
+    own: dict[str, tuple[float, ...]] = {
+        arm: (float(task[f"{arm}_rate"]),) for arm in ("w8", "w4") if task[f"{arm}_rate"] is not None
+    }
+    try:
+        if task.eagle_tau is not None:
+            own["eagle"] = constant_rate(float(task.eagle_tau), int(task.eagle_tokens)).rates
+        if task.mtp_rates is not None:
+            own["mtp"] = tuple(map(float, task.mtp_rates))
+        for rates in own.values():
+            Profile(rates)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    given = {arm: Acceptance(arm, "given", "your numbers", rates, "settings", "", {}) for arm, rates in own.items()}
+    return chosen | given
+
+
+def hybrid_steps(task: DictConfig, case: Case) -> dict[str, list[list[Step]]]:
+    """For each hybrid the sampled steps as expected, if drafts are cheaper, if dearer."""
+    return {
+        name: [hybrid(task, priced, arm) for priced in (case, case.cheaper(), case.dearer())]
+        for name, arm in HYBRIDS.items()
+    }
+
+
+def hybrid(task: DictConfig, case: Case, arm: str) -> list[Step]:
+    """The sampled steps with a history and the model of this arm."""
+    times, budget = case.times(), make_budget(MARGINAL)
+    rates = acceptances(task)[arm].rates
+    model: ModelOnText
+    if arm == "w4":
+        price = DraftPass(times.form, W4_PASS, W4_REQUEST * case.scale)
+        model = SelfDraftOnText(rates, price, 0.0, MOST_PASSES, budget.worth, HistoryDrafter())
+    else:
+        price, passes = DraftPass(times.form, PASSES[arm]), int(task[f"{arm}_tokens"])
+        model = HeadOnText(rates, price, 0.0, passes, budget.worth, HistoryDrafter())
+    return case.simulate(TextEngine(times, case.simulated_max_num_seqs, model, budget, case.max_tokens))
 
 
 def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, list[list[Step]]]]:
@@ -35,9 +93,9 @@ def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, lis
 
 
 def models(task: DictConfig, case: Case) -> dict[str, ModelDrafter]:
-    """Each drafter at its given acceptance. Raises UserError for an acceptance that cannot be.
+    """Each drafter at its acceptance. Raises UserError for an acceptance that cannot be.
 
-    A draft pass costs a share of a plain pass. Verifying a 4-bit copy's drafts costs what was fitted for it, unless the
+    A draft pass costs a share of a plain pass. Verifying a copy's drafts costs what was fitted for 4 bits, unless the
     case's form already contains that.
     """
     times = case.times()
@@ -60,12 +118,13 @@ def models(task: DictConfig, case: Case) -> dict[str, ModelDrafter]:
             pays_from=1.05,
         )
 
-    try:
-        w4 = Profile((float(task.w4_rate),) * int(task.w4_tokens))
-        return {
-            "w4": model(w4, W4_PASS, W4_REQUEST, w4_verify),
-            "eagle": model(constant_rate(float(task.eagle_tau), int(task.eagle_tokens)), HEAD_PASS),
-            "mtp": model(Profile(tuple(map(float, task.mtp_rates))), HEAD_PASS),
-        }
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    accepted = acceptances(task)
+    tokens = {"w8": task.copy_tokens, "w4": task.copy_tokens, "eagle": task.eagle_tokens, "mtp": task.mtp_tokens}
+    return {
+        arm: model(
+            acceptance.profile(int(tokens[arm])),
+            PASSES[arm],
+            *((W4_REQUEST, w4_verify) if arm in ("w8", "w4") else ()),
+        )
+        for arm, acceptance in accepted.items()
+    }

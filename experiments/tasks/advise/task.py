@@ -1,7 +1,8 @@
 """task=advise: will speculation pay for my rollouts? Answers in under a minute, from recorded rollouts, with a page.
 
 result.json: arms.NAME.{rollout_s, low_s, high_s, step_s, rollout_change, low_change, high_change, step_change,
-tokens_per_pass}, chosen, changes_by_step, pays_up_to, pays_up_to_dearer, advice, speedup_by_live, seconds.
+tokens_per_pass}, chosen, changes_by_step, pays_up_to, pays_up_to_dearer, advice, speedup_by_live, seconds;
+acceptance.NAME (published, measured, given) of drafters that are models.
 advice.html: the page, in one file.
 """
 
@@ -22,12 +23,11 @@ from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from experiments.tasks.advise.case import Case, build
-from experiments.tasks.advise.models import model_steps
+from experiments.tasks.advise.case import MARGINAL, Case, build
+from experiments.tasks.advise.models import HYBRIDS, acceptances, hybrid_steps, model_steps
 
 WORTH = 0.03  # a smaller gain of rollout time is not worth a change of settings
 LIVE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # requests per engine that are considered
-MARGINAL = {"name": "marginal", "tokens": 32, "ratio": 64.0}
 FIXED = {"name": "fixed", "tokens": 16}
 # Name -> budget, options of the drafter, and both as overrides of a run. The first is this project's default.
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -60,12 +60,21 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     model_none, model_arms = model_steps(config.task, case)
     history = history_arms(case)
     none, expected = history.expected["none"], history.expected[history.chosen]
-    arms = table(history, model_none, model_arms, rest_share(config.task, none))
+    rest = rest_share(config.task, none)
+    arms = table(history, model_none, model_arms, rest)
+    for name, (steps, low, high) in hybrid_steps(config.task, case).items():
+        arms[name] = summary(steps, low, high, none, rest)
+    accepted = acceptances(config.task)
+    basis = {name: row.basis for name, row in accepted.items()}
+    basis |= {name: basis[arm] for name, arm in HYBRIDS.items()}
+    facts += [f"{name}: acceptance {row.basis}, {row.what} ({row.source})" for name, row in accepted.items()]
     curve = speedup_by_live(history.engines["das, fixed 16"], case)
     pays, pays_dearer = (pays_up_to([(live, gains[k]) for live, *gains in curve]) for k in (0, 1))
-    best_model = min(model_arms, key=lambda name: arms[name]["rollout_s"])
+    best_model = min(basis, key=lambda name: arms[name]["rollout_s"])
     settings = SETTINGS[history.chosen][2]
-    text = advice(arms[history.chosen], settings, pays, pays_dearer, (best_model, arms[best_model]), case)
+    text = advice(
+        arms[history.chosen], settings, pays, pays_dearer, (best_model, arms[best_model], basis[best_model]), case
+    )
     by_step = [step.rollout_s / plain.rollout_s - 1 for step, plain in zip(expected, none, strict=True)]
     changes = ", ".join(f"{change:+.0%}" for change in by_step)
     facts.append(f"{history.chosen}, step by step: {changes} (the first has no history)")
@@ -83,11 +92,12 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         "pays_up_to": pays,
         "pays_up_to_dearer": pays_dearer,
         "advice": text,
+        "acceptance": basis,
         "speedup_by_live": curve,
         "seconds": time.perf_counter() - start,
     }
     timelines = {name: history.expected[name][-1].timelines[0] for name in ("none", history.chosen)}
-    page.write(Path(folder) / "advice.html", text, facts, arms, curve, timelines, case.scale, case.derived)
+    page.write(Path(folder) / "advice.html", text, facts, arms, basis, curve, timelines, case.scale, case.derived)
     progress.note(text)
     progress.note(f"page: {folder}/advice.html")
     progress.note(f"result: {run_folder.write_result(result)}")
@@ -200,19 +210,23 @@ def advice(
     settings: str,
     pays: int,
     pays_dearer: int,
-    model: tuple[str, Mapping[str, float]],
+    model: tuple[str, Mapping[str, float], str],
     case: Case,
 ) -> str:
     """One plain line. Only time is at stake, so it says "turn it on" if no time is lost even when drafts are dearer.
 
     das: the row of the chosen arm. settings: its overrides. pays, pays_dearer: see pays_up_to.
-    model: name and row of the best drafter that is a model.
+    model: name, row and basis of acceptance of the best drafter that is a model, alone or beside the history.
     """
     gain, certain_gain = -das["rollout_change"], -das["high_change"]
-    name, row = model
+    name, row, basis = model
     more = ""
     if -row["rollout_change"] >= max(gain, 0.0) + WORTH and -row["high_change"] >= max(certain_gain, 0.0):
-        more = f" A drafter that is a model ({name}) would save {-row['rollout_change']:.0%} at the acceptance assumed."
+        more = (
+            f" Best of all, a drafter that is a model ({name}) would save {-row['rollout_change']:.0%} at "
+            f"{basis} acceptance, because a pass emits {row['tokens_per_pass']:.2f} tokens with it, "
+            f"{das['tokens_per_pass']:.2f} with das."
+        )
     if case.derived:
         more += " Step times are derived: measure yours (task.step_ms) for a narrower range."
     if gain >= WORTH and certain_gain >= 0:

@@ -63,6 +63,7 @@ def test_das_report(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out" / "das").glob("*.png")} == {
         "das_fig10.png",
         "das_reduction.png",
+        "das_hybrids.png",
         "das_fig1.png",
         "das_fig2.png",
         "das_fig9.png",

@@ -14,6 +14,7 @@ from das.replay.workload import workload
 from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks.advise import task as advise
 from experiments.tasks.advise.case import Case, build, sample
+from experiments.tasks.advise.models import acceptances
 
 FORM = Drafting(base=3e-3, row=1e-4, drafting=1e-3, token=6e-5)
 
@@ -41,13 +42,16 @@ def test_advise_writes_a_page(tmp_path: Path) -> None:
     overrides = [f"task.rollouts={tmp_path / 'mine'}", "task.engines=2", "task.batch=64", "task.max_tokens=200"]
     advise.run(config("task=advise", *overrides), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert {"none", "ngram", "suffix-like", "das", "w4", "eagle", "mtp"} <= result["arms"].keys()
+    arms = {"none", "ngram", "suffix-like", "das", "w8", "w4", "eagle", "mtp", "das + w4", "das + eagle", "das + mtp"}
+    assert arms <= result["arms"].keys()
     assert result["seconds"] < 60
     das = result["arms"]["das"]
     assert das["rollout_change"] < das["step_change"] < 0
     assert das["low_s"] <= das["rollout_s"] <= das["high_s"]
     assert result["arms"]["mtp"]["tokens_per_pass"] == pytest.approx(3.3, rel=0.1)
+    assert set(result["acceptance"].values()) == {"published"}
     page = (tmp_path / "out" / "advice.html").read_text()
+    assert page.count("<td>published</td>") == 7
     assert page.count("data:image/png;base64,") == 3
     assert "http" not in page.replace("http://www.w3.org", "")
 
@@ -130,7 +134,7 @@ def test_the_line_agrees_with_the_table(
     das: dict[str, float], model: dict[str, float], starts: str, holds: str
 ) -> None:
     case = Case([], FORM, 1.0, 1, 1, 0.0, 0.0, derived=False)
-    line = advise.advice(das, "SETTINGS", 64, 16, ("eagle", model), case)
+    line = advise.advice(das, "SETTINGS", 64, 16, ("eagle", model, "measured"), case)
     assert line.startswith(starts)
     assert holds in line
     assert ("would save" in line) == ("would save" in holds)
@@ -138,6 +142,26 @@ def test_the_line_agrees_with_the_table(
     assert advise.choose_setting({"das": (10, 12), "other": (9, 12.9)}) == "das"  # 0.5 % better
     assert advise.choose_setting({"das": (10, 12), "other": (9, 12)}) == "other"
     assert advise.pays_up_to([(1, 2.0), (2, 1.03), (4, 1.0), (8, 1.5)]) == 2
+
+
+def test_ones_own_acceptance_takes_the_place_of_what_is_known() -> None:
+    known = acceptances(config("task=advise", "task.acceptance=measured").task)
+    assert {arm: row.basis for arm, row in known.items()} == {
+        "w8": "measured",
+        "w4": "measured",
+        "eagle": "measured",
+        "mtp": "published",
+    }
+    own = acceptances(config("task=advise", "task.w4_rate=0.5", "task.eagle_tau=2", "task.mtp_rates=[0.9,0.1]").task)
+    assert {arm: row.basis for arm, row in own.items()} == {
+        "w8": "published",
+        "w4": "given",
+        "eagle": "given",
+        "mtp": "given",
+    }
+    assert own["w4"].rates == (0.5,)
+    assert own["eagle"].profile(3).tau == pytest.approx(2)
+    assert own["mtp"].profile(3).rates == (0.9, 0.1, 0.1)
 
 
 def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
@@ -167,6 +191,7 @@ def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
         (["task.rollouts=ROLLOUTS", "task.rest_s=-2"], "must not be negative"),
         (["task.rollouts=ROLLOUTS", "task.w4_rate=1.5"], "numbers in 0..1"),
         (["task.rollouts=ROLLOUTS", "task.eagle_tau=9"], "impossible"),
+        (["task.rollouts=ROLLOUTS", "task.acceptance=hoped"], "choose one of published, measured"),
     ],
 )
 def test_advise_bad_input_is_one_line(tmp_path: Path, overrides: list[str], said: str) -> None:

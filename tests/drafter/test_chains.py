@@ -3,7 +3,7 @@
 import numpy as np
 
 from das.drafter import Drafts
-from das.engine.drafters.hybrid import SURE, Chains
+from das.drafter.chains import SURE, Chains
 
 
 def drafts(*rows: tuple[list[int], list[float]]) -> Drafts:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from das.drafter import Drafts
+from das.drafter.draft import Drafts
 
 # The history's tokens are taken in place of the model's while all of them are accepted with this probability.
 # Tried: 0.6, 0.7, 0.8, 0.9 (docs/notes/2026-11-23-model-drafters.md).

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from das.drafter import Drafts
+from das.drafter.draft import Drafts
 
 
 def expected(drafts: Drafts) -> np.ndarray:

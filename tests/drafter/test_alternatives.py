@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from das.drafter import Draft, Drafts
-from das.engine.drafters.alternatives import Alternatives, expected
+from das.drafter.alternatives import Alternatives, expected
 
 
 def batch(drafts: list[Draft], width: int) -> Drafts:

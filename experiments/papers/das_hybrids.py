@@ -1,0 +1,164 @@
+"""DAS (arXiv 2511.13841): Fig 10's maths step if a model drafts beside the history, or in its place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from analysis.report import Line, Section, curves
+from das.budget import make_budget
+from das.budget.latency_forms import Form
+from das.drafter import HistoryDrafter
+from das.replay.cluster import Step, simulate_rollout
+from das.replay.engine import Engine, PlainEngine
+from das.replay.hardware import (
+    HEAD_PASS,
+    VERIFY_TOKEN,
+    W4_PASS,
+    W4_REQUEST,
+    W4_WEIGHTS,
+    W8_WEIGHTS,
+    derived,
+)
+from das.replay.model_drafter import DraftPass, HeadOnText, ModelOnText, SelfDraftOnText
+from das.replay.scale import CheaperPass, CostScaled
+from das.replay.text_engine import TextEngine
+from das.replay.times import Times
+from das.replay.workload import Workload
+from experiments.papers.das_rollouts import STEPS_PER_EPOCH
+from experiments.papers.replayed import MAX_NUM_SEQS, MAX_TOKENS, Setting, percent, training_steps
+from experiments.recorded.model_profiles import read_profiles
+
+HYBRIDS = (
+    "The model is not run: it is right at each place with its acceptance, alike at easy and hard places. That flatters "
+    "hybrids, because the model is asked where the history is silent and text is hard. Measured acceptance is our "
+    "small policy's. History, chains, budget and learned prices are those of the engine. A draft pass of a 4-bit copy "
+    f"reads {W4_WEIGHTS} of the policy's weights and all of its keys and values, and costs as much for each request as "
+    "a pass; `fitted` is the published fit of such passes on an A100. A head's pass takes "
+    f"{HEAD_PASS} of the policy's. On the roofline a verified token is free until a pass is bound by computing; `dear "
+    f"tokens` adds {1e6 * VERIFY_TOKEN:.0f} us for each. Half of das's rollout time is spent while more than 192 "
+    "requests are live. There each request's own time, 54 us, is most of a pass, and a pass of a copy pays it again. A "
+    "head's does not."
+)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What drafts, and what it costs."""
+
+    name: str
+    form: Form  # of a pass of the policy
+    ratio: float  # the budget's first guess: time of a small pass / time of a token
+    acceptance: str | None = None  # in experiments/recorded/model_profiles.json; None: no model
+    price: Form | None = None  # of a draft pass
+    head: bool = False  # a draft head, not a copy of the policy
+    passes: int = 4
+    host: float = 0.0  # seconds that a draft pass takes besides
+    history: bool = True
+    most_live: int = 2**31  # requests up to which the model drafts
+
+
+def hybrids(setting: Setting) -> Section:
+    """Fig 10 with models as drafters: one of an epoch's nine batches of problems is simulated, epoch after epoch."""
+    steps, batch = int(setting.task.maths_steps), int(setting.task.maths_batch)
+    epochs = -(-steps // STEPS_PER_EPOCH)
+    works = training_steps(setting.synthesis.make(batch, 16 * epochs, MAX_TOKENS, seed=1), epochs, batch, 16)
+    weights = np.array([min(STEPS_PER_EPOCH, steps - STEPS_PER_EPOCH * epoch) for epoch in range(epochs)])
+    lines, drawn, plain = [], {}, dict[int, np.ndarray]()
+    for arm in arms(setting.times.form):
+        if id(arm.form) not in plain:
+            times = Times(arm.form)
+            plain[id(arm.form)] = seconds(simulate(PlainEngine(times, MAX_NUM_SEQS), works))
+        done, draft_passes, passes = simulate_arm(arm, setting, works)
+        none, mine = plain[id(arm.form)], seconds(done)
+        saved = " / ".join(percent(1 - a / b) for a, b in zip(mine, none, strict=True))
+        tokens_per_pass = float(weights @ [s.tokens for s in done] / (weights @ [s.passes for s in done]))
+        in_all = percent(1 - float(weights @ mine / (weights @ none)))
+        ours = f"{saved}; {in_all} in all, {tokens_per_pass:.2f} tokens per pass"
+        if arm.acceptance is not None:
+            ours += f", {draft_passes / passes:.2f} draft passes a pass"
+        lines.append(Line(arm.name, replay=ours))
+        drawn[arm.name] = np.arange(1, epochs + 1), 100 * (1 - mine / none)
+        setting.progress.note(f"maths, {arm.name}: {ours}")
+    figure = curves(
+        setting.folder / "das_hybrids.png",
+        drawn,
+        "epoch",
+        "reduction of rollout time (%)",
+        "Fig 10 with models as drafters",
+    )
+    return Section(
+        "Fig 10 with models as drafters",
+        f"{batch} problems x 16 on one engine, once per epoch. Reduction of rollout time in epochs 1 / 2 / 3 / 4 and "
+        f"in all {steps} steps, against no speculation at the same prices. The paper: more than 50 %.",
+        lines,
+        HYBRIDS,
+        [figure],
+    )
+
+
+def arms(fig8: Form) -> Sequence[Arm]:
+    """What is compared: at the prices of a derived H100, then at those of Fig 8."""
+    roofline = derived("H100", "7B")
+    dear = CostScaled(roofline, 1.0, VERIFY_TOKEN)
+    # What the data sheet says of a 7B: reading its weights takes as long as computing 300 tokens.
+    h100, by_fig8 = 300.0, 250.0
+    w4, w8 = replace(roofline, weights=W4_WEIGHTS), replace(roofline, weights=W8_WEIGHTS)
+    fitted = replace(roofline, weights=W4_PASS, request=W4_REQUEST)
+    head = DraftPass(roofline, HEAD_PASS)
+    eagle = Arm("H100, das_eagle3", roofline, h100, "eagle3", head, head=True, passes=3)
+    copy = Arm("H100, das_self, 4 bits", roofline, h100, "w4", w4)
+    return (
+        Arm("H100, das", roofline, h100),
+        replace(copy, name="H100, self_draft alone, 4 bits, 7 passes", history=False, passes=7),
+        copy,
+        replace(copy, name="H100, das_self, 4 bits, 8 passes", passes=8),
+        replace(copy, name="H100, das_self, 4 bits, at most 32 live", most_live=32),
+        replace(copy, name="H100, das_self, 4 bits, published acceptance", acceptance="w4_published"),
+        replace(copy, name="H100, das_self, 4 bits, fitted price", price=fitted),
+        replace(copy, name="H100, das_self, 8 bits", acceptance="w8", price=w8),
+        eagle,
+        replace(eagle, name="H100, das_eagle3, acceptance by depth, held out", acceptance="eagle3_by_depth"),
+        replace(eagle, name="H100, das_eagle3, published acceptance (tau 2.77)", acceptance="eagle3_published"),
+        replace(eagle, name="H100, das_eagle3, published weak head (tau 2.1)", acceptance="eagle3_weak_published"),
+        replace(eagle, name="H100, das_eagle3, 1 ms of host time a draft pass", host=1e-3),
+        replace(eagle, name="H100, das_eagle3, the budget's default guess", ratio=64.0),
+        Arm("H100, dear tokens, das", dear, h100),
+        replace(eagle, name="H100, dear tokens, das_eagle3", form=dear),
+        Arm("Fig 8, das", fig8, by_fig8),
+        Arm("Fig 8, das_self, 4 bits", fig8, by_fig8, "w4", CheaperPass(fig8, W4_WEIGHTS)),
+        Arm("Fig 8, das_eagle3", fig8, by_fig8, "eagle3", DraftPass(fig8, HEAD_PASS), head=True, passes=3),
+    )
+
+
+def simulate_arm(arm: Arm, setting: Setting, works: Sequence[Workload]) -> tuple[list[Step], int, int]:
+    """The steps of an arm, and how many draft passes and passes of the policy they took."""
+    budget_settings: dict[str, Any] = dict(setting.budget)
+    if "ratio" in budget_settings:
+        budget_settings["ratio"] = arm.ratio
+    budget, drafter = make_budget(budget_settings), HistoryDrafter()
+    model: ModelOnText | None = None
+    if arm.acceptance is not None:
+        assert arm.price is not None
+        rates = read_profiles()[arm.acceptance].rates
+        kind = HeadOnText if arm.head else SelfDraftOnText
+        history = drafter if arm.history else None
+        model = kind(rates, arm.price, arm.host, arm.passes, budget.worth, history, arm.most_live)
+    times = Times(arm.form, draft_request=setting.times.draft_request if arm.history else 0.0)
+    engine = TextEngine(times, MAX_NUM_SEQS, drafter if model is None else model, budget, MAX_TOKENS)
+    draft_passes, steps = 0, []
+    for i, work in enumerate(works):
+        steps += simulate(engine, [work], i + 1)
+        draft_passes += engine.draft_passes
+    return steps, draft_passes, sum(len(step.timelines[0]["live"]) for step in steps)
+
+
+def simulate(engine: Engine, works: Sequence[Workload], first_tick: int = 1) -> list[Step]:
+    """Rollouts of these steps on one engine; the history's tick moves after each."""
+    return [simulate_rollout(work, [engine], [range(len(work))], first_tick + i) for i, work in enumerate(works)]
+
+
+def seconds(steps: Sequence[Step]) -> np.ndarray:
+    """The rollout time of each step."""
+    return np.array([step.rollout_s for step in steps])
