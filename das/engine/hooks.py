@@ -41,6 +41,7 @@ BRANCHES = "drafts that branch"
 COUPLED = "coupled drafts"
 HEADS = "EAGLE-3 heads"
 SELF_DRAFTS = "self-drafts"
+LARGE_MATMULS = "tuned batch-invariant kernels of 7B and 8B models"
 
 HOOKS = (
     # The front end.
@@ -101,6 +102,27 @@ HOOKS = (
         "GPUModelRunner.vllm_config",
         "GPUModelRunner.model_config",
     ),
+    *_hooks(
+        "v1.worker.gpu_model_runner",
+        "a pass is counted when its tokens are on the host",
+        "GPUModelRunner._bookkeeping_sync",
+    ),
+    *_hooks(
+        "v1.worker.gpu_model_runner",
+        "the memory of a pass with drafts is profiled (GPU)",
+        "GPUModelRunner.profile_run(self)",
+        "GPUModelRunner.max_num_tokens",
+        "GPUModelRunner.max_num_reqs",
+        "GPUModelRunner.num_spec_tokens",
+        "GPUModelRunner.device",
+    ),
+    *_hooks(
+        "v1.worker.gpu_model_runner",
+        "graphs for passes in which nobody drafts (GPU)",
+        "GPUModelRunner.uniform_decode_query_len",
+        "GPUModelRunner.cudagraph_dispatcher",
+    ),
+    *_hooks("v1.cudagraph_dispatcher", "the same", "CudagraphDispatcher.uniform_decode_query_len"),
     *_hooks(
         "v1.worker.gpu_model_runner",
         "drafting with request ids",
@@ -247,6 +269,14 @@ HOOKS = (
             )
         ),
     ),
+    # A GPU's kernels.
+    *_hooks("config.compilation", "norms that are batch-invariant (GPU)", "CompilationConfig.custom_ops"),
+    *_hooks(
+        "model_executor.determinism.batch_invariant_configs",
+        "tiles for more shapes (GPU)",
+        "_BATCH_INVARIANT_MATMUL_TUNED_CONFIGS",
+        only_for=LARGE_MATMULS,
+    ),
     # Drafts that branch.
     *_hooks(
         "v1.worker.gpu_model_runner",
@@ -263,7 +293,6 @@ HOOKS = (
                 "parallel_config",
                 "shared_kv_cache_layers",
                 "uses_mrope",
-                "cudagraph_dispatcher",
             )
         ),
         only_for=BRANCHES,
