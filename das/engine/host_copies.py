@@ -21,14 +21,12 @@ def on_device(device: torch.device, arrays: Mapping[str, np.ndarray]) -> dict[st
     }
     if device.type == "cpu":
         return {name: torch.from_numpy(array) for name, array in narrow.items()}
-    staged = torch.empty(sum(array.size for array in narrow.values()), dtype=torch.int32, pin_memory=_pins(device))
+    staged = torch.empty(
+        sum(array.size for array in narrow.values()), dtype=torch.int32, pin_memory=device.type == "cuda"
+    )
     np.concatenate([array.reshape(-1).view(np.int32) for array in narrow.values()], out=staged.numpy())
     parts = staged.to(device, non_blocking=True).split([array.size for array in narrow.values()])
     return {
         name: (part.view(torch.float32) if array.dtype == np.float32 else part).view(array.shape)
         for (name, array), part in zip(narrow.items(), parts, strict=True)
     }
-
-
-def _pins(device: torch.device) -> bool:
-    return device.type == "cuda"

@@ -41,7 +41,7 @@ def tensors_digest(values: Iterable[Any]) -> str:
         local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         sha.update(str((np.dtype(np.float32).str, tuple(local.shape) or (1,))).encode())
         for piece in _pieces(local):
-            sha.update(piece.contiguous().float().cpu().numpy())
+            sha.update(piece.contiguous().float().cpu().numpy().data)
     return sha.hexdigest()[:16]
 
 

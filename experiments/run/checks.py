@@ -37,6 +37,8 @@ EXAMPLES: dict[str, Any] = {
     "task.stale": "folder",
     "task.engine_run": "outputs/compare/DATE",
     "task.tables": "folder",
+    "task.measured": "outputs/check_gpu",
+    "task.parts": ["environment"],
     "task.rest_s": 1.5,
     "task.step_ms": [[1, 9.5]],
 }

@@ -59,9 +59,9 @@ def test_graphs_are_captured_for_passes_without_drafts(drafter: str | None, leng
 
 def test_the_profile_counts_the_rows_of_drafts_and_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    monkeypatch.setattr(torch, "empty", lambda size, **kwargs: taken.append(size))
     hooked = runner(PROPOSER)
     patches.hook_runner(hooked)
+    monkeypatch.setattr(torch, "empty", lambda size, **kwargs: taken.append(size))
     hooked.profile_run()
     rows = 64 * 33
     assert taken == [rows * 1000 * 2 + rows * 1000 * sampler.SORTED_CELL_BYTES]
