@@ -41,6 +41,7 @@ BRANCHES = "drafts that branch"
 COUPLED = "coupled drafts"
 HEADS = "EAGLE-3 heads"
 SELF_DRAFTS = "self-drafts"
+SECOND_RUNNER = "planned: the second model runner, docs/model_runner.md"
 LARGE_MATMULS = "tuned batch-invariant kernels of 7B and 8B models"
 
 HOOKS = (
@@ -423,6 +424,48 @@ HOOKS = (
         "onednn_scaled_int8_quant(input, scale, azp, symmetric)",
         "onednn_scaled_mm(dnnl_handler, x, output, input_scale, input_zp, input_zp_adj, bias)",
         only_for=SELF_DRAFTS,
+    ),
+    # What drafts and keyed verification in the second model runner would rest on. Nothing of das uses it yet.
+    *_hooks(
+        "v1.worker.gpu.spec_decode",
+        "what drafts is chosen",
+        "init_speculator(vllm_config, device, req_states)",
+        only_for=SECOND_RUNNER,
+    ),
+    *_hooks(
+        "v1.worker.gpu.spec_decode.speculator",
+        "what drafts, on the device",
+        "BaseSpeculator.propose",
+        "BaseSpeculator.init_cudagraph_manager(self, cudagraph_mode)",
+        "BaseSpeculator.capture(self)",
+        only_for=SECOND_RUNNER,
+    ),
+    *_hooks(
+        "v1.worker.gpu.spec_decode.rejection_sampler",
+        "what verifies, in pieces",
+        "RejectionSampler.__call__(self, logits, input_batch, draft_logits)",
+        "gather_draft_sampled",
+        only_for=SECOND_RUNNER,
+    ),
+    *_hooks(
+        "v1.worker.gpu.model_states.interface",
+        "a sampler and a verifier of somebody else's",
+        "ModelState.custom_sampler(self, sampler)",
+        only_for=SECOND_RUNNER,
+    ),
+    *_hooks(
+        "v1.worker.gpu.sample.gumbel",
+        "noise keyed by seed and position",
+        "gumbel_sample(logits, expanded_idx_mapping, temperature, seed, pos, apply_temperature, is_drafting)",
+        only_for=SECOND_RUNNER,
+    ),
+    *_hooks(
+        "v1.worker.gpu.model_runner",
+        "drafts of the pass, by request",
+        "GPUModelRunner.speculator",
+        "GPUModelRunner.rejection_sampler",
+        "GPUModelRunner.req_states",
+        only_for=SECOND_RUNNER,
     ),
     # A trainer's weights, sent to a server's workers.
     *_hooks(
