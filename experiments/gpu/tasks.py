@@ -33,13 +33,14 @@ def run_task(name: str, overrides: list[str], scale: Scale) -> dict[str, Any]:
 def forced(scale: Scale) -> Verdict:
     """task=force on recordings that are made up here."""
     recording = scale.folder / "rollouts.jsonl"
-    live = scale.pick([64, 8], [4, 2])
-    write_recording(recording, max(live) // 8 or 1, 8 * 2, scale.pick(500, 40))
+    live, siblings, epochs = scale.pick(([64, 8], 8, 2), ([4, 2], 2, 2))
+    write_recording(recording, max(live) // siblings, siblings * epochs, scale.pick(500, 40))
     sizes = scale.pick(
         [*ONE_GPU, "task.shape=7b", "task.kv_gib=4", "task.tokens=8000", "engine.gpu_memory_utilization=0.1"],
-        ["task.shape=tiny", "task.siblings=2", "task.tokens=400"],
+        ["task.shape=tiny", "task.tokens=400"],
     )
-    settings = [f"task.rollouts={recording}", f"task.live=[{','.join(map(str, live))}]", "task.epochs=2"]
+    settings = [f"task.rollouts={recording}", f"task.live=[{','.join(map(str, live))}]"]
+    settings += [f"task.siblings={siblings}", f"task.epochs={epochs}"]
     result = run_task("force", [*settings, *sizes, "task.arms=[none,stock,das]"], scale)
     ratios = {
         f"{arm} to {base}": result[f"ratio_to_{base}"][arm]["rollout_s"]["overall"]
