@@ -59,7 +59,6 @@ def drafts_for(kind: str, requests: int, vocab: int) -> Any:
 @pytest.mark.parametrize("mode", ["processed_logprobs", "raw_logits"])
 @pytest.mark.parametrize("kind", ["none", "chain", "tree"])
 def test_the_pieces_change_no_bit(kind: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Seen to fail when a piece's owners are counted from its own first request, and without `width`.
     vocab, requests = 60, 23
     drafts = drafts_for(kind, requests, vocab)
     rows = requests + (0 if drafts is None else sum(drafts.num_draft_tokens))
@@ -129,7 +128,7 @@ class LiveBytes(TorchDispatchMode):
 def test_the_memory_is_bounded_whatever_the_batch(
     arguments: dict[str, Any], mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Seen to fail without pieces (ten times as much).
+    # Seen to fail with one piece for all rows.
     limit, vocab, requests = 2**24, 4000, 150
     monkeypatch.setattr(sampler_module, "SAMPLER_BYTES", limit)
     runner: Any = plain_runner(parameters(requests, **arguments), vocab)

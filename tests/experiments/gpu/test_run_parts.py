@@ -34,7 +34,6 @@ def running(pid: int) -> bool:
 
 
 def test_every_part_has_a_verdict_whatever_the_others_do(tmp_path: Path) -> None:
-    # Seen to fail (the hanging part's child lived on) with child.kill() in place of killpg.
     parts = [part("broken"), part("dying"), part("hanging", 12), part("bad"), part("good")]
     lines: list[str] = []
     written: list[int] = []
@@ -57,7 +56,6 @@ def test_every_part_has_a_verdict_whatever_the_others_do(tmp_path: Path) -> None
 
 
 def test_parts_that_passed_are_kept_for_the_same_code_and_device(tmp_path: Path) -> None:
-    # Seen to fail without `identity`, and when failed parts are kept.
     for commit, runs in (("abc", "x"), ("abc", "x"), ("def", "xx")):
         rows = run_parts([part("good"), part("bad")], bench(tmp_path, commit), 600, str)
         assert (tmp_path / "parts" / "good" / "runs.txt").read_text() == runs

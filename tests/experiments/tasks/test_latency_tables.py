@@ -111,7 +111,7 @@ def test_tables_can_be_written_elsewhere(tmp_path: Path) -> None:
 
 
 def test_derived_tables_hold_rounded_numbers_only() -> None:
-    # 24 files once changed in their last digits on another machine. Seen to fail without `rounded`.
+    # 24 files once changed in their last digits on another machine.
     def numbers(value: object) -> list[float]:
         if isinstance(value, dict):
             return [number for inner in value.values() for number in numbers(inner)]
@@ -134,7 +134,6 @@ def measured_run(folder: Path, gpu: bool = True, ok: bool = True) -> Path:
 
 
 def test_measured_tables_go_before_derived_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Seen to fail when `chosen_form` asks for the derived table only.
     run = measured_run(tmp_path / "run")
     tables = tmp_path / "tables"
     latency_tables.run(config("task=latency_tables", f"task.measured={run}", f"task.tables={tables}"), [], "")
