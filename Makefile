@@ -11,7 +11,7 @@ PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile  # two processes; a file's tests stay in one and share its fixtures
 
 .PHONY: run reproduce smoke smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym gpu-requirements \
-	check-gpu-requirements clean
+	check-gpu-requirements check-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -22,6 +22,11 @@ reproduce: env
 # The same in two steps each: does every experiment run?
 smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
+
+# Everything that only a GPU can tell, in a quarter of an hour, in the Python that is active (docs/gpu.md). Without a GPU
+# it tests itself.
+check-gpu:
+	"$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))" run.py task=check_gpu $(ARGS)
 
 # Run every task once in its smallest setting, without the test packages: does `make run` install all that tasks need?
 smoke-tasks: env

@@ -247,7 +247,7 @@ def what_works(report: Report, device: Device) -> list[str]:
             "TRL training (das.speculate): yes, equal bit for bit in float32; a CPU trains small policies only"
         )
     elif device.capability < 90:
-        lines.append("TRL training (das.speculate): no, its backward pass fails here (batch invariance, above)")
+        lines.append("TRL training (das.speculate): only with batch_invariant=False or on a server (see above)")
     else:
         lines.append("TRL training (das.speculate): expected to work; check it with `run.py task=audit engine=gpu`")
     return lines

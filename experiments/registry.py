@@ -320,6 +320,14 @@ TASKS = {
         ),
         # Robustness.
         Task(
+            "check_gpu",
+            "experiments.tasks.check_gpu",
+            "check exactness, times and memory on a GPU in a quarter of an hour; write a report",
+            "task=check_gpu",
+            # Two parts of fifteen; tests/experiments/tasks/test_check_gpu.py runs all.
+            ("task.device=cpu", "task.parts=[memory,self_draft]", "task.folder={made}/check_gpu"),
+        ),
+        Task(
             "compatibility",
             "experiments.tasks.compatibility",
             "compare what das relies on with the sources of many versions of vLLM; write docs/compatibility.md",

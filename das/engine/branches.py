@@ -142,7 +142,8 @@ class Branches:
         runner.das_meter.branches += sum(len(tree.branches) for tree in plan.trees)
 
     def _tensor(self, values: Sequence[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype, device=self.runner.device)
+        device = self.runner.device
+        return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
     def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         """Copy blocks of every layer's keys and values: (from, to) each."""

@@ -1,6 +1,8 @@
 """What vLLM reads from the environment, set once for the process and those it starts."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -37,3 +39,19 @@ def set_environment(
         defaults["VLLM_BATCH_INVARIANT"] = "1"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+@contextmanager
+def nccl_variables_kept() -> Iterator[None]:
+    """Put NCCL's environment variables back at the end.
+
+    An engine with batch-invariant kernels pins NCCL to one channel, to sum in one order. A trainer in the same process
+    would have that too, though its sums need not match the engine's.
+    """
+    before = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith("NCCL_") and name not in before]:
+            del os.environ[name]
+        os.environ.update(before)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from das.engine.admission import FORCED_KEY
+from das.engine.host_copies import on_device
 from das.engine.layout import Layout
 from das.engine.sampler import KeyedSampler
 
@@ -34,7 +35,7 @@ class ForcedSampler:
         rows: list[np.ndarray] = []
         tokens: list[np.ndarray] = []
         # Number of drafted tokens that lead to each row.
-        offset = np.zeros(batch.num_reqs, np.int64) if drafts is None else Layout(drafts).offset
+        offset = np.zeros(batch.num_reqs, np.int64) if drafts is None else Layout.of(drafts).offset
         first_row = 0
         for i, name in enumerate(batch.req_ids):
             extra = runner.requests[name].sampling_params.extra_args or {}
@@ -47,6 +48,6 @@ class ForcedSampler:
                 tokens.append(coming[own_offset[known]])
             first_row += num_drafted[i] + 1
         if rows:
-            cells = torch.from_numpy(np.stack((np.concatenate(rows), np.concatenate(tokens)))).to(logits.device)
-            logits[cells[0], cells[1]] += RAISE
+            cells = on_device(logits.device, {"rows": np.concatenate(rows), "tokens": np.concatenate(tokens)})
+            logits[cells["rows"], cells["tokens"]] += RAISE
         return self.keyed.sample(runner, logits, drafts)

@@ -41,6 +41,8 @@ BRANCHES = "drafts that branch"
 COUPLED = "coupled drafts"
 HEADS = "EAGLE-3 heads"
 SELF_DRAFTS = "self-drafts"
+SECOND_RUNNER = "planned: the second model runner, docs/model_runner.md"
+LARGE_MATMULS = "tuned batch-invariant kernels of 7B and 8B models"
 
 HOOKS = (
     # The front end.
@@ -101,6 +103,27 @@ HOOKS = (
         "GPUModelRunner.vllm_config",
         "GPUModelRunner.model_config",
     ),
+    *_hooks(
+        "v1.worker.gpu_model_runner",
+        "a pass is counted when its tokens are on the host",
+        "GPUModelRunner._bookkeeping_sync",
+    ),
+    *_hooks(
+        "v1.worker.gpu_model_runner",
+        "the memory of a pass with drafts is profiled (GPU)",
+        "GPUModelRunner.profile_run(self)",
+        "GPUModelRunner.max_num_tokens",
+        "GPUModelRunner.max_num_reqs",
+        "GPUModelRunner.num_spec_tokens",
+        "GPUModelRunner.device",
+    ),
+    *_hooks(
+        "v1.worker.gpu_model_runner",
+        "graphs for passes in which nobody drafts (GPU)",
+        "GPUModelRunner.uniform_decode_query_len",
+        "GPUModelRunner.cudagraph_dispatcher",
+    ),
+    *_hooks("v1.cudagraph_dispatcher", "the same", "CudagraphDispatcher.uniform_decode_query_len"),
     *_hooks(
         "v1.worker.gpu_model_runner",
         "drafting with request ids",
@@ -247,6 +270,14 @@ HOOKS = (
             )
         ),
     ),
+    # A GPU's kernels.
+    *_hooks("config.compilation", "norms that are batch-invariant (GPU)", "CompilationConfig.custom_ops"),
+    *_hooks(
+        "model_executor.determinism.batch_invariant_configs",
+        "tiles for more shapes (GPU)",
+        "_BATCH_INVARIANT_MATMUL_TUNED_CONFIGS",
+        only_for=LARGE_MATMULS,
+    ),
     # Drafts that branch.
     *_hooks(
         "v1.worker.gpu_model_runner",
@@ -263,7 +294,6 @@ HOOKS = (
                 "parallel_config",
                 "shared_kv_cache_layers",
                 "uses_mrope",
-                "cudagraph_dispatcher",
             )
         ),
         only_for=BRANCHES,
@@ -410,6 +440,48 @@ HOOKS = (
         "onednn_scaled_int8_quant(input, scale, azp, symmetric)",
         "onednn_scaled_mm(dnnl_handler, x, output, input_scale, input_zp, input_zp_adj, bias)",
         only_for=SELF_DRAFTS,
+    ),
+    # What drafts and keyed verification in the second model runner would rest on. Nothing of das uses it yet.
+    *_hooks(
+        "v1.worker.gpu.spec_decode",
+        "what drafts is chosen",
+        "init_speculator(vllm_config, device, req_states)",
+        only_for=SECOND_RUNNER,
+    ),
+    *_hooks(
+        "v1.worker.gpu.spec_decode.speculator",
+        "what drafts, on the device",
+        "BaseSpeculator.propose",
+        "BaseSpeculator.init_cudagraph_manager(self, cudagraph_mode)",
+        "BaseSpeculator.capture(self)",
+        only_for=SECOND_RUNNER,
+    ),
+    *_hooks(
+        "v1.worker.gpu.spec_decode.rejection_sampler",
+        "what verifies, in pieces",
+        "RejectionSampler.__call__(self, logits, input_batch, draft_logits)",
+        "gather_draft_sampled",
+        only_for=SECOND_RUNNER,
+    ),
+    *_hooks(
+        "v1.worker.gpu.model_states.interface",
+        "a sampler and a verifier of somebody else's",
+        "ModelState.custom_sampler(self, sampler)",
+        only_for=SECOND_RUNNER,
+    ),
+    *_hooks(
+        "v1.worker.gpu.sample.gumbel",
+        "noise keyed by seed and position",
+        "gumbel_sample(logits, expanded_idx_mapping, temperature, seed, pos, apply_temperature, is_drafting)",
+        only_for=SECOND_RUNNER,
+    ),
+    *_hooks(
+        "v1.worker.gpu.model_runner",
+        "drafts of the pass, by request",
+        "GPUModelRunner.speculator",
+        "GPUModelRunner.rejection_sampler",
+        "GPUModelRunner.req_states",
+        only_for=SECOND_RUNNER,
     ),
     # A trainer's weights, sent to a server's workers.
     *_hooks(

@@ -21,3 +21,5 @@ def install(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: 
     """
     set_environment(kv_cache_gib, threads, batch_invariant)
     patches.apply()
+    if batch_invariant:
+        patches.tune_matmuls()

@@ -11,11 +11,13 @@ Drafting with this noise (keyed_draft) has no Triton form yet: on CUDA it takes 
 
 import ctypes
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from das.engine.host_copies import on_device
 from das.native import load_native
 
 REJECTED = -1  # what vLLM expects in sampled_token_ids where no token was emitted
@@ -128,16 +130,23 @@ def keyed_argmax(
             None if flags is None else flags.ctypes.data, tokens.data_ptr(),
         )  # fmt: skip
         return tokens
+    return device_argmax(logits, on_device(logits.device, noise_inputs(seeds, positions, greedy)))
+
+
+def noise_inputs(seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None) -> dict[str, np.ndarray]:
+    """What `device_argmax` must find on the device: arrays [rows] for `on_device`. The arguments are keyed_argmax's."""
     key0, key1 = row_keys(seeds, positions)
-    if greedy is None:
-        greedy = np.zeros(len(seeds), np.bool_)
-    device_key0, device_key1 = (torch.from_numpy(key.view(np.int32)).to(logits.device) for key in (key0, key1))
-    device_greedy = torch.from_numpy(np.ascontiguousarray(greedy, np.bool_)).to(logits.device)
+    flags = np.zeros(len(seeds), np.int32) if greedy is None else greedy.astype(np.int32)
+    return {"key0": key0.view(np.int32), "key1": key1.view(np.int32), "greedy": flags}
+
+
+def device_argmax(logits: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """keyed_argmax with the `noise_inputs` of its rows on the logits' device."""
     if logits.device.type == "cuda":
         from das.engine.keyed_triton import keyed_argmax_triton
 
-        return keyed_argmax_triton(logits, device_key0, device_key1, device_greedy)
-    return torch_argmax(logits, device_key0, device_key1, device_greedy)
+        return keyed_argmax_triton(logits, inputs["key0"], inputs["key1"], inputs["greedy"])
+    return torch_argmax(logits, inputs["key0"], inputs["key1"], inputs["greedy"].bool())
 
 
 def keyed_verify(
@@ -147,6 +156,7 @@ def keyed_verify(
     seeds: np.ndarray,
     positions: np.ndarray,
     greedy: np.ndarray | None = None,
+    width: int | None = None,
 ) -> torch.Tensor:
     """Sample the rows of a pass with drafts, and accept each request's drafted tokens up to the first that differs.
 
@@ -154,10 +164,11 @@ def keyed_verify(
     row after each of its drafted tokens.
     num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)].
     seeds: int64 [requests]. positions: int64 [requests], of each request's first row. greedy: bool [requests] or None.
-    Returns the emitted token ids, int32 [requests, max(num_drafted) + 1], with REJECTED after the last one. Raises
-    TypeError unless num_drafted, seeds and positions are contiguous int64 arrays.
+    width: at least max(num_drafted) + 1, which None means.
+    Returns the emitted token ids, int32 [requests, width], with REJECTED after the last one. Raises TypeError unless
+    num_drafted, seeds and positions are contiguous int64 arrays.
     """
-    num_requests, width = len(num_drafted), max(num_drafted.tolist()) + 1
+    num_requests, width = len(num_drafted), width or max(num_drafted.tolist()) + 1
     if logits.device.type == "cpu":
         if logits.stride(1) != 1:
             logits = logits.contiguous()
@@ -172,27 +183,46 @@ def keyed_verify(
         return emitted
     owner = np.repeat(np.arange(num_requests), num_drafted + 1)  # [rows]
     first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)  # [requests]
-    offset = np.arange(len(owner)) - first_row[owner]
-    tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, None if greedy is None else greedy[owner])
-    return accept(tokens, num_drafted, draft_tokens)
+    rows = seeds[owner], positions[owner] + np.arange(len(owner)) - first_row[owner]
+    noise = noise_inputs(*rows, None if greedy is None else greedy[owner])
+    inputs = on_device(logits.device, {**noise, **accept_inputs(num_drafted, width)})
+    return device_accept(device_argmax(logits, inputs), draft_tokens, inputs)
+
+
+def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:
+    """What `device_accept` must find on the device, for `on_device`: the row of each cell of what is emitted,
+    [requests, width], and the rows that a drafted token follows, [sum(num_drafted)].
+    """
+    last_row = np.cumsum(num_drafted + 1) - 1
+    column = np.arange(width)[None, :]
+    is_last = np.zeros(int(num_drafted.sum()) + len(num_drafted), np.bool_)
+    is_last[last_row] = True
+    return {
+        "cells": (last_row - num_drafted)[:, None] + np.minimum(column, num_drafted[:, None]),
+        "followed": (~is_last).nonzero()[0],
+    }
+
+
+def device_accept(tokens: torch.Tensor, draft_tokens: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The tokens that keyed_verify emits, given those sampled on all rows.
+
+    tokens: [sum(num_drafted + 1)], sampled on every row. inputs: `accept_inputs`, on the tokens' device. The rest is
+    as for keyed_verify.
+    """
+    tokens = tokens.to(torch.int32)
+    drafted = torch.full_like(tokens, REJECTED)  # the token behind each row; none behind a request's last one
+    drafted[inputs["followed"]] = draft_tokens.to(torch.int32)
+    sampled = tokens[inputs["cells"]]
+    # A token is emitted if every token before it equals the drafted one.
+    matched = (sampled == drafted[inputs["cells"]]).cumprod(dim=1)
+    sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
+    return sampled
 
 
 def accept(tokens: torch.Tensor, num_drafted: np.ndarray, draft_tokens: torch.Tensor) -> torch.Tensor:
-    """The tokens that keyed_verify emits, given those sampled on all rows.
-
-    tokens: [sum(num_drafted + 1)], sampled on every row. The other arguments and the result are those of keyed_verify.
-    """
-    column = np.arange(int(num_drafted.max()) + 1)[None, :]
-    first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)
-    rows = torch.from_numpy(first_row[:, None] + np.minimum(column, num_drafted[:, None]))  # [requests, width]
-    sampled = tokens[rows.to(tokens.device)].to(torch.int32)
-    padded_drafts = torch.full((sampled.numel(),), REJECTED, dtype=torch.int32, device=tokens.device)
-    drafted_cells = torch.from_numpy((column < num_drafted[:, None]).reshape(-1).nonzero()[0]).to(tokens.device)
-    padded_drafts[drafted_cells] = draft_tokens.to(torch.int32)
-    # A token is emitted if every token before it equals the drafted one.
-    matched = (sampled == padded_drafts.view(sampled.shape)).cumprod(dim=1)
-    sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
-    return sampled
+    """device_accept for arrays of the host. The arguments and the result are those of keyed_verify."""
+    inputs = accept_inputs(num_drafted, int(num_drafted.max()) + 1)
+    return device_accept(tokens, draft_tokens, on_device(tokens.device, inputs))
 
 
 def keyed_walk(
@@ -204,15 +234,17 @@ def keyed_walk(
     seeds: np.ndarray,
     positions: np.ndarray,
     greedy: np.ndarray | None = None,
+    width: int | None = None,
 ) -> tuple[torch.Tensor, np.ndarray]:
     """keyed_verify for drafts that branch: of a token's children at most one equals the token that is sampled there.
 
     parents: int64 [sum(num_drafted)], for each drafted token the one before it, counted from its request's first, or
-    -1. offset: int64 [rows], the number of drafted tokens that lead to each row. The others as for keyed_verify.
-    Returns the emitted token ids, int32 [requests, max(offset) + 1], with REJECTED after the last one, and the row that
-    each was sampled on, int64 of the same shape.
+    -1. offset: int64 [rows], the number of drafted tokens that lead to each row. width: at least max(offset) + 1, which
+    None means. The others as for keyed_verify.
+    Returns the emitted token ids, int32 [requests, width], with REJECTED after the last one, and the row that each was
+    sampled on, int64 of the same shape. They are on the host: the walk needs the tokens there.
     """
-    shape = len(num_drafted), int(offset.max()) + 1
+    shape = len(num_drafted), width or int(offset.max()) + 1
     if logits.device.type == "cpu":
         if logits.stride(1) != 1:
             logits = logits.contiguous()
@@ -227,8 +259,9 @@ def keyed_walk(
         return emitted, rows
     owner = np.repeat(np.arange(shape[0]), num_drafted + 1)  # [rows]
     tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, None if greedy is None else greedy[owner])
-    walked, rows = walk(tokens.cpu().numpy(), num_drafted, draft_tokens.cpu().numpy(), parents, shape[1])
-    return torch.from_numpy(walked).to(logits.device), rows
+    on_host = torch.cat((tokens.to(torch.int32), draft_tokens.to(torch.int32))).cpu().numpy()  # the one wait
+    walked, rows = walk(on_host[: len(owner)], num_drafted, on_host[len(owner) :], parents, shape[1])
+    return torch.from_numpy(walked), rows
 
 
 def walk(
@@ -274,9 +307,8 @@ def keyed_draft(
     the second best one; infinity where no other token is possible.
     """
     if logits.device.type != "cpu":
-        key0, key1 = (torch.from_numpy(key.view(np.int32)).to(logits.device) for key in row_keys(seeds, positions))
-        without = np.zeros(len(seeds), np.bool_) if greedy is None else greedy
-        return torch_draft(logits, scales, key0, key1, torch.from_numpy(without).to(logits.device))
+        inputs = on_device(logits.device, noise_inputs(seeds, positions, greedy))
+        return torch_draft(logits, scales, inputs["key0"], inputs["key1"], inputs["greedy"].bool())
     if logits.stride(1) != 1:
         logits = logits.contiguous()
     shape = len(logits), len(scales)

@@ -4,9 +4,15 @@ vLLM. An engine asks for das by its worker class, `worker_cls="das.engine.worker
 objects of that engine, so the classes that other engines share stay as they are:
 
 - runner._sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
+- runner._bookkeeping_sync: a pass is counted when vLLM has its tokens on the host, so that counting waits for nothing.
 - runner.propose_draft_token_ids: vLLM gives a custom proposer no request ids. Drafting is timed here too, for every
   method.
 - what drafts that branch need: das/engine/branches.py, which hooks an engine only if it asks for them.
+- runner.profile_run (GPU): vLLM's profile has a row of logits for each request and its own sampler, so the KV cache
+  would take what the rows of drafts need.
+- runner.uniform_decode_query_len, cudagraph_dispatcher.uniform_decode_query_len (GPU): vLLM captures full graphs for
+  passes in which every request has the longest draft. Ours have any length, and none has the longest.
+- compilation_config.custom_ops of an engine with batch-invariant kernels gets "+rms_norm" (GPU).
 - runner._input_fits_in_drafter: when one request nears max_model_len, vLLM skips the drafter for all requests and
   verifies drafts of token 0 instead. A drafter that runs no model does not need that.
 - builder.build of each CPUAttentionMetadataBuilder (CPU): more than 8 queries of one request get other bits than one
@@ -20,6 +26,9 @@ objects of that engine, so the classes that other engines share stay as they are
 - dispatch_cpu_unquantized_gemm, replaced only while weights are loaded, and quant_method.process_weights_after_loading
   of each linear layer (CPU): vLLM packs the weights and drops them, so loading new ones crashes or leaves stale ones.
   Also, a single row of a wide layer gets other bits than one of several.
+
+Where das.install() turns batch-invariant kernels on, vLLM's table of their tiles, which all engines of the process
+share, gets more shapes (`tune_matmuls`): it changes no bits between passes.
 
 One method of a shared class is replaced, by `apply`, once in each process:
 
@@ -56,11 +65,12 @@ from das.engine.admission import admit
 from das.engine.cpu_invariance import INPUTS, double_single_rows, split_queries
 from das.engine.drafters.support import check_options
 from das.engine.meter import RolloutMeter
-from das.engine.noise import REJECTED
+from das.engine.tuned_matmuls import LARGE, most_alike
 from das.engine.versions import NotInstalled, UnsupportedVersion, require_trl, require_vllm
 
 WORKER = "das.engine.worker.DasWorker"
 SETTINGS = {"drafter", "budget", "branch_blocks", "self_draft", "head"}  # keys of additional_config["das"]
+EMITTED = -5  # place in what runner._bookkeeping_sync returns: the tokens that each request emitted, on the host
 WEIGHT_TRANSFER = "das_gloo"  # the backend of das/engine/weight_transfer.py
 _applied = False
 _replacing = threading.RLock()
@@ -184,6 +194,33 @@ def das_settings(vllm_config: Any) -> dict[str, Any]:
     return settings
 
 
+def tune_matmuls() -> None:
+    """Give vLLM's batch-invariant matrix products tiles for the shapes of 7B and 8B models (GPU).
+
+    vLLM reads its table when a config is made and when a worker begins, so each process of an engine calls this before.
+    """
+    try:
+        from vllm.model_executor.determinism import batch_invariant_configs
+    except ImportError:  # vLLM up to 0.27 has no table: one tile for all shapes
+        return
+    for table in batch_invariant_configs._BATCH_INVARIANT_MATMUL_TUNED_CONFIGS.values():
+        tuned = list(table)
+        for shape in LARGE:
+            if shape not in table:
+                table[shape] = table[most_alike(shape, tuned)]
+
+
+def keep_norms_invariant(vllm_config: Any) -> None:
+    """Let an engine with batch-invariant kernels take vLLM's own kernel for its norms (GPU). A compiled model would
+    take Inductor's, whose sums may depend on the number of rows.
+    """
+    import vllm.envs
+
+    custom_ops = vllm_config.compilation_config.custom_ops
+    if vllm.envs.VLLM_BATCH_INVARIANT and not {"+rms_norm", "-rms_norm", "all"} & set(custom_ops):
+        custom_ops.append("+rms_norm")
+
+
 def refuse_head(vllm_config: Any) -> None:
     """Raise ValueError, in one line, for an EAGLE-3 head that belongs to another policy."""
     speculative_config = vllm_config.speculative_config
@@ -245,10 +282,24 @@ def hook_runner(runner: Any) -> None:
     runner.das_sampler = KeyedSampler(model_config.seed or 0, model_config.logprobs_mode, engine_rank)
     _hook(runner, "_sample")
     runner._sample = functools.partial(_sample, runner)
+    _patch(runner, "_bookkeeping_sync", functools.partial(_count_pass, runner))
     _patch(runner, "propose_draft_token_ids", functools.partial(_propose_with_requests, runner))
     _hook(runner, "_input_fits_in_drafter")
     if drafts_by_das(config):
         runner._input_fits_in_drafter = lambda *args: True
+        # Drafts have any length. A pass is uniform where nobody drafts.
+        runner.uniform_decode_query_len = runner.cudagraph_dispatcher.uniform_decode_query_len = 1
+    _patch(runner, "profile_run", functools.partial(_profile_with_sampler, runner))
+
+
+def _profile_with_sampler(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """vLLM's profile of the memory that a pass takes (GPU), with the rows that drafts add and with our sampler."""
+    from das.engine.sampler import profiled_bytes
+
+    original(*args, **kwargs)
+    rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_spec_tokens))
+    size = profiled_bytes(rows, runner.model_config.get_vocab_size(), runner.model_config.dtype)
+    torch.empty(size, dtype=torch.uint8, device=runner.device)  # given back at once; the peak counts
 
 
 def _sample(runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
@@ -256,17 +307,23 @@ def _sample(runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
     # The per-request generators are not used. On the CPU vLLM would call their set_offset, which torch lacks there.
     batch.generators.clear()
     batch.update_async_output_token_ids()
-    output = runner.das_sampler.sample(runner, logits, spec_decode_metadata)
-    drafted = spec_decode_metadata is not None
-    num_drafted = spec_decode_metadata.num_draft_tokens if drafted else [0] * batch.num_reqs
-    if output.sampled_token_ids.shape[1] == 1:
-        num_emitted = [1] * batch.num_reqs
+    runner.das_num_drafted = (
+        [0] * batch.num_reqs if spec_decode_metadata is None else spec_decode_metadata.num_draft_tokens
+    )
+    return runner.das_sampler.sample(runner, logits, spec_decode_metadata)
+
+
+def _count_pass(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    names = list(runner.input_batch.req_ids)
+    kept = original(*args, **kwargs)
+    emitted: list[list[int]] = kept[EMITTED]
+    if not emitted:  # asynchronous scheduling: the tokens stay on the device, one for each finished prompt
+        unfinished = runner.discard_request_mask.np
+        num_emitted = [int(not unfinished[row]) for row in range(len(names))]
     else:
-        num_emitted = (output.sampled_token_ids != REJECTED).sum(dim=1).tolist()
-    for row in runner.discard_request_mask.np[: batch.num_reqs].nonzero()[0].tolist():
-        num_emitted[row] = 0  # unfinished prompts
-    runner.das_meter.record_pass(batch.req_ids, num_drafted, num_emitted)
-    return output
+        num_emitted = list(map(len, emitted))
+    runner.das_meter.record_pass(names, runner.das_num_drafted, num_emitted)
+    return kept
 
 
 def _propose_with_requests(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -7,8 +7,9 @@ depend on the draft (exactness level 2, docs/exactness.md).
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,14 +26,31 @@ from vllm.v1.sample.ops.penalties import apply_all_penalties
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
+from das.engine.host_copies import on_device
 from das.engine.layout import Layout, RowLayout
-from das.engine.noise import REJECTED, keyed_argmax, keyed_verify, keyed_walk, splitmix64
+from das.engine.noise import (
+    REJECTED,
+    accept_inputs,
+    device_accept,
+    device_argmax,
+    keyed_argmax,
+    keyed_verify,
+    keyed_walk,
+    noise_inputs,
+    splitmix64,
+)
 from das.engine.seeds import DefaultSeeds
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 GREEDY_BELOW = 1e-5  # temperature below which a request takes the argmax; vLLM uses the same threshold
+# A pass is sampled in pieces, so that it takes at most so many bytes beside vLLM's own logits, whatever the batch.
+SAMPLER_BYTES = 2**30
+# Bytes for each logit of a piece, counted by tests/engine/test_pieces.py: a copy as float32, another for log-probs or
+# noise, and a mask; where top-k or top-p is asked for also what sorting takes.
+CELL_BYTES, SORTED_CELL_BYTES = 24, 48
+NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
 class UnsupportedSampling(ValueError):
@@ -47,6 +65,44 @@ class _Seeded:
     params: Any
     turn: int  # of a streaming session; 0 is the first
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What the pieces of a pass share. All arrays are of the batch's requests."""
+
+    metadata: SamplingMetadata
+    num_requests: int
+    temperature: np.ndarray  # float32
+    greedy: np.ndarray | None  # bool; None: no request is
+    seeds: np.ndarray  # int64
+    positions: np.ndarray  # of each request's next token, int64
+    forbidden: torch.Tensor | None  # bool [requests, vocab]
+    width: int  # the most tokens that a request may emit
+
+
+def max_piece_rows(metadata: SamplingMetadata, vocab: int) -> int:
+    """How many rows of logits are sampled at once, so that they take at most SAMPLER_BYTES."""
+    sorts = metadata.top_k is not None or metadata.top_p is not None
+    return max(1, SAMPLER_BYTES // (vocab * (SORTED_CELL_BYTES if sorts else CELL_BYTES)))
+
+
+def profiled_bytes(rows: int, vocab: int, dtype: torch.dtype) -> int:
+    """The most memory that sampling a pass of so many rows takes: vLLM's logits, of the model's dtype, and ours."""
+    return rows * vocab * dtype.itemsize + min(SAMPLER_BYTES, rows * vocab * SORTED_CELL_BYTES)
+
+
+def _has_custom_processors(metadata: SamplingMetadata) -> bool:
+    """Whether a processor of somebody else's, which knows whole batches only, changes logits."""
+    own = (MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor)
+    return not all(isinstance(processor, own) for processor in metadata.logitsprocs.all)
+
+
+def applied_temperature(temperature: np.ndarray, greedy: np.ndarray | None) -> np.ndarray | None:
+    """What logits are divided by: 1 for greedy requests. None where all is 1. Both arrays are [requests]."""
+    if greedy is not None:
+        temperature = np.where(greedy, np.float32(1.0), temperature)
+    return temperature if np.any(temperature != 1.0) else None
 
 
 class KeyedSampler:
@@ -75,42 +131,108 @@ class KeyedSampler:
         where a request asks for them. Raises UnsupportedSampling.
         """
         batch = runner.input_batch
-        metadata = batch.sampling_metadata
         num_requests = batch.num_reqs
-        layout = None if drafts is None or not any(drafts.num_draft_tokens) else Layout(drafts)
-
-        # Processing happens in place. A copy is kept only where raw values must be reported.
-        logits = logits.to(torch.float32)
-        wants_logprobs = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
-        raw = logits.clone() if wants_logprobs and self.logprobs_mode.startswith("raw") else None
-        rows = Rows(metadata, num_requests, layout, self.forbidden_tokens(runner, logits))
-        logits = rows.apply_before_temperature(logits)
+        layout = None if drafts is None or not any(drafts.num_draft_tokens) else Layout.of(drafts)
         temperature = batch.temperature_cpu[:num_requests]
-        greedy = None if metadata.all_random else temperature < GREEDY_BELOW
-        if not metadata.all_greedy:
-            logits = rows.apply_after_temperature(logits, temperature, greedy)
-
-        seeds = self.request_seeds(runner)
         positions = np.subtract(
             batch.num_tokens_no_spec[:num_requests],
             batch.num_prompt_tokens[:num_requests],
             dtype=np.int64,
             casting="unsafe",
         )
+        work = _Pass(
+            batch.sampling_metadata,
+            num_requests,
+            temperature,
+            None if batch.sampling_metadata.all_random else temperature < GREEDY_BELOW,
+            self.request_seeds(runner),
+            positions,
+            self.forbidden_tokens(runner, logits),
+            1 if layout is None else layout.width(),
+        )
+        max_rows = max_piece_rows(batch.sampling_metadata, logits.shape[-1])
+        if len(logits) <= max_rows or (layout is None and _has_custom_processors(batch.sampling_metadata)):
+            emitted, logprobs = self._sample_piece(work, logits, layout)
+            return SamplerOutput(sampled_token_ids=emitted, logprobs_tensors=logprobs)
+        if layout is None:
+            layout = Layout(np.zeros(num_requests, np.int64), torch.empty(0, dtype=torch.int32, device=logits.device))
+        sampled, first_row = [], 0
+        for piece in layout.pieces(max_rows):
+            sampled.append(self._sample_piece(work, logits[first_row : first_row + piece.num_rows], piece))
+            first_row += piece.num_rows
+        emitted = torch.cat([tokens for tokens, _ in sampled])
+        parts = [logprobs for _, logprobs in sampled if logprobs is not None]
+        whole = (torch.cat([part[i] for part in parts]) for i in range(3)) if parts else None
+        return SamplerOutput(
+            sampled_token_ids=emitted, logprobs_tensors=None if whole is None else LogprobsTensors(*whole)
+        )
+
+    def _sample_piece(
+        self, work: "_Pass", logits: torch.Tensor, layout: Layout | None
+    ) -> tuple[torch.Tensor, LogprobsTensors | None]:
+        """`sample` for a run of requests. logits: of their rows, changed in place. layout: None for one row each."""
+        metadata = work.metadata
+        first = 0 if layout is None else layout.first_request
+        own = slice(first, work.num_requests if layout is None else first + len(layout.num_drafted))
+        seeds, positions = work.seeds[own], work.positions[own]
+        greedy = None if work.greedy is None else work.greedy[own]
+        inputs: dict[str, torch.Tensor] = {}  # what the device needs of the host, in one copy
+        if logits.device.type != "cpu":
+            inputs = on_device(logits.device, self._inputs(work, layout, seeds, positions, greedy))
+
+        # Processing happens in place. A copy is kept only where raw values must be reported.
+        logits = logits.to(torch.float32)
+        wants_logprobs = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
+        raw = logits.clone() if wants_logprobs and self.logprobs_mode.startswith("raw") else None
+        rows = Rows(metadata, work.num_requests, layout, work.forbidden, inputs)
+        logits = rows.apply_before_temperature(logits)
+        if not metadata.all_greedy:
+            logits = rows.apply_after_temperature(logits, work.temperature, work.greedy)
+
         cells = None  # row of each emitted token
         if layout is None:
-            emitted = keyed_argmax(logits, seeds, positions, greedy)[:, None].to(torch.int32)
+            tokens = device_argmax(logits, inputs) if inputs else keyed_argmax(logits, seeds, positions, greedy)
+            emitted = tokens[:, None].to(torch.int32)
         elif layout.parents is None:
-            emitted = keyed_verify(logits, layout.num_drafted, layout.draft_tokens, seeds, positions, greedy)
-            cells = layout.cells() if wants_logprobs else None
+            if inputs:
+                emitted = device_accept(device_argmax(logits, inputs), layout.draft_tokens, inputs)
+            else:
+                emitted = keyed_verify(
+                    logits, layout.num_drafted, layout.draft_tokens, seeds, positions, greedy, work.width
+                )
+            cells = layout.cells(work.width) if wants_logprobs else None
         else:
             emitted, cells = keyed_walk(
-                logits, layout.num_drafted, layout.draft_tokens, layout.parents, layout.offset, seeds, positions, greedy
-            )
+                logits, layout.num_drafted, layout.draft_tokens, layout.parents, layout.offset, seeds, positions,
+                greedy, work.width,
+            )  # fmt: skip
         logprobs = None
         if wants_logprobs:
             logprobs = self._logprobs(metadata, logits if raw is None else raw, emitted, cells)
-        return SamplerOutput(sampled_token_ids=emitted, logprobs_tensors=logprobs)
+        return emitted, logprobs
+
+    def _inputs(
+        self,
+        work: "_Pass",
+        layout: Layout | None,
+        seeds: np.ndarray,
+        positions: np.ndarray,
+        greedy: np.ndarray | None,
+    ) -> dict[str, np.ndarray]:
+        """What sampling a piece needs on the device, for `on_device`. seeds, positions, greedy: of its requests."""
+        temperature = applied_temperature(work.temperature, work.greedy)
+        if layout is None:
+            inputs = noise_inputs(seeds, positions, greedy)
+            return inputs if temperature is None else {**inputs, "temperature": temperature}
+        owner = layout.own_request
+        inputs = {"owner": layout.owner}
+        if temperature is not None:
+            inputs["temperature"] = temperature[layout.owner]
+        if layout.parents is None:
+            own_greedy = None if greedy is None else greedy[owner]
+            inputs |= noise_inputs(seeds[owner], positions[owner] + layout.offset, own_greedy)
+            inputs |= accept_inputs(layout.num_drafted, work.width)
+        return inputs
 
     def request_seeds(self, runner: "GPUModelRunner") -> np.ndarray:
         """Seeds of the batch's requests in batch order, int64 [requests]; rebuilt only when the batch has changed."""
@@ -183,15 +305,19 @@ class KeyedSampler:
         if cells is not None:
             cells = cells.reshape(-1)
             every_cell = num_logprobs == -1
+            # On a GPU this is the one time that sampling waits for it.
             used = np.arange(len(cells)) if every_cell else (tokens[:, 0] != REJECTED).cpu().numpy().nonzero()[0]
-            values = values[torch.from_numpy(cells[used]).to(values.device)]
+            needed = {"of_used": cells[used], "used": used}
+            if tokens.device != values.device:  # drafts that branch are walked on the host
+                needed["tokens"] = tokens.numpy()[used]
+            rows = on_device(values.device, needed)
+            values = values[rows["of_used"]]
         if not self.logprobs_mode.endswith("logits"):
             values = values.log_softmax(dim=-1)
         if num_logprobs == -1:
             return LogprobsTensors(torch.empty(0), values, torch.empty(0))
         if cells is not None:
-            used_cells = torch.from_numpy(used).to(tokens.device)
-            tokens = tokens[used_cells]
+            tokens = rows["tokens"] if "tokens" in rows else tokens[rows["used"]]
         listed_tokens = tokens.to(torch.int64)
         listed = values.gather(-1, listed_tokens)
         ranks = (values >= listed).sum(dim=-1)
@@ -201,7 +327,7 @@ class KeyedSampler:
         listed_tokens = listed_tokens.to(torch.int32)
         if cells is not None:  # cells without an emitted token stay 0, and vLLM drops them
             listed_tokens, listed, ranks = (
-                compact.new_zeros((len(cells), *compact.shape[1:])).index_copy_(0, used_cells, compact)
+                compact.new_zeros((len(cells), *compact.shape[1:])).index_copy_(0, rows["used"].long(), compact)
                 for compact in (listed_tokens, listed, ranks)
             )
         return LogprobsTensors(listed_tokens, listed, ranks)
@@ -213,11 +339,18 @@ class Rows:
     To a row, the drafted tokens before it count as generated output. layout: what rows there are, None for one row of
     each request and no drafts.
     forbidden: tokens that requests must not emit, bool [requests, vocab]; None if there are none.
+    inputs: what is on the device already of each row's `owner` and `temperature`, [rows].
     """
 
     def __init__(
-        self, metadata: SamplingMetadata, num_requests: int, layout: RowLayout | None, forbidden: torch.Tensor | None
+        self,
+        metadata: SamplingMetadata,
+        num_requests: int,
+        layout: RowLayout | None,
+        forbidden: torch.Tensor | None,
+        inputs: Mapping[str, torch.Tensor] = NOTHING,
     ):
+        self._inputs = inputs
         self.metadata = metadata
         self.num_requests = num_requests
         self.layout = layout
@@ -232,7 +365,17 @@ class Rows:
         """Repeat each request's values for all of its rows: [requests, ...] -> [rows, ...]."""
         if self.layout is None:
             return per_request
-        return per_request[torch.from_numpy(self.layout.owner).to(per_request.device)]
+        owner = self._inputs.get("owner")
+        if owner is None:
+            owner = on_device(per_request.device, {"owner": self.layout.owner})["owner"]
+        return per_request[owner]
+
+    def _temperature(self, divisor: np.ndarray, device: torch.device) -> torch.Tensor:
+        """The temperature of each row, on the device. divisor: of each request."""
+        if "temperature" in self._inputs:
+            return self._inputs["temperature"]
+        per_row = divisor if self.layout is None else divisor[self.layout.owner]
+        return on_device(device, {"temperature": per_row})["temperature"]
 
     def _outputs(self) -> list[list[int]]:
         """The output tokens of each row: the request's, followed by the drafted tokens before the row."""
@@ -287,10 +430,9 @@ class Rows:
         temperature: float32 [requests]. greedy: bool [requests], the requests whose temperature is not applied; None
         means that no request is greedy. Raises UnsupportedSampling.
         """
-        if greedy is not None:
-            temperature = np.where(greedy, np.float32(1.0), temperature)
-        if np.any(temperature != 1.0):
-            logits = logits.div_(self._expand(torch.from_numpy(temperature)).to(logits.device)[:, None])
+        divisor = applied_temperature(temperature, greedy)
+        if divisor is not None:
+            logits = logits.div_(self._temperature(divisor, logits.device)[:, None])
         for processor in self.metadata.logitsprocs.argmax_invariant:
             if isinstance(processor, MinPLogitsProcessor):
                 if processor.min_p_count:

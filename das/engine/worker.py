@@ -16,6 +16,7 @@ require_vllm()  # first, because another version may lack what is imported next
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from vllm import envs  # noqa: E402
 from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 
@@ -80,6 +81,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         patches.refuse_head(self.vllm_config)
         self._das_head: HeadMethod | None = None  # where a history drafts beside a head
+        patches.keep_norms_invariant(self.vllm_config)
+        if envs.VLLM_BATCH_INVARIANT:
+            patches.tune_matmuls()  # a worker may be a process of its own
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
         self._das_training: tuple[Any, bool] | None = None  # drafter and das_announced while an evaluation runs
         self._das_learned: dict[str, np.ndarray] = {}  # by coupled drafts, before the running evaluation

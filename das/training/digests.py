@@ -1,11 +1,13 @@
 """Short SHA-256 of numbers: equal digests mean equal bits."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+
+PIECE = 2**24  # numbers of a tensor that are on the host at once, 64 MB
 
 
 def digest(*arrays: Sequence[Any] | np.ndarray) -> str:
@@ -19,17 +21,37 @@ def digest(*arrays: Sequence[Any] | np.ndarray) -> str:
 
 def weights_digest(model: torch.nn.Module) -> str:
     """Digest of all parameters, in the order of their names."""
-    return digest(*(_array(p) for _, p in sorted(model.named_parameters())))
+    return tensors_digest(parameter for _, parameter in sorted(model.named_parameters()))
 
 
 def optimizer_digest(optimizer: torch.optim.Optimizer) -> str:
     """Digest of an optimizer's state in parameter order (Adam: step, first and second moment of each parameter)."""
     state = optimizer.state_dict()["state"]
-    return digest(*(_array(value) for index in sorted(state) for _, value in sorted(state[index].items())))
+    return tensors_digest(value for index in sorted(state) for _, value in sorted(state[index].items()))
 
 
-def _array(value: Any) -> np.ndarray:
-    """The values as float32; of a sharded tensor, the part that this rank holds."""
-    tensor = torch.as_tensor(value).detach()
-    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.float().cpu().numpy()
+def tensors_digest(values: Iterable[Any]) -> str:
+    """`digest` of the values as float32 arrays. A tensor passes through the host piece by piece.
+
+    Of a sharded tensor the part that this rank holds counts.
+    """
+    sha = hashlib.sha256()
+    for value in values:
+        tensor = torch.as_tensor(value).detach()
+        local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        sha.update(str((np.dtype(np.float32).str, tuple(local.shape) or (1,))).encode())
+        for piece in _pieces(local):
+            sha.update(piece.contiguous().float().cpu().numpy().data)
+    return sha.hexdigest()[:16]
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor's numbers in C order, at most PIECE at a time, without a copy of the whole."""
+    if tensor.numel() <= PIECE:
+        yield tensor
+    elif tensor.ndim == 1:
+        yield from tensor.split(PIECE)
+    else:
+        rows = PIECE // (tensor.numel() // len(tensor))
+        for part in tensor.split(rows) if rows else tensor:
+            yield from _pieces(part)

@@ -3,10 +3,11 @@ rollouts. The harness's trainer and `das.speculate()` both use it."""
 
 import hashlib
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from trl.generation.vllm_generation import VLLMGeneration
 from das.arrays import load_arrays, save_arrays
 from das.budget.schedule import LongestFirst
 from das.engine.build import DAS_EAGLE3, DRAFT_MODEL, EAGLE3, MTP, EngineError, EngineSettings, build_engine
+from das.engine.environment import nccl_variables_kept
 from das.engine.rollout import Rollout, RolloutRequest, end_turns, request_seed, roll_out, roll_out_turn
 from das.training.conversations import Turn, joined, rows_of
+from das.training.determinism import algorithms_of_the_engine
 from das.training.head_training import OnlineHead
-from das.training.support import unsupported
+from das.training.support import invariance_problem, unsupported
 from das.training.weight_check import WeightSample, check_together, logprob_difference, logprob_problem
 
 STATE = "generation.npz"
@@ -109,8 +112,11 @@ class SpeculativeGeneration(VLLMGeneration):
                     f"{self.engine.method}: sleep mode forgets the weights that draft: set vllm_enable_sleep_mode=False"
                 )
             overrides["enable_sleep_mode"] = True
+        if problem := invariance_problem(gpu_capability(), os.environ.get("VLLM_BATCH_INVARIANT") == "1"):
+            raise EngineError(problem)
+        self.accelerator.wait_for_everyone()  # so the trainer's NCCL reads its variables before the engine pins them
         # The engine in this process reseeds all global generators. The trainer must not notice.
-        with random_states_kept():
+        with random_states_kept(), nccl_variables_kept() if self.tensor_parallel_size == 1 else nullcontext():
             self.llm = self._build_engine(**overrides)
         if not hasattr(self.llm.llm_engine.engine_core, "engine_core"):
             raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")
@@ -179,6 +185,10 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
         """llm.generate as TRL calls it: one `sampling_params` for all prompts, and nothing about problems."""
+        with algorithms_of_the_engine():
+            return self._generate_checked(prompts, sampling_params)
+
+    def _generate_checked(self, prompts: list[Any], sampling_params: Any) -> list[Any]:
         self._check_logprobs()
         turn = len(self._turns)
         rows = rows_of(prompts) if turn else range(len(prompts))
@@ -336,6 +346,14 @@ def require_sleep_mode() -> None:
         raise EngineError(
             f"vllm_enable_sleep_mode=True: vLLM has no sleep mode on a {current_platform.device_name}; set it to False"
         )
+
+
+def gpu_capability() -> int | None:
+    """Compute capability of this process's GPU, such as 90; None without one."""
+    if not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
 
 
 @contextmanager

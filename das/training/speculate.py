@@ -43,7 +43,8 @@ def speculate(
     them after `das.speculate("off")`. Trainers that never roll out with vLLM are not touched.
 
     Noise is keyed by `args.seed`, the training step and the request's place in it, so `das.speculate("none")` gives the
-    same tokens, rewards, losses and weights without drafts. A row's problem is its `problem_id` or, if it has none, its
+    same tokens, rewards, losses and weights without drafts (on a GPU losses and weights only if training itself gives
+    the same bits each time: das.training.determinism). A row's problem is its `problem_id` or, if it has none, its
     prompt; of GOLD's and IW-OPD's rows only prompts are known. TRL's logs get das/rollout_s, das/tokens_per_pass,
     das/drafted, das/accepted and das/draft_share.
 

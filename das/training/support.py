@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+HOPPER = 90  # compute capability from which on they spare the trainer
 QUANTIZED = "das cannot sync quantized weights into the engine: load the model without quantization"
 
 
@@ -20,6 +21,20 @@ def unsupported(model: Any = None, accelerator: Any = None) -> str:
     if getattr(model, "quantization_method", None) is not None:
         return QUANTIZED
     return ""
+
+
+def invariance_problem(capability: int | None, invariant: bool) -> str:
+    """Say in one line why this process cannot both train and run an engine with batch-invariant kernels, or nothing.
+
+    capability: of the GPU, such as 86; None: there is none. invariant: whether vLLM's batch-invariant kernels are on.
+    """
+    if not invariant or capability is None or capability >= HOPPER:
+        return ""
+    return (
+        f"on a GPU of compute capability {capability / 10:.1f} vLLM's batch-invariant kernels replace torch's matrix "
+        "products in the whole process, and have no backward pass: set engine.batch_invariant=false (in a script "
+        'engine={"batch_invariant": False}; drafts may then change tokens) or train with vllm_mode="server"'
+    )
 
 
 def _fsdp_version(state: Any) -> int | None:

@@ -46,8 +46,8 @@ class ForcedResult:
 class ForcedEngines:
     """One engine for each arm. Rollouts run one at a time, so that the machine's noise hits all arms alike."""
 
-    def __init__(self, arms: Mapping[str, DictConfig], policy: Path, sizes: Mapping[str, int], folder: Path) -> None:
-        """Start all. arms: label -> config. sizes: max_num_seqs and max_model_len. Logs go to folder/arms."""
+    def __init__(self, arms: Mapping[str, DictConfig], policy: Path, sizes: Mapping[str, Any], folder: Path) -> None:
+        """Start all. arms: label -> config. sizes: further arguments of vllm.LLM. Logs go to folder/arms."""
         self._folder = folder
         self._pipes = {name: _start(config, policy, sizes, folder / "arms" / name) for name, config in arms.items()}
 
@@ -68,7 +68,7 @@ class ForcedEngines:
             pipe.close()
 
 
-def _start(config: DictConfig, policy: Path, sizes: Mapping[str, int], folder: Path) -> Connection:
+def _start(config: DictConfig, policy: Path, sizes: Mapping[str, Any], folder: Path) -> Connection:
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     arguments = OmegaConf.to_container(config, resolve=True), str(policy), dict(sizes), folder / "log.txt", theirs
@@ -77,7 +77,7 @@ def _start(config: DictConfig, policy: Path, sizes: Mapping[str, int], folder: P
     return ours
 
 
-def _engine_process(container: Any, policy: str, sizes: dict[str, int], log: Path, pipe: Connection) -> None:
+def _engine_process(container: Any, policy: str, sizes: dict[str, Any], log: Path, pipe: Connection) -> None:
     """Body of an engine's process, until the pipe closes. Output goes to the log, errors to the parent as one line."""
     with quiet_into(log):
         try:

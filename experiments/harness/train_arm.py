@@ -75,6 +75,7 @@ def train_arm(run: ArmRun) -> None:
     Raises RunFailed if a drafting arm drafted nothing, UserError for a checkpoint of other weights or data.
     """
     prepare_process(run.config)
+    prepare_training()
     parts = trainer_parts(run)
     recorded = run.config.with_problems(len(parts.rows))
     run_folder = RunFolder(run.folder, recorded.resolved) if ranks.is_main() else None
@@ -95,6 +96,16 @@ def train_arm(run: ArmRun) -> None:
         check_drafted(run.config, run.folder)
 
 
+def prepare_training() -> None:
+    """Let a GPU train alike each time. A CPU does."""
+    import torch
+
+    from das.training.determinism import train_deterministically
+
+    if torch.cuda.is_available():
+        train_deterministically()
+
+
 def trainer_parts(run: ArmRun) -> TrainerParts:
     """Load the policy and the rows. Raises UserError for settings that cannot be."""
     from transformers import AutoModelForCausalLM
@@ -108,7 +119,9 @@ def trainer_parts(run: ArmRun) -> TrainerParts:
     model = AutoModelForCausalLM.from_pretrained(
         run.policy, dtype=settings.dtype, use_safetensors=True, trust_remote_code=False
     )
-    started_from = {"policy": weights_digest(model), "data": text_digest(json.dumps(rows.to_list()))}
+    # All ranks have read the same files, so one of them computes the digest.
+    policy_digest = ranks.gather(weights_digest(model) if ranks.is_main() else "")[0]
+    started_from = {"policy": policy_digest, "data": text_digest(json.dumps(rows.to_list()))}
     return TrainerParts(
         engine=settings,
         arguments=arguments,

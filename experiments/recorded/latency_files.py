@@ -6,6 +6,7 @@ passes   rows of these columns
 forms    NAME.{coefficients, error}: the forms of das.budget.latency_forms fitted to the passes, for budget.latency
 source   one line that says where the times are from
 derived  true if nobody measured them
+A measured table that the repository ships (latency_tables/measured) has device, date and commit of its run, too.
 """
 
 import json
@@ -21,6 +22,8 @@ from experiments.run.errors import UserError
 from experiments.run.run_folder import write_text
 
 TABLES = Path(__file__).parent / "latency_tables"
+MEASURED = "measured"  # folder in it of tables that take the place of derived ones
+DIGITS = 5  # significant digits of what a derived table holds, so that every machine writes the same file
 DERIVED = "derived, not measured"  # the source of a table that nobody measured ends so
 COLUMNS = ["live", "tokens", "context", "seconds"]
 
@@ -38,12 +41,34 @@ def fitted_forms(rows: list[list[float]]) -> dict[str, Any]:
 
 
 def write_latency(path: Path, rows: list[list[float]], source: str, derived: bool) -> dict[str, Any]:
-    """Write latency.json and return its forms."""
-    forms = fitted_forms(rows)
+    """Write latency.json and return its forms. Those of derived times are rounded."""
+    forms = rounded(fitted_forms(rows)) if derived else fitted_forms(rows)
     head = {"source": source, "derived": derived, "columns": COLUMNS, "forms": forms}
     body = ",\n".join(json.dumps(row) for row in rows)
     write_text(path, json.dumps(head)[:-1] + ', "passes": [\n' + body + "\n]}\n")
     return forms
+
+
+def rounded(value: Any) -> Any:
+    """A value of JSON with DIGITS significant digits in all fractions."""
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [rounded(inner) for inner in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def keep_measured(latency: Path, path: Path, facts: dict[str, Any]) -> None:
+    """Copy a measured latency.json to `path` with more facts: device, date, commit.
+
+    Raises UserError for another file.
+    """
+    read_latency(latency)
+    content = json.loads(latency.read_text(encoding="utf-8"))
+    rows = content.pop("passes")
+    body = ",\n".join(json.dumps(row) for row in rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps({**facts, **content})[:-1] + ', "passes": [\n' + body + "\n]}\n")
 
 
 def read_latency(path: Path) -> tuple[Form, str]:
@@ -91,13 +116,14 @@ def grid(rows: np.ndarray) -> Grid:
     return Grid(axes[0], axes[1], axes[2], medians)
 
 
-def table_path(gpu: str, model: str, tables: Path = TABLES) -> Path:
-    """File of the derived table of a GPU and a model size."""
-    return tables / f"{gpu}_{model}.json"
+def table_path(gpu: str, model: str, tables: Path = TABLES, measured: bool = False) -> Path:
+    """File of the derived or the measured table of a GPU and a model size."""
+    return (tables / MEASURED if measured else tables) / f"{gpu}_{model}.json"
 
 
 def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
     """The times of `latency`, a latency.json, or of the shipped table of the GPU and model size; and their source.
+    A measured table goes before the derived one.
 
     Raises UserError for a GPU or a model size without a table.
     """
@@ -110,7 +136,8 @@ def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
             raise UserError(
                 f"unknown {what} {name!r}: choose one of {', '.join(known)}, or give task.latency=PATH (measured)"
             )
-    return read_latency(table_path(gpu, model))
+    measured = table_path(gpu, model, measured=True)
+    return read_latency(measured if measured.exists() else table_path(gpu, model))
 
 
 def step_table(pairs: Any) -> Table:

@@ -37,6 +37,8 @@ EXAMPLES: dict[str, Any] = {
     "task.trained": "folder",
     "task.engine_run": "outputs/compare/DATE",
     "task.tables": "folder",
+    "task.measured": "outputs/check_gpu",
+    "task.parts": ["environment"],
     "task.rest_s": 1.5,
     "task.w8_rate": 0.99,
     "task.w4_rate": 0.97,

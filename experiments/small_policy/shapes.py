@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from experiments.run.errors import UserError
 
@@ -32,6 +33,7 @@ SHAPES = {
     "30m": Shape(384, 10, 6, 3, 64, 1152),
     "100m": Shape(640, 16, 10, 5, 64, 1920),
     "0.6b": Shape(1024, 28, 16, 8, 128, 3072, 151936, cpu_live=8),  # Qwen3-0.6B
+    "1.7b": Shape(2048, 28, 16, 8, 128, 6144, 151936, cpu_live=8),  # Qwen3-1.7B
     "7b": Shape(3584, 28, 28, 4, 128, 18944, 152064),  # DeepSeek-R1-Distill-Qwen-7B's sizes, in Qwen3's architecture
     "8b": Shape(4096, 36, 32, 8, 128, 12288, 151936),  # Qwen3-8B
 }
@@ -49,24 +51,13 @@ def random_policy(name: str, vocabulary: int, dtype: str, cache: Path) -> Path:
 
     vocabulary: tokens. dtype: of the weights, as torch names it. There is no tokenizer: prompts and responses are ids.
     """
-    shape = shape_of(name)
     folder = cache / f"random-{name}-{vocabulary}-{dtype}"
     if (folder / "model.safetensors").exists() or (folder / "model.safetensors.index.json").exists():
         return folder
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3ForCausalLM
 
-    config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_value_heads,
-        head_dim=shape.head_dim,
-        intermediate_size=shape.intermediate,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=shape.hidden < 2048,  # as Qwen3 does up to 4B
-    )
+    config = _config(shape_of(name), vocabulary)
     torch.manual_seed(0)
     default = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, dtype))
@@ -78,3 +69,31 @@ def random_policy(name: str, vocabulary: int, dtype: str, cache: Path) -> Path:
     model.save_pretrained(partial)
     partial.rename(folder)
     return folder
+
+
+def weightless_policy(name: str, vocabulary: int, dtype: str, cache: Path) -> Path:
+    """The folder of a policy of this shape that holds no weights: vLLM makes them on the device (load_format="dummy").
+
+    The parameters are those of random_policy.
+    """
+    folder = cache / f"weightless-{name}-{vocabulary}-{dtype}"
+    config = _config(shape_of(name), vocabulary)
+    config.architectures, config.dtype = ["Qwen3ForCausalLM"], dtype
+    config.save_pretrained(folder)
+    return folder
+
+
+def _config(shape: Shape, vocabulary: int) -> Any:
+    from transformers import Qwen3Config
+
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.key_value_heads,
+        head_dim=shape.head_dim,
+        intermediate_size=shape.intermediate,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=shape.hidden <= 2560,  # as Qwen3 does up to 4B
+    )

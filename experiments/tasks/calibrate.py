@@ -6,7 +6,6 @@ each form's coefficients (seconds), and its mean absolute relative error on pass
 result.json: forms, passes (their number).
 """
 
-import platform
 import random
 import sys
 import time
@@ -30,9 +29,11 @@ from experiments.recorded.latency_files import write_latency
 from experiments.run.errors import RunFailed, UserError, compose_config
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
-from experiments.run.run_folder import RunFolder
+from experiments.run.run_folder import RunFolder, device_name
+from experiments.small_policy.shapes import shape_of, weightless_policy
 
 WARM_UP = 4  # passes before the first timed one
+VOCABULARY = 1024  # of shapes that have none of their own
 
 
 class RandomDrafter:
@@ -70,12 +71,15 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     check(config)
     run_folder = RunFolder(Path(folder), config.resolved)
     progress = Progress(0)
-    policy = policy_directory(config, progress.note)
+    if task.shape is None:
+        policy, name = policy_directory(config, progress.note), f"policy {config.policy.name}"
+    else:
+        policy, name = shaped_policy(config, task.shape), f"random weights of shape {task.shape}"
     with quiet_into(Path(folder) / "log.txt") as progress.terminal:
         rows = measure(config, task, policy, progress)
     progress.terminal = sys.stdout
     path = Path(folder) / "latency.json"
-    forms = write_latency(path, rows, f"vLLM, policy {config.policy.name} on {platform.machine()}", derived=False)
+    forms = write_latency(path, rows, f"vLLM, {name} on {device_name()}", derived=False)
     for name, form in forms.items():
         progress.note(f"{name:12s} error {100 * form['error']:5.1f} %   {form['coefficients']}")
     run_folder.write_result({"forms": forms, "passes": len(rows)})
@@ -91,12 +95,26 @@ def _check(config: DictConfig) -> None:
         raise UserError(f"arm={config.arm.name}: task=calibrate times passes that verify drafts; leave arm= out")
     if min(*task.live, *task.drafts, task.passes, task.rounds) < 0 or min(task.live) < 1 or task.passes < 1:
         raise UserError("task.live and task.passes must be 1 or more, task.drafts 0 or more")
+    if task.shape is not None and (not task.contexts or min(task.contexts) < 1):
+        raise UserError(f"task.contexts={task.contexts}: name one or more numbers of tokens, 1 or more")
     needed = 2 * (WARM_UP + int(task.passes)) + max(task.drafts)
     if config.trainer.max_completion_length < needed:
         raise UserError(
             f"trainer.max_completion_length={config.trainer.max_completion_length}: task.passes={task.passes} with "
             f"drafts of {max(task.drafts)} take up to {needed} tokens"
         )
+
+
+def shaped_policy(config: RunConfig, name: str) -> str:
+    """The folder of a policy of this shape without weights, which vLLM makes. Raises UserError for an unknown shape."""
+    shape = shape_of(name)
+    dtype = config.engine.settings["dtype"]
+    return str(weightless_policy(name, shape.vocabulary or VOCABULARY, dtype, Path(config.cache) / "policies"))
+
+
+def made_up_prompts(length: int, count: int) -> list[Any]:
+    """Prompts of `length` tokens that begin differently, so that they share no KV cache."""
+    return [{"prompt_token_ids": [i, *([1] * (length - 1))]} for i in range(count)]
 
 
 def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress) -> list[list[float]]:
@@ -107,17 +125,22 @@ def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress
     from das.budget.fixed import Fixed, NoDrafts
     from das.engine.build import build_engine
 
-    llm = build_engine(engine_settings(config, policy), max_num_seqs=max(task.live))
+    made_up = {} if task.shape is None else {"load_format": "dummy", "skip_tokenizer_init": True}
+    llm = build_engine(engine_settings(config, policy), max_num_seqs=max(task.live), **made_up)
     engine = llm.llm_engine
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     runner.drafter.draft_round.drafter = RandomDrafter(engine.model_config.get_vocab_size())
-    prompts = [prompt for _, prompt in tokenized(config, policy)]
-    combinations = [(live, drafts) for live in task.live for drafts in task.drafts]
+    # By tokens of context; 0: the data's prompts, whose contexts count as they are.
+    if task.shape is None:
+        prompts = {0: [prompt for _, prompt in tokenized(config, policy)]}
+    else:
+        prompts = {length: made_up_prompts(length, max(task.live)) for length in task.contexts}
+    combinations = [(live, drafts, context) for live in task.live for drafts in task.drafts for context in prompts]
     order = random.Random(0)
     rows: list[list[float]] = []
     for turn in range(task.rounds):
         order.shuffle(combinations)
-        for live, drafts in combinations:
+        for live, drafts, context in combinations:
             runner.drafter.draft_round.budget = Fixed(drafts) if drafts else NoDrafts()
             params = SamplingParams(
                 temperature=1.0, max_tokens=config.trainer.max_completion_length, ignore_eos=True, detokenize=False
@@ -125,8 +148,10 @@ def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress
             for i in range(live):
                 params = params.clone()
                 params.seed = i
-                engine.add_request(f"{turn}-{live}-{drafts}-{i}", prompts[i % len(prompts)], params)
-            rows += timed_passes(engine, runner, live, drafts, int(task.passes))
+                engine.add_request(f"{turn}-{live}-{drafts}-{i}", prompts[context][i % len(prompts[context])], params)
+            timed = timed_passes(engine, runner, live, drafts, int(task.passes))
+            # Contexts grow by a few tokens while passes are timed. With a nominal one, tables have an axis of them.
+            rows += [[n, tokens, live * context if context else grown, s] for n, tokens, grown, s in timed]
             engine.abort_request([f"{turn}-{live}-{drafts}-{i}" for i in range(live)])
             while engine.has_unfinished_requests():
                 engine.step()

@@ -37,7 +37,7 @@ from experiments.run.errors import RunFailed, UserError, compose_config
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from experiments.small_policy.shapes import Shape, random_policy, shape_of
+from experiments.small_policy.shapes import Shape, random_policy, shape_of, weightless_policy
 
 FORCED = (STOCK, "none", "das", "ngram", "suffix")  # methods that draft from text alone
 Results = dict[str, dict[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
@@ -58,9 +58,12 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     run_folder = RunFolder(Path(folder), config)
     dtype = settings[BASELINE].dtype if settings[BASELINE].dtype != "auto" else shape.dtype
     with quiet_into(Path(folder) / "log.txt"):
-        policy = random_policy(task.shape, vocabulary, dtype, Path(config.cache) / "policies")
+        make = random_policy if task.kv_gib is None else weightless_policy
+        policy = make(task.shape, vocabulary, dtype, Path(config.cache) / "policies")
     longest = max(int(work.lengths.max()) for epochs in works.values() for work in epochs)
-    sizes = {"max_num_seqs": max(live), "max_model_len": int(task.prompt) + longest + 1}
+    sizes: dict[str, Any] = {"max_num_seqs": max(live), "max_model_len": int(task.prompt) + longest + 1}
+    if task.kv_gib is not None:
+        sizes |= {"load_format": "dummy", "kv_cache_memory_bytes": int(task.kv_gib * 2**30)}
     progress.note(
         f"{sum(len(work.tokens) for epochs in works.values() for work in epochs)} recorded tokens, longest response "
         f"{longest}, on random weights of shape {task.shape}; starting {', '.join(arms)}; logs in {folder}"

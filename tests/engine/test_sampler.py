@@ -96,7 +96,9 @@ def test_engines_of_a_data_parallel_deployment_draw_other_seeds() -> None:
             speculative_config=None,
         )
         model_config = SimpleNamespace(seed=0, logprobs_mode="processed_logprobs")
-        hooks = dict.fromkeys(("_sample", "propose_draft_token_ids", "_input_fits_in_drafter"), id)
+        hooks = dict.fromkeys(
+            ("_sample", "_bookkeeping_sync", "profile_run", "propose_draft_token_ids", "_input_fits_in_drafter"), id
+        )
         return SimpleNamespace(vllm_config=config, model_config=model_config, **hooks)
 
     runners = [runner(0), runner(1)]

@@ -154,6 +154,12 @@ kind(
     (["task=rollout", "arm=self_draft", "drafter.warm=h.npz"], "self_draft drafts without a history; use arm=das_self"),
     (["arms=[none,das_self]", "engine.branch_blocks=8"], "branch_blocks=8: das_self drafts chains only; set it to 0"),
 )
+kind(
+    "GPU that is missing or lacks something",
+    (["task=check_gpu", "task.device=cuda"], "task.device=cuda: no NVIDIA driver is loaded"),
+    (["task=check_gpu", "task.device=gpu"], "task.device=gpu: choose auto, cuda or cpu"),
+    (["task=check_gpu", "task.device=cpu", "task.parts=[smapler]"], "choose from environment, sampler"),
+)
 kind("no KEY=VALUE", (["trainer.max_steps"], "trainer.max_steps"), (["budget.tokens=[1"], "budget.tokens=[1"))
 kind(
     "vary that varies nothing",

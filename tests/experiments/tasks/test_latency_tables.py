@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from das.budget.latency import LatencyModel
 from das.budget.latency_forms import Drafting
 from das.replay.hardware import GPUS, MODELS, derived
+from experiments.recorded import latency_files
 from experiments.recorded.latency_files import chosen_form, read_latency, table_path, write_latency
 from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import latency_tables
@@ -107,3 +108,49 @@ def test_tables_can_be_written_elsewhere(tmp_path: Path) -> None:
     latency_tables.run(config(*overrides), [], str(tmp_path))
     assert {path.name for path in (tmp_path / "tables").iterdir()} == before.keys()
     assert {path.name: path.stat().st_mtime_ns for path in table_path("H100", "7B").parent.iterdir()} == before
+
+
+def test_derived_tables_hold_rounded_numbers_only() -> None:
+    # 24 files once changed in their last digits on another machine.
+    def numbers(value: object) -> list[float]:
+        if isinstance(value, dict):
+            return [number for inner in value.values() for number in numbers(inner)]
+        if isinstance(value, list):
+            return [number for inner in value for number in numbers(inner)]
+        return [value] if isinstance(value, float) else []
+
+    content = json.loads(table_path("H100", "7B").read_text())
+    assert all(number == float(f"{number:.5g}") for number in numbers(content))
+
+
+def measured_run(folder: Path, gpu: bool = True, ok: bool = True) -> Path:
+    """The files of a run of task=check_gpu that measured a 7B shape."""
+    part = folder / "parts" / "pass_times_7b"
+    (part / "calibrate").mkdir(parents=True)
+    write_latency(part / "calibrate" / "latency.json", rows(), "vLLM, random weights of shape 7b", derived=False)
+    facts = {"device": "NVIDIA H100 80GB HBM3", "date": "2026-11-23", "commit": "abc", "gpu": gpu}
+    (folder / "result.json").write_text(json.dumps({**facts, "parts": {"pass_times_7b": {"ok": ok}}}))
+    return folder
+
+
+def test_measured_tables_go_before_derived_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = measured_run(tmp_path / "run")
+    tables = tmp_path / "tables"
+    latency_tables.run(config("task=latency_tables", f"task.measured={run}", f"task.tables={tables}"), [], "")
+    kept = json.loads((tables / "measured" / "H100_7B.json").read_text())
+    assert (kept["device"], kept["date"], kept["commit"]) == ("NVIDIA H100 80GB HBM3", "2026-11-23", "abc")
+    assert not kept["derived"]
+    (tables / "H100_7B.json").write_text(table_path("H100", "7B").read_text())
+    monkeypatch.setattr(latency_files, "TABLES", tables)
+    monkeypatch.setattr(latency_files.table_path, "__defaults__", (tables, False))
+    assert chosen_form(None, "H100", "7B")[1] == "vLLM, random weights of shape 7b, measured"
+
+
+@pytest.mark.parametrize(("gpu", "ok", "said"), [(False, True, "it ran on"), (True, False, "measured no times")])
+def test_runs_that_measured_nothing_are_refused(tmp_path: Path, gpu: bool, ok: bool, said: str) -> None:
+    run = measured_run(tmp_path / "run", gpu, ok)
+    with pytest.raises(UserError, match=said):
+        latency_tables.run(config("task=latency_tables", f"task.measured={run}", f"task.tables={tmp_path}"), [], "")
+    empty = config("task=latency_tables", f"task.measured={tmp_path}", f"task.tables={tmp_path}")
+    with pytest.raises(UserError, match="no result of task=check_gpu"):
+        latency_tables.run(empty, [], "")

@@ -1,0 +1,31 @@
+"""Training on a GPU that gives the same bits each time (exactness level 3)."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def train_deterministically() -> None:
+    """From now on torch takes deterministic algorithms where it has some, and warns where it has none.
+
+    Call it before the first matrix product on a GPU, because cuBLAS reads its variable then. It makes training slower.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # It would fill what is overwritten anyway.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@contextmanager
+def algorithms_of_the_engine() -> Iterator[None]:
+    """Inside, torch takes its fastest algorithms again: an engine's own are deterministic where they must be."""
+    asked = torch.are_deterministic_algorithms_enabled()
+    only_warn = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(asked, warn_only=only_warn)

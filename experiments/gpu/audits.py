@@ -1,0 +1,173 @@
+"""Parts that ask whether tokens and logits depend on drafts, on the batch, or on a nap of the engine.
+
+One engine of random weights rolls out the same requests, with the same seeds, three times: all together without drafts,
+in halves without drafts, and with drafts of 0 to 16 tokens, which vary from request to request. Its drafter remembers
+the first rollouts, so most drafts are right, and a request's row is computed beside 0 to 16 others (vllm#54506).
+"""
+
+from typing import Any
+
+from experiments.gpu.verdict import Scale, Verdict
+from experiments.harness.agreement import LISTED, listed_response, sample_agreement
+
+LIMITS = (0, 1, 2, 5, 16)  # drafted tokens that requests may have, in turn
+PROBLEMS, SIBLINGS = 4, 4
+
+
+def eager(scale: Scale) -> Verdict:
+    """Batch-invariant kernels, no graphs."""
+    return _audit(scale)
+
+
+def captured(scale: Scale) -> Verdict:
+    """Batch-invariant kernels and CUDA graphs. On a CPU there are none, and compiling takes minutes: eager again."""
+    return _audit(scale, enforce_eager=not scale.gpu)
+
+
+def variant(scale: Scale) -> Verdict:
+    """vLLM's usual kernels. It passes whatever it finds: exactness is not promised here."""
+    return _audit(scale, invariant=False)
+
+
+def branches(scale: Scale) -> Verdict:
+    """Drafts that branch."""
+    return _audit(scale, branch_blocks=8 * PROBLEMS * SIBLINGS)
+
+
+def self_draft(scale: Scale) -> Verdict:
+    """The policy's own weights in 4 bits as the drafter. Engines on GPUs refuse that so far."""
+    from das.engine.versions import NotInstalled
+
+    try:
+        return _audit(scale, method="self_draft", self_draft={"weights": "w4", "passes": None})
+    except NotInstalled as refused:
+        return Verdict(scale.gpu, f"refused, as the docs say: {refused}")
+
+
+def _audit(
+    scale: Scale,
+    method: str = "das",
+    invariant: bool = True,
+    enforce_eager: bool = True,
+    branch_blocks: int = 0,
+    **options: Any,
+) -> Verdict:
+    llm = _engine(scale, method, invariant, enforce_eager, branch_blocks=branch_blocks, **options)
+    alone, _ = _roll_out(llm, scale, [0])
+    halves, _ = _roll_out(llm, scale, [0], groups=2)
+    drafted, report = _roll_out(llm, scale, LIMITS)
+    none, drafts = sample_agreement(alone, halves), sample_agreement(alone, drafted)
+    tokens = sum(len(response["tokens"]) for response in drafted)
+    accepted = tokens - report["passes"]
+    same = all(found["sequences_agreeing"] == found["sequences"] for found in (none, drafts))
+    bits = all(found["positions_with_equal_logits"] == found["positions"] for found in (none, drafts))
+    idle = "" if accepted else "NO DRAFTED TOKEN WAS ACCEPTED; "
+    if branch_blocks and not report["branches"]:
+        idle += "NO DRAFT BRANCHED; "
+    line = (
+        f"{idle}none against none in halves: {_agreement(none)}; none against drafts: {_agreement(drafts)}, "
+        f"{accepted} of {report['drafted']} drafted tokens accepted"
+    )
+    numbers = {
+        "none": none,
+        "drafts": drafts,
+        "accepted": accepted,
+        "drafted": report["drafted"],
+        "branches": report["branches"],
+        "logits_equal": bits,
+    }
+    return Verdict(not idle and (same or not invariant), line, numbers)
+
+
+def _agreement(found: dict[str, Any]) -> str:
+    return (
+        f"{found['sequences_agreeing']} of {found['sequences']} sequences agree, logits at "
+        f"{found['positions_with_equal_logits']} of {found['positions']} positions (largest difference "
+        f"{found['largest_logit_difference']:.2g})"
+    )
+
+
+def _engine(
+    scale: Scale, method: str, invariant: bool = True, enforce_eager: bool = True, sleeps: bool = False, **options: Any
+) -> Any:
+    import das
+    from experiments.small_policy.shapes import random_policy, shape_of
+
+    das.install(batch_invariant=invariant and scale.gpu)
+    from vllm import LLM
+
+    shape, dtype = scale.pick("0.6b", "tiny"), scale.pick("bfloat16", "float32")
+    policy = random_policy(shape, shape_of(shape).vocabulary or 512, dtype, scale.cache / "policies")
+    arguments = das.engine_arguments(method, budget={"name": "fixed", "tokens": max(LIMITS)}, **options)
+    return LLM(
+        str(policy),
+        **arguments
+        | {
+            "skip_tokenizer_init": True,
+            "dtype": dtype,
+            "enforce_eager": enforce_eager,
+            "gpu_memory_utilization": scale.pick(0.25, 0.1),
+            "max_model_len": 512,
+            "max_num_seqs": PROBLEMS * SIBLINGS,
+            "logprobs_mode": "raw_logits",
+            "max_logprobs": LISTED,
+        }
+        | ({"enable_sleep_mode": True} if sleeps else {}),
+    )
+
+
+def _roll_out(llm: Any, scale: Scale, limits: Any, groups: int = 1) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The responses to all requests, `groups` of them one after another, and the sums of what drafting did."""
+    from vllm import SamplingParams
+
+    from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
+
+    llm.reset_prefix_cache()
+    requests = [(problem, sibling) for problem in range(PROBLEMS) for sibling in range(SIBLINGS)]
+    params = [
+        SamplingParams(
+            seed=100 * problem + sibling,
+            temperature=1.0,
+            max_tokens=scale.pick(256, 32),
+            ignore_eos=True,
+            detokenize=False,
+            logprobs=LISTED,
+            # top-p sorts, and on CUDA a sort may depend on the number of rows (docs/exactness.md)
+            top_p=0.95 if i % 3 == 0 else 1.0,
+            extra_args={PROBLEM_KEY: f"{problem}", LIMIT_KEY: limits[i % len(limits)]},
+        )
+        for i, (problem, sibling) in enumerate(requests)
+    ]
+    prompts: list[Any] = [{"prompt_token_ids": [3 + problem, *range(10, 40)]} for problem, _ in requests]
+    responses: list[dict[str, Any]] = []
+    llm.collective_rpc("das_begin_rollout", args=(len(requests),))
+    size = len(requests) // groups
+    for first in range(0, len(requests), size):
+        outputs = llm.generate(prompts[first : first + size], params[first : first + size], use_tqdm=False)
+        responses += map(listed_response, outputs)
+    (report,) = llm.collective_rpc("das_end_rollout", args=(0,))
+    return responses, report
+
+
+def sleep(scale: Scale) -> Verdict:
+    """An engine that slept gives its memory back, and the same tokens afterwards. CPUs have no sleep mode."""
+    from das.engine.build import EngineError
+    from das.training.generation import require_sleep_mode
+
+    try:
+        require_sleep_mode()
+    except EngineError as refused:
+        return Verdict(not scale.gpu, f"refused, as the docs say: {refused}")
+    import torch
+
+    llm = _engine(scale, "none", sleeps=True)
+    before, _ = _roll_out(llm, scale, [0])
+    awake = torch.cuda.mem_get_info()[0]
+    llm.sleep(level=1)
+    given_back = (torch.cuda.mem_get_info()[0] - awake) / 2**30
+    llm.wake_up()
+    after, _ = _roll_out(llm, scale, [0])
+    found = sample_agreement(before, after)
+    line = f"{given_back:.1f} GiB given back while it slept; afterwards {_agreement(found)}"
+    same = found["sequences_agreeing"] == found["sequences"]
+    return Verdict(same and given_back > 1, line, {"given_back_gib": given_back, "agreement": found})

@@ -1,0 +1,32 @@
+"""What a part answers, and how large its work is."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+Size = TypeVar("Size")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """ok: whether the machine does what das promises. line: the finding, in one line. numbers: what it rests on."""
+
+    ok: bool
+    line: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """gpu: whether the parts run on a GPU, at the sizes that matter; on a CPU they are tiny and test themselves.
+
+    folder: for a part's files. cache: for the models that parts share.
+    """
+
+    gpu: bool
+    folder: Path
+    cache: Path
+
+    def pick(self, on_gpu: Size, on_cpu: Size) -> Size:
+        """The size that fits the device."""
+        return on_gpu if self.gpu else on_cpu

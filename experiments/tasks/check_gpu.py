@@ -1,0 +1,71 @@
+"""task=check_gpu: everything that only a GPU can tell, in a quarter of an hour.
+
+Parts run one after another, most valuable first, each in a process of its own with a time limit. One that fails or
+hangs does not stop the others. Nothing is downloaded. Started again, it keeps the parts that passed with the same code
+on the same device. Without a GPU the same parts run at tiny shapes, as a test of the command.
+
+result.json: parts.NAME.{ok,seconds,line,numbers}; device, commit, date, versions. report.html says the same.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from analysis import check_gpu_page
+from experiments.gpu.needs import problem, this_machine
+from experiments.gpu.parts import PARTS, Part
+from experiments.gpu.run_parts import Bench, run_parts
+from experiments.run.errors import RunFailed, UserError
+from experiments.run.progress import Progress
+from experiments.run.run_folder import RunFolder, commit, device_name, versions
+
+
+def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+    """Run the parts, print a line for each, write result.json and report.html. Raises RunFailed if one failed."""
+    parts = chosen(config.task.parts)
+    gpu = on_gpu(config.task.device, parts)
+    progress = Progress(0)
+    made = {"device": device_name() if gpu else "CPU", "commit": commit()}
+    progress.note(
+        f"{len(parts)} parts on {made['device']}, at most {config.task.minutes:g} minutes; all in {folder}"
+        + ("" if gpu else "; tiny shapes: they test this command, and tell nothing about a GPU")
+    )
+    run_folder = RunFolder(Path(folder), config)
+    facts = {**made, "date": time.strftime("%Y-%m-%d"), "gpu": gpu, "versions": versions()}
+
+    def write(rows: dict[str, Any]) -> None:
+        run_folder.write_result({**facts, "parts": rows})
+        check_gpu_page.write(Path(folder) / "report.html", facts, {name: PARTS[name].what for name in rows}, rows)
+
+    bench = Bench(Path(folder), Path(config.cache), gpu, made)
+    rows = run_parts(parts, bench, 60 * float(config.task.minutes), progress.note, write)
+    progress.note(f"report: {Path(folder) / 'report.html'}")
+    failed = [name for name, row in rows.items() if not row["ok"]]
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(rows)} parts failed: {', '.join(failed)} (see {folder}/report.html)")
+
+
+def chosen(names: Any) -> list[Part]:
+    """The parts that the settings name, in the order of PARTS. Raises UserError for unknown ones."""
+    if names is None:
+        return list(PARTS.values())
+    unknown = [name for name in names if name not in PARTS]
+    if unknown or not names:
+        raise UserError(f"task.parts={list(names)}: choose from {', '.join(PARTS)}")
+    return [part for part in PARTS.values() if part.name in names]
+
+
+def on_gpu(device: str, parts: list[Part]) -> bool:
+    """Whether the parts run on a GPU. Raises UserError for a machine that cannot."""
+    if device not in ("auto", "cuda", "cpu"):
+        raise UserError(f"task.device={device}: choose auto, cuda or cpu")
+    if device == "cpu":
+        return False
+    machine = this_machine()
+    if device == "auto" and machine.driver is None:
+        return False
+    if why := problem(machine, parts):
+        raise UserError(f"task.device={device}: {why}")
+    return True
