@@ -6,7 +6,7 @@ A JOB is METHOD:ENGINES[:FAULT], such as das:2:kill; 0 engines: in this process.
 computed. Faults strike in every step, as soon as the engine that they strike has requests:
 
 kill    SIGKILL for the engine       freeze  SIGSTOP for it       raise   its next pass raises
-resize  one more engine joins amid the first step, and the oldest leaves amid the second one
+resize  one more engine is asked for amid the first step and joins in the second one, amid which it is sent away
 """
 
 import functools
@@ -70,9 +70,19 @@ def main(policy: str, folder: Path, jobs: list[str]) -> None:
         clusters: list[dict[str, Any]] = []
         finish = trainer.vllm_generation._finish
 
-        def noted(rollout: Any, finish: Any = finish, clusters: Any = clusters) -> None:
+        def noted(
+            rollout: Any,
+            finish: Any = finish,
+            clusters: Any = clusters,
+            faults: Any = faults,
+            trainer: Any = trainer,
+        ) -> None:
             clusters.append({**rollout.report.get("cluster", {}), "timeline": rollout.report.get("engines", [])})
             finish(rollout)
+            if "resize" in faults:  # steps are shorter than the start of an engine
+                cluster = trainer.vllm_generation.cluster
+                while len(cluster.engines.working) < cluster._size:
+                    cluster.engines.next_event()
 
         trainer.vllm_generation._finish = noted
         results[job] = {**trl_runs.train(trainer), "rewards": rewards(trainer), "clusters": clusters}
