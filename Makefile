@@ -10,8 +10,8 @@ DEV := PYTHONPATH="$(CURDIR)/.dev:$(CURDIR)" $(BIN)/python
 PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile  # two processes; a file's tests stay in one and share its fixtures
 
-.PHONY: run reproduce smoke smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym gpu-requirements \
-	check-gpu-requirements check-gpu clean
+.PHONY: run reproduce smoke smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray \
+	gpu-requirements check-gpu-requirements check-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -29,7 +29,7 @@ check-gpu:
 	"$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))" run.py task=check_gpu $(ARGS)
 
 # Run every task once in its smallest setting, without the test packages: does `make run` install all that tasks need?
-smoke-tasks: env
+smoke-tasks: env ray
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache
 
 # The inner loop, under 90 s: lint, types, layers, and the tests of what changed since the last commit.
@@ -40,8 +40,8 @@ check: lint
 test: lint
 	$(PYTEST) $(PARALLEL) -m "not slow"
 
-# The rest: whole runs, restarts, several processes, the wheel, short soaks and fuzzes.
-test-slow: env-test
+# The rest: whole runs, restarts, several processes, a cluster, the wheel, short soaks and fuzzes.
+test-slow: env-test ray
 	$(PYTEST) $(PARALLEL) -m slow
 
 # Any tests: make pytest ARGS="tests/budget -k optimal"
@@ -86,6 +86,10 @@ peers: env
 # reasoning-gym, for data=reasoning_gym.
 reasoning-gym: env
 	$(INSTALL) --no-deps --no-build-isolation -r requirements/reasoning-gym.txt
+
+# Ray, for cluster=ray (240 MB).
+ray: env
+	$(INSTALL) --no-deps -r requirements/ray.txt
 
 # Resolve requirements/gpu.in into gpu.txt for CUDA machines, or check that every pin and dependency is to be had. Both
 # need the package index, and download metadata only.

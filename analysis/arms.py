@@ -17,6 +17,7 @@ from rich.text import Text
 
 from analysis import evaluations, read
 from analysis.distribution import compare_distributions, distribution_verdict, is_stock
+from analysis.engines import cluster_result
 
 SUMMARISED = (
     "rollout_s",
@@ -110,6 +111,7 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
         elif name != baseline:
             result["identical"][name] = identity_checks(folder, baseline, name, rows[baseline], rows[name])
     curves = {name: evaluations.curves(rows[name]) for name in names if evaluations.evaluations(rows[name])}
+    result |= cluster_result([row for name in names for row in rows[name]])
     return {**result, "eval": curves} if curves else result
 
 

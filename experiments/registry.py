@@ -343,6 +343,14 @@ TASKS = {
             ("task.runs=1", "task.kinds=[run]", TINY, "trainer.max_steps=4", "checkpoint.every=1"),
         ),
         Task(
+            "fault_test",
+            "experiments.tasks.fault_test",
+            "strike the engines of a cluster at random and check that the run goes on bit for bit",
+            "task=fault_test cluster=ray",
+            # One fault of twenty.
+            ("task.faults=1", "task.kinds=[kill]", "cluster=ray", TINY, "trainer.max_steps=2", "checkpoint.every=1"),
+        ),
+        Task(
             "soak",
             "experiments.tasks.soak",
             "train for hours in small steps; check that memory, files, processes and step time stay constant",

@@ -87,9 +87,13 @@ class HistoryStore:
         """Bytes of the token ids that are kept."""
         return sum(t.tokens.nbytes for trajectories in self._problems.values() for t, _ in trajectories)
 
+    def trajectories(self) -> list[Trajectory]:
+        """All that are kept, problem by problem."""
+        return [trajectory for trajectories in self._problems.values() for trajectory, _ in trajectories]
+
     def state(self) -> dict[str, np.ndarray]:
         """The trajectories and the history tick, as arrays that `restore` reads. Which engine has what is left out."""
-        kept = [trajectory for trajectories in self._problems.values() for trajectory, _ in trajectories]
+        kept = self.trajectories()
         return {
             "history_tick": np.array(self.history_tick, np.int64),
             "tokens": np.concatenate([np.empty(0, np.int32), *(t.tokens for t in kept)]),

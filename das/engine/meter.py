@@ -18,6 +18,10 @@ class RequestCost:
     first_s: float = 0.0  # when its first token came, in seconds since the rollout began
     last_s: float = 0.0  # when its last token came
 
+    def report(self) -> dict[str, Any]:
+        """The counts that a rollout records of each request."""
+        return {"passes": self.passes, "drafted": self.num_drafted, "first_s": self.first_s, "last_s": self.last_s}
+
 
 @dataclass
 class RolloutMeter:
@@ -63,15 +67,7 @@ class RolloutMeter:
     def report(self) -> dict[str, Any]:
         """The counts as plain numbers and lists, which RPC and JSON can carry."""
         return {
-            "requests": {
-                name: {
-                    "passes": cost.passes,
-                    "drafted": cost.num_drafted,
-                    "first_s": cost.first_s,
-                    "last_s": cost.last_s,
-                }
-                for name, cost in self.requests.items()
-            },
+            "requests": {name: cost.report() for name, cost in self.requests.items()},
             "passes": sum(cost.passes for cost in self.requests.values()),
             "drafted": sum(cost.num_drafted for cost in self.requests.values()),
             "draft_rounds": sum(cost.rounds for cost in self.requests.values()),

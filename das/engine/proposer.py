@@ -17,6 +17,7 @@ from das.budget.remaining import RemainingLength
 from das.draft_round import Drafter, DraftRound
 from das.drafter import HistoryDrafter, TreeDrafts
 from das.drafter.draft import num_branches
+from das.drafter.saved import SavedText
 from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
 from das.engine.alarm import Alarm
 from das.engine.patches import WORKER, das_settings
@@ -92,6 +93,7 @@ class DasProposer:
         budget = make_budget(settings.get("budget", DEFAULT_BUDGET))
         has_history = settings.get("self_draft", {}).get("history", True)
         history = HistoryDrafter(**settings.get("drafter", {})) if has_history else None
+        self._history = history  # None for drafts from the policy alone
         self.model = _model_drafter(settings, budget, history)  # the drafter, if it is a model
         drafter: Drafter | HistoryDrafter | None = self.model or history
         assert drafter is not None
@@ -279,6 +281,24 @@ class DasProposer:
                 "das_problem ids ever come back? Look at drafter.scope, drafter.min_prob and the budget too",
                 self._silent_passes,
             )
+
+    def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
+        """Learn responses that other engines finished. history_tick: where the window is now, for an engine that is
+        new. Without a history it does nothing.
+        """
+        history = self._history
+        if history is None:
+            return
+        if history_tick > history.history_tick:
+            history.end_step(history_tick)
+            self._told_tick = history_tick
+        before = history.history_tokens
+        history.add_history(texts)
+        self._history_before += history.history_tokens - before
+
+    def predicted_length(self, name: str) -> float | None:
+        """The length that was expected of a request of this rollout when it began, in tokens."""
+        return self._predicted_length.get(name)
 
     def begin_step(self, num_requests: int) -> None:
         """A rollout of this many requests begins."""

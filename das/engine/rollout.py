@@ -45,16 +45,19 @@ class RolloutRequest:
             raise ValueError(
                 f"{len(self.prompts)} prompts but {len(self.problems)} problem ids and {len(self.seeds)} seeds"
             )
-        parameters = []
-        for problem, seed in zip(self.problems, self.seeds, strict=True):
-            own_params = self.sampling_params.clone()
-            own_params.seed = seed
-            own_params.extra_args = {**(own_params.extra_args or {}), PROBLEM_KEY: problem}
-            own_params.detokenize = bool(
-                own_params.stop
-            )  # only stop strings need text; everything else reads token ids
-            parameters.append(own_params)
-        return parameters
+        return [
+            own_parameters(self.sampling_params, seed, problem)
+            for seed, problem in zip(self.seeds, self.problems, strict=True)
+        ]
+
+
+def own_parameters(sampling_params: Any, seed: int, problem: str) -> Any:
+    """A copy of a rollout's sampling parameters with the seed and the problem id of one request."""
+    own = sampling_params.clone()
+    own.seed = seed
+    own.extra_args = {**(own.extra_args or {}), PROBLEM_KEY: problem}
+    own.detokenize = bool(own.stop)  # only stop strings need text; everything else reads token ids
+    return own
 
 
 @dataclass
@@ -197,6 +200,8 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         row |= {key: rollout.report[key] for key in ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s")}
     if row["draft_rounds"]:
         row["accepted_per_round"] = row["accepted"] / row["draft_rounds"]
+    if "cluster" in rollout.report:
+        row["cluster"] = rollout.report["cluster"]
     if "by_turn" in rollout.report:
         row["by_turn"] = [
             {**turn, "tokens_per_pass": turn["tokens"] / turn["passes"]} for turn in rollout.report["by_turn"]

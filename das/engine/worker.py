@@ -21,6 +21,7 @@ from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 
 from das.arrays import load_arrays, save_arrays  # noqa: E402
+from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import patches  # noqa: E402
 from das.engine.branches import Branches  # noqa: E402
 from das.engine.coupled_methods import couple  # noqa: E402
@@ -296,6 +297,28 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             additions = self._das_coupled.report()
         self.model_runner.das_meter = RolloutMeter()  # for callers that never call das_begin_rollout
         return counts.report() | additions
+
+    def das_costs(self, requests: Sequence[str]) -> list[dict[str, Any]]:
+        """What these requests of the running rollout or turn cost so far. requests: vLLM's internal ids."""
+        costs = [self.model_runner.das_meter.requests[name].report() for name in requests]
+        if self._das_proposer is not None:
+            for name, cost in zip(requests, costs, strict=True):
+                predicted = self._das_proposer.predicted_length(name)
+                if predicted is not None:
+                    cost["predicted_length"] = predicted
+        return costs
+
+    def das_waiting(self, requests: int) -> None:
+        """So many requests of the rollout have no slot yet, in this engine or in the queue that engines share."""
+        if self._das_proposer is not None:
+            self._das_proposer.draft_round.budget.waiting(requests)
+
+    def das_add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
+        """Learn what other engines rolled out. history_tick: where the window is now. Does nothing without our
+        drafter.
+        """
+        if self._das_proposer is not None:
+            self._das_proposer.add_history(history_tick, texts)
 
     def das_save_history(self, path: str) -> None:
         """Write the drafter's history and weights, for `drafter.warm`. Does nothing without our drafter."""

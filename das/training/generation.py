@@ -259,6 +259,9 @@ class SpeculativeGeneration(VLLMGeneration):
     def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         return roll_out(self.llm, request, self._engine_generate)
 
+    def close(self) -> None:
+        """Let go of what outlives this process. An engine of its own does not."""
+
     def save_history(self, path: Path) -> None:
         """Write the drafter's history, for `drafter.warm`."""
         self.llm.collective_rpc("das_save_history", args=(str(path),))
@@ -307,16 +310,22 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def save_state(self, folder: Path) -> None:
         """Write what a resumed run needs to draft as this run would have."""
-        self.llm.collective_rpc("das_save_state", args=(str(folder),))
+        self._save_drafter(folder)
         if self.head is not None:
             self.head.save(folder)
         lengths = {} if self.schedule is None else self.schedule.lengths.state()
         state = {"kind": np.array(STATE), "rollouts": np.array(self.rollouts)}
         save_arrays(folder / STATE, {**state, **lengths})
 
+    def _save_drafter(self, folder: Path) -> None:
+        self.llm.collective_rpc("das_save_state", args=(str(folder),))
+
+    def _load_drafter(self, folder: Path) -> None:
+        self.llm.collective_rpc("das_load_state", args=(str(folder),))
+
     def load_state(self, folder: Path) -> None:
         """Continue from what `save_state` wrote."""
-        self.llm.collective_rpc("das_load_state", args=(str(folder),))
+        self._load_drafter(folder)
         if self.head is not None:
             self.head.load(folder)
         arrays = load_arrays(folder / STATE, STATE)

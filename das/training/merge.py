@@ -2,21 +2,9 @@
 
 from collections.abc import Sequence
 
+from das.engine.reports import merged_reports
 from das.engine.rollout import Rollout
 from das.training.conversations import added_turns
-
-COUNTS = (
-    "passes",
-    "drafted",
-    "draft_rounds",
-    "draft_passes",
-    "draft_rows",
-    "decode_steps",
-    "tail_steps",
-    "live_sum",
-    "drafted_steps",
-    "history_tokens",
-)
 
 
 def merged(rollouts: Sequence[Rollout]) -> Rollout:
@@ -28,22 +16,17 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
     """
     if len(rollouts) == 1:
         return rollouts[0]
-    slowest = max(rollouts, key=lambda rollout: rollout.rollout_s)
-    report = dict(slowest.report)
-    for name in COUNTS:
-        if name in report:
-            report[name] = sum(rollout.report[name] for rollout in rollouts)
-    report["alarms"] = [
-        f"rank {rank}: {alarm}" for rank, rollout in enumerate(rollouts) for alarm in rollout.report.get("alarms", [])
-    ]
+    ranks = {f"rank {rank}": rollout for rank, rollout in enumerate(rollouts)}
+    slowest = max(ranks, key=lambda rank: ranks[rank].rollout_s)
+    report = merged_reports({rank: rollout.report for rank, rollout in ranks.items()}, slowest)
     if "by_turn" in report:
         report["by_turn"] = added_turns([rollout.report["by_turn"] for rollout in rollouts])
     return Rollout(
-        step=slowest.step,
+        step=ranks[slowest].step,
         problems=[problem for rollout in rollouts for problem in rollout.problems],
         responses=[response for rollout in rollouts for response in rollout.responses],
         finish_reasons=[reason for rollout in rollouts for reason in rollout.finish_reasons],
         requests=[{**cost, "rank": rank} for rank, rollout in enumerate(rollouts) for cost in rollout.requests],
-        rollout_s=slowest.rollout_s,
+        rollout_s=ranks[slowest].rollout_s,
         report=report,
     )

@@ -9,6 +9,7 @@ import torch
 
 from das.budget import DEFAULT_BUDGET
 from das.budget.schedule import LongestFirst
+from das.cluster.settings import ClusterSettings
 from das.drafter import DEFAULT_UNIT, UNITS, HistoryDrafter
 from das.engine import patches
 from das.engine.build import EngineError, EngineSettings, speculative_config
@@ -29,6 +30,7 @@ def speculate(
     drafter: Mapping[str, Any] | None = None,
     budget: Mapping[str, Any] | None = None,
     engine: Mapping[str, Any] | None = None,
+    cluster: Mapping[str, Any] | None = None,
 ) -> None:
     """Let TRL's trainers that this process builds from now on roll out with drafts and keyed verification: GRPO, RLOO,
     Distillation and the experimental GMPO, SDPO, SDFT, GOLD and IW-OPD.
@@ -56,12 +58,14 @@ def speculate(
     "step" (a rollout). budget: name and options of a budget in place of `marginal`. engine: fields of EngineSettings in
     place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A
     server has its own of all three, but for `unit`, so trainers with `vllm_mode="server"` refuse them.
+    cluster: roll out on several engines in processes of their own (docs/cluster.md): fields of ClusterSettings, such as
+    {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
 
     Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
     or TRL. Building a trainer raises EngineError for what das cannot be combined with.
     """
     if method == "off":
-        if drafter or budget or engine:
+        if drafter or budget or engine or cluster:
             raise ValueError('das.speculate("off") takes no options')
         patches.unpatch_trainers()
         return
@@ -80,10 +84,12 @@ def speculate(
         **(engine or {}),
     }
     settings = EngineSettings(**{"model": "", **fields})
+    many = None if cluster is None else ClusterSettings(**cluster)
     speculative_config(settings)
     install(batch_invariant=settings.batch_invariant)
-    given = [name for name, value in (("drafter", options), ("budget", budget), ("engine", engine)) if value]
-    build = functools.partial(_build, backend=functools.partial(_backend, fields, unit, given))
+    chosen = (("drafter", options), ("budget", budget), ("engine", engine), ("cluster", cluster))
+    given = [name for name, value in chosen if value]
+    build = functools.partial(_build, backend=functools.partial(_backend, fields, unit, given, many))
     rolling: dict[str, patches.Replacements] = {
         name: {"__init__": build, method: _roll_out} for name, method in ROLLS_OUT.items()
     }
@@ -114,13 +120,24 @@ def _build(original: Callable[..., None], trainer: Any, *args: Any, backend: Cal
 
 
 def _backend(
-    fields: Mapping[str, Any], unit: str, given: Sequence[str], *args: Any, **kwargs: Any
+    fields: Mapping[str, Any],
+    unit: str,
+    given: Sequence[str],
+    cluster: ClusterSettings | None,
+    *args: Any,
+    **kwargs: Any,
 ) -> SpeculativeGeneration:
     """The backend with the engine that `fields` of EngineSettings and TRL's arguments describe.
 
-    given: the options of das.speculate() that a server would ignore.
+    given: the options of das.speculate() that a server would ignore. cluster: None for an engine in this process.
     """
-    backend = _server_backend(given) if kwargs["mode"] == "server" else SpeculativeGeneration
+    backend: Callable[..., SpeculativeGeneration] = SpeculativeGeneration
+    if kwargs["mode"] == "server":
+        backend = _server_backend(given)
+    elif cluster is not None:
+        from das.training.cluster_generation import ClusterGeneration
+
+        backend = functools.partial(ClusterGeneration, cluster=cluster)
     model = kwargs["model"]
     settings = {
         "model": model.name_or_path,

@@ -10,10 +10,12 @@ import torch
 from trl import GRPOConfig
 
 from das.budget.schedule import LongestFirst
+from das.cluster.settings import ClusterSettings
 from das.engine import patches
 from das.engine.build import STOCK, EngineSettings
 from das.engine.rollout import Rollout, rollout_row
 from das.training import ranks
+from das.training.cluster_generation import ClusterGeneration
 from das.training.conversations import follow_turns
 from das.training.digests import digest
 from das.training.errors import TrainingDiverged
@@ -49,13 +51,15 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         trim_padding: bool = True,
         evaluate: Evaluate | None = None,
         head: OnlineHead | None = None,
+        cluster: ClusterSettings | None = None,
         **kwargs: Any,
     ):
         """history_unit: what the drafter's window counts, "epoch" or "step". schedule: the order in which requests are
         handed to the engine; None keeps TRL's. on_step(row, rollout, rewards) is called on the main rank after every
         step, with what all ranks did. evaluate(generation, step) is called before the first rollout (step 0) and after
         every step; what it returns, unless None, joins the row's `eval`. head: a drafter to train beside the
-        policy, with which the engine must draft. trim_padding: leave padding out of forward
+        policy, with which the engine must draft. cluster: engines in other processes (das/cluster); None: one engine in
+        this process. trim_padding: leave padding out of forward
         passes; False computes TRL's bits. kwargs: further arguments of GRPOTrainer.
         """
         self.checkpoints = checkpoints
@@ -68,8 +72,13 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         self._rewards: list[float] = []
         self._losses: list[float] = []
         self._began = self._waited = 0.0
+        kind: Callable[..., SpeculativeGeneration] = SpeculativeGeneration
+        if cluster is not None:
+            kind = functools.partial(ClusterGeneration, cluster=cluster)
+        elif engine.method == STOCK:
+            kind = StockGeneration
         backend = functools.partial(
-            StockGeneration if engine.method == STOCK else SpeculativeGeneration,
+            kind,
             engine=engine,
             history_unit=history_unit,
             schedule=schedule,

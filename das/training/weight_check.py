@@ -52,10 +52,15 @@ class WeightSample:
             self._num_loaded += 1
             yield name, tensor
 
-    def problem(self, llm: Any) -> str:
-        """Say what is wrong with the engine after this sync, or nothing."""
+    def take(self) -> tuple[list[tuple[str, torch.Tensor]], int]:
+        """The sample, and how many tensors the sync loaded. The next sync takes other ones."""
         tensors, num_loaded = self._tensors, self._num_loaded
         self._tensors, self._num_loaded, self._syncs = [], 0, self._syncs + 1
+        return tensors, num_loaded
+
+    def problem(self, llm: Any) -> str:
+        """Say what is wrong with the engine after this sync, or nothing."""
+        tensors, num_loaded = self.take()
         if not num_loaded:
             return "the new weights did not reach the engine: none was loaded"
         for lost in llm.collective_rpc("das_lost_weights", args=(tensors, self._syncs)):

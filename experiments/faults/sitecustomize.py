@@ -1,7 +1,7 @@
-"""task=kill_test puts this folder on PYTHONPATH, so that every process of a run imports this module as it starts.
+"""task=kill_test and task=fault_test put this folder on PYTHONPATH: each process of a run imports this module.
 
 DAS_FAULT=sync:N kills the run during a process's Nth weight sync, when the engine holds the new weights and has not
-packed them yet. DAS_FAULT=engine:N makes the Nth decode pass raise.
+packed them yet. DAS_FAULT=engine:N makes the Nth decode pass raise, DAS_FAULT=memory:N as if there were no memory left.
 """
 
 import os
@@ -13,6 +13,7 @@ from typing import Any
 
 # Kind of fault -> the function that strikes: its module and its name.
 PLACES = {"sync": ("das.engine.patches", "repack_linear_layers"), "engine": ("das.engine.patches", "_sample")}
+PLACES["memory"] = PLACES["engine"]
 
 
 def _plant(kind: str, count: int) -> None:
@@ -28,6 +29,8 @@ def _plant(kind: str, count: int) -> None:
         calls_left -= 1
         if calls_left == 0 and kind == "sync":
             os.killpg(0, signal.SIGKILL)
+        if calls_left == 0 and kind == "memory":
+            raise MemoryError("a fault that a test put here")
         if calls_left == 0:
             raise RuntimeError("a fault that a test put here")
         return original(*args)

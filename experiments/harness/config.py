@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 
+from das.cluster.settings import ClusterSettings
 from das.engine.build import STOCK
 from experiments.harness import sizes
 from experiments.run.checks import check_values
@@ -153,6 +154,7 @@ class RunConfig:
     reward: RewardConfig
     trainer: TrainerConfig
     engine: EngineConfig
+    cluster: ClusterSettings | None  # None: one engine, in the training process
     drafter: DrafterConfig
     head: HeadConfig
     checkpoint: CheckpointConfig
@@ -210,12 +212,23 @@ def run_config(composed: DictConfig) -> RunConfig:
         reward=reward_config(resolved["reward"]),
         trainer=_make(TrainerConfig, "trainer", trainer, arguments=grpo),
         engine=_make(EngineConfig, "engine", engine, settings=engine_only),
+        cluster=cluster_settings(resolved["cluster"]),
         drafter=_make(DrafterConfig, "drafter", drafter, options=options),
         head=_make(HeadConfig, "head", resolved["head"]),
         checkpoint=_make(CheckpointConfig, "checkpoint", resolved["checkpoint"]),
         eval=_make(EvalConfig, "eval", resolved["eval"]),
         resolved=resolved,
     )
+
+
+def cluster_settings(settings: Settings) -> ClusterSettings | None:
+    """settings: those of one file of configs/cluster. Raises UserError."""
+    if settings["name"] == "none":
+        return None
+    try:
+        return ClusterSettings(**{key: value for key, value in settings.items() if key != "name"})
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def data_config(settings: Settings) -> DataConfig:

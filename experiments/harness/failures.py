@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from das.cluster.messages import ClusterError
 from das.engine.build import EngineError
 from das.training.checkpoint import CheckpointError
 from das.training.errors import TrainingDiverged, WeightSyncError
@@ -17,7 +18,7 @@ def failure_line(error: Exception) -> str:
     """What went wrong, in one line."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"disk full while writing {error.filename or 'results'}"
-    if isinstance(error, CheckpointError | WeightSyncError | TrainingDiverged | RunFailed | UserError):
+    if isinstance(error, CheckpointError | ClusterError | WeightSyncError | TrainingDiverged | RunFailed | UserError):
         return " ".join(str(error).split())
     return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from das.cluster.cluster import Cluster
 from das.engine.build import STOCK, build_engine
 from das.engine.rollout import Rollout, RolloutRequest, request_seed, roll_out, rollout_row
 from das.engine.stock import build_stock, roll_out_stock
@@ -75,7 +76,10 @@ def batches(config: RunConfig, problems: list[tuple[str, Prompt]], steps: int) -
 def roll_out_steps(
     run: RolloutRun, llm: Any, problems: list[tuple[str, Prompt]]
 ) -> Iterator[tuple[list[Any], Rollout]]:
-    """Roll out step after step. Yields vLLM's outputs and the measured Rollout of each."""
+    """Roll out step after step. Yields vLLM's outputs (a cluster's responses) and the measured Rollout of each.
+
+    llm: vLLM's LLM, or a Cluster.
+    """
     from vllm import SamplingParams  # after prepare_process: vLLM reads the environment
 
     config = run.config
@@ -94,14 +98,21 @@ def roll_out_steps(
             next_history_tick=batch.next_history_tick,
             schedule=schedule,
         )
-        yield roll_out_stock(llm, request) if config.arm.method == STOCK else roll_out(llm, request)
+        if isinstance(llm, Cluster):
+            yield llm.roll_out(request)
+        else:
+            yield roll_out_stock(llm, request) if config.arm.method == STOCK else roll_out(llm, request)
 
 
 def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
     """Build the engine, roll out and record every step. Returns the rows of metrics.jsonl."""
     prepare_process(run.config)
     settings = engine_settings(run.config, run.policy)
-    llm = build_stock(settings) if settings.method == STOCK else build_engine(settings)
+    llm: Any
+    if run.config.cluster is not None:
+        llm = Cluster(run.config.cluster, settings, run.config.engine.kv_cache_gib, run.config.engine.threads)
+    else:
+        llm = build_stock(settings) if settings.method == STOCK else build_engine(settings)
     problems = tokenized(run.config, run.policy)
     steps_per_epoch = sizes.steps_per_epoch(len(problems), run.config.problems_per_step)
     rows = []
@@ -116,6 +127,9 @@ def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) 
         rows.append(row)
         record_step(run_folder, row, rollout, [None] * len(rollout.responses))
         progress.step(row)
-    if run.config.arm.method != STOCK:
+    if isinstance(llm, Cluster):
+        llm.save_history(run_folder.path / "history.npz")
+        llm.close()
+    elif run.config.arm.method != STOCK:
         llm.collective_rpc("das_save_history", args=(str(run_folder.path / "history.npz"),))
     return rows

@@ -11,6 +11,7 @@ def record_step(run_folder: RunFolder, row: dict[str, Any], rollout: Rollout, re
     """Write a step's files. The row of metrics.jsonl comes last: a step that has one is complete."""
     run_folder.add_rollout(row["step"], response_rows(rollout, rewards))
     run_folder.add_timeline(row["step"], decode_passes(rollout))
+    run_folder.add_engines(row["step"], rollout.report.get("engines", []))
     run_folder.add_metrics(row)
 
 

@@ -93,6 +93,7 @@ class Tracker:
             try:
                 for evaluation in row.get("eval", []):
                     self.run.log(evaluation_values(evaluation), step=int(evaluation["step"]))
+                values |= cluster_values(row.get("cluster", {}))
                 self.run.log({**values, "alarms": len(row["alarms"])}, step=int(row["step"]))
             except ConnectionError as error:
                 self._trouble.append(
@@ -119,6 +120,14 @@ def evaluation_values(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     values = {key: value for key, value in evaluation.items() if isinstance(value, int | float | str)}
     values |= {f"pass_at_{k}": value for k, value in evaluation["pass_at_k"].items()}
     return {f"eval/{key}": value for key, value in values.items()}
+
+
+def cluster_values(cluster: Mapping[str, Any]) -> dict[str, float]:
+    """A step's numbers of a cluster under W&B's names: cluster/lost_requests, cluster/engine_0/tokens_per_pass ..."""
+    values = {f"cluster/{name}": value for name, value in cluster.items() if isinstance(value, int | float)}
+    for engine, row in cluster.get("by_engine", {}).items():
+        values |= {f"cluster/engine_{engine}/{name}": value for name, value in row.items() if value is not None}
+    return values
 
 
 def earlier_run(folder: Path) -> str | None:

@@ -87,7 +87,11 @@ def train_arm(run: ArmRun) -> None:
     else:
         log = StepLog(run, recorded, run_folder, parts.reward)
         try:
-            log.end(train(run, build_trainer(run, parts, log)))
+            trainer = build_trainer(run, parts, log)
+            try:
+                log.end(train(run, trainer))
+            finally:
+                trainer.vllm_generation.close()
         finally:
             log.close()
             if parts.evaluation is not None:
@@ -184,6 +188,7 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
         trim_padding=config.trainer.trim_padding,
         evaluate=parts.evaluation,
         head=parts.head,
+        cluster=config.cluster,
         tools=tools_of(config.data),
         callbacks=list(run.callbacks),
     )

@@ -1,7 +1,9 @@
 """Refuse, before any work is done, a config that cannot run."""
 
+from importlib.util import find_spec
 from math import lcm
 
+from das.cluster.cluster import METHODS
 from das.engine.build import DRAFT_MODEL, STOCK, check_draft_model, speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
@@ -18,6 +20,7 @@ from experiments.problems.problem_set import COLUMNS
 from experiments.run.errors import CONFIGS, UserError
 
 TRAINING = ("compare", "train")  # tasks that roll out with TRL, which calls tools
+WITH_CLUSTER = (*TRAINING, "rollout", "audit")  # tasks that roll out on a cluster
 WANDB_MODES = ("online", "offline", "off")
 
 
@@ -51,6 +54,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     if settings.method == DRAFT_MODEL and config.arm.speculative["model"] is not None:
         check_draft_model(settings.speculative, settings.model)
     check_data(config)
+    check_cluster(config)
     held_out.check(config)
 
 
@@ -101,6 +105,20 @@ def check_agent(config: RunConfig) -> None:
     """Refuse tasks that roll out one turn, where responses have several. Raises UserError."""
     if config.task["name"] not in TRAINING:
         raise UserError(f"data={AGENT}: task={config.task['name']} calls no tools; choose {' or '.join(TRAINING)}")
+
+
+def check_cluster(config: RunConfig) -> None:
+    """Refuse a cluster where it cannot be. Raises UserError."""
+    if config.cluster is None:
+        return
+    if config.task["name"] not in WITH_CLUSTER:
+        raise UserError(f"cluster=ray: task={config.task['name']} has its own engine; use {', '.join(WITH_CLUSTER)}")
+    if config.arm.method not in METHODS:
+        raise UserError(f"cluster=ray: arm={config.arm.name} cannot run on a cluster; choose {', '.join(METHODS)}")
+    if config.engine.processes > 1:
+        raise UserError(f"engine.processes={config.engine.processes}: with cluster=ray one process trains; set it to 1")
+    if find_spec("ray") is None:
+        raise UserError("cluster=ray needs ray, which is not installed: run `make ray`")
 
 
 def check_processes(config: RunConfig) -> None:

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.run.errors import CONFIGS, UserError
 
-GROUPS = ("policy", "data", "reward", "trainer", "engine", "drafter", "head", "budget", "arm")
+GROUPS = ("policy", "data", "reward", "trainer", "engine", "cluster", "drafter", "head", "budget", "arm")
 TOP = (
     *("arms", "vary", "seed", "schedule", "checkpoint", "eval", "resume"),
     *("wandb", "wandb_project", "out", "cache", "profile"),
@@ -19,6 +19,7 @@ LARGEST = 2**31 - 1  # largest value of any number that is not in LIMITS
 EXAMPLES: dict[str, Any] = {
     "resume": "outputs/compare/DATE",
     "arm.speculative.model": "folder",
+    "cluster.address": "127.0.0.1:6379",
     "data.path": "problems.jsonl",
     "data.system": "text",
     "drafter.warm": "history.npz",
@@ -69,6 +70,9 @@ LIMITS: dict[str, tuple[float, float]] = {
     "engine.branch_blocks": (0, 10**6),  # KV blocks
     "engine.weight_check_every": (1, 10**7),  # syncs
     "engine.processes": (1, 2**16),
+    "cluster.engines": (1, 4096),
+    "cluster.silent_s": (0.1, 86400),
+    "cluster.start_s": (1, 86400),
     "drafter.min_prob": (0, 1),
     "head.responses": (8, 10**6),
     "head.max_tokens": (2, 2**22),

@@ -4,10 +4,8 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,18 +16,17 @@ from omegaconf import DictConfig
 from analysis import read
 from das.training import checkpoint
 from experiments.harness.resume import CHECKPOINTS, SCRATCH
+from experiments.harness.struck_runs import ORPHAN_S, finish, start, wait_until
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
-ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("run", "parent", "arm", "checkpoint", "sync", "engine")  # the last kills nothing: the engine raises an error
 FROM_INSIDE = ("sync", "engine")  # experiments/faults/sitecustomize.py strikes in the process itself
 CLOCK = ("draft_share", "pass_time_error")  # metrics that follow from times; other times end in _s
 BYTES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # of the last checkpoint
 # Of it, too, where they are: a draft head with its optimizers, what coupled drafts have learned, the history.
 LEARNED = ("head.pt", "coupled.npz", "history.npz")
-ORPHAN_S = 10.0  # seconds within which processes must follow a killed parent
 
 
 @dataclass
@@ -134,31 +131,6 @@ def ready(kind: str, folder: Path, rows: int) -> bool:
         return any(step * 2 > rows for step in being_written)
     metrics = folder / "metrics.jsonl"
     return metrics.exists() and metrics.read_bytes().count(b"\n") >= rows
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, looking every half millisecond."""
-    while not condition():
-        time.sleep(0.0005)
-
-
-def start(arguments: Sequence[str], folder: Path, environment: dict[str, str] | None = None) -> Any:
-    """Start run.py in a process group of its own."""
-    path = [str(ROOT / "experiments" / "faults"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "run.py"), *arguments, f"hydra.run.dir={folder}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))} | (environment or {}),
-    )
-
-
-def finish(process: Any) -> Any:
-    """Wait for a process. Returns its exit code and what it printed."""
-    output, errors = process.communicate()
-    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def compare(first: Path, second: Path) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from analysis.arms import summary
+from analysis.engines import cluster_result
 from experiments.harness.config import run_config
 from experiments.harness.data import dataset
 from experiments.harness.policies import policy_directory
@@ -36,4 +37,5 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
             f"arm {config.arm.name} drafted nothing in {len(metrics)} rollouts: speculation was silently off"
         )
     summaries = {key: summary([row[key] for row in metrics]) for key in SUMMARISED}
-    progress.note(f"result: {run_folder.write_result({'arms': {config.arm.name: summaries}})}")
+    result = {"arms": {config.arm.name: summaries}, **cluster_result(metrics)}
+    progress.note(f"result: {run_folder.write_result(result)}")

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from analysis import read
 from analysis.arms import arm_result
+from analysis.engines import cluster_result
 from das.training import ranks
 from das.training.turns import Alone
 from experiments.harness import resume
@@ -55,7 +56,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     if lock is None:
         return
     progress.terminal = sys.stdout
-    result = {"baseline": config.arm.name, "arms": {config.arm.name: arm_result(read.metrics(path))}}
+    metrics = read.metrics(path)
+    result = {"baseline": config.arm.name, "arms": {config.arm.name: arm_result(metrics)}, **cluster_result(metrics)}
     write_text(path / "result.json", json.dumps(result, indent=1))
     lock.close()
     progress.note(f"run: {folder}")

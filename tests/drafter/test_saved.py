@@ -8,6 +8,7 @@ import pytest
 
 from das.arrays import pack_strings
 from das.drafter import HistoryDrafter
+from das.drafter.saved import read_history
 
 Arrays = dict[str, np.ndarray]
 
@@ -162,3 +163,24 @@ def test_a_history_without_corrections_by_position_loads(tmp_path: Path) -> None
     drafter = HistoryDrafter()
     drafter.load(path)
     assert np.array_equal(drafter.weights(), HistoryDrafter().weights())
+
+
+def test_texts_of_other_engines_join_as_if_they_were_made_here(tmp_path: Path) -> None:
+    """A drafter that is given texts one by one drafts what one drafts that loaded them, also amid requests."""
+    saved(tmp_path / "history.npz")
+    texts = read_history(tmp_path / "history.npz").texts
+    loaded, given = HistoryDrafter(window=4), HistoryDrafter(window=4)
+    loaded.load(tmp_path / "history.npz")
+    given.end_step(5)
+    given.begin("live", "p", [1, 2, 3])
+    for text in texts:
+        given.add_history([text])
+    assert given.history_tokens == loaded.history_tokens == 200  # those of tick 1 are outside the window
+    for drafter in (loaded, given):
+        if drafter is loaded:
+            drafter.begin("live", "p", [1, 2, 3])
+        drafter.observe("live", texts[2].tokens[3:23])
+    drafts = [drafter.propose(["live"], [8]) for drafter in (loaded, given)]
+    assert drafts[0][0].tokens == drafts[1][0].tokens == texts[2].tokens[23:31].tolist()
+    with pytest.raises(ValueError, match="a text of tick 1 cannot join a history at tick 0"):
+        HistoryDrafter().add_history(texts)

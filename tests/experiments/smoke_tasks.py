@@ -30,7 +30,7 @@ SMOKE = {name: task.smoke for name, task in TASKS.items()} | MORE
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare is the
 # first, because other tasks read its run.
 ALONE = ("compare", "experiment", "agent")
-LONG = ("kill_test", "bench_sampler", "bench_budgets", "audit", "soak")
+LONG = ("kill_test", "fault_test", "bench_sampler", "bench_budgets", "audit", "soak")
 
 
 def with_needed(names: list[str]) -> list[str]:

@@ -159,6 +159,15 @@ kind(
     (["task=check_gpu", "task.device=cuda"], "task.device=cuda: no NVIDIA driver is loaded"),
     (["task=check_gpu", "task.device=gpu"], "task.device=gpu: choose auto, cuda or cpu"),
     (["task=check_gpu", "task.device=cpu", "task.parts=[smapler]"], "choose from environment, sampler"),
+    "cluster that cannot be",
+    (["cluster=ray", "cluster.engines=0"], "cluster.engines=0: must be a number from 1 to 4096"),
+    (["cluster=ray", "cluster.silent_s=0"], "cluster.silent_s=0: must be a number from 0.1 to 86400"),
+    (["cluster=ray", "arms=[none,eagle3_frozen]"], "cluster=ray: arm=eagle3_frozen cannot run on a cluster"),
+    (["cluster=ray", "task=rollout", "arm=stock"], "cluster=ray: arm=stock cannot run on a cluster; choose none, das"),
+    (
+        ["cluster=none", "task=fault_test"],
+        "cluster=none: task=fault_test strikes engines of a cluster; set cluster=",
+    ),
 )
 kind("no KEY=VALUE", (["trainer.max_steps"], "trainer.max_steps"), (["budget.tokens=[1"], "budget.tokens=[1"))
 kind(

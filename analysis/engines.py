@@ -1,0 +1,21 @@
+"""What the engines of a cluster did in a run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SUMMED = ("lost_requests", "replayed_requests", "restarts")
+
+
+def cluster_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The entry `cluster` of result.json, over the steps of all arms; nothing for a run without a cluster.
+
+    rows: of metrics.jsonl. handover_us_per_token: time of the training process for each response token.
+    """
+    steps = [row for row in rows if "cluster" in row]
+    if not steps:
+        return {}
+    tokens = sum(row["tokens"] for row in steps)
+    handover = sum(row["cluster"]["handover_us_per_token"] * row["tokens"] for row in steps)
+    counts = {name: sum(row["cluster"][name] for row in steps) for name in SUMMED}
+    engines = max(row["cluster"]["engines"] for row in steps)
+    return {"cluster": {"engines": engines, **counts, "handover_us_per_token": handover / tokens}}

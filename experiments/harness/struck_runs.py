@@ -1,0 +1,37 @@
+"""Runs of run.py that a test strikes from outside: started in a process group of their own, watched, waited for."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+ORPHAN_S = 10.0  # seconds within which processes must follow a killed parent
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, looking every half millisecond."""
+    while not condition():
+        time.sleep(0.0005)
+
+
+def start(arguments: Sequence[str], folder: Path, environment: dict[str, str] | None = None) -> Any:
+    """Start run.py in a process group of its own."""
+    path = [str(ROOT / "experiments" / "faults"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "run.py"), *arguments, f"hydra.run.dir={folder}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))} | (environment or {}),
+    )
+
+
+def finish(process: Any) -> Any:
+    """Wait for a process. Returns its exit code and what it printed."""
+    output, errors = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

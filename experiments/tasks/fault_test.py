@@ -1,0 +1,112 @@
+"""task=fault_test: strike the engines of a cluster at random. Does the run go on bit for bit, or stop in one line?"""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from omegaconf import DictConfig
+
+from analysis import read
+from experiments.harness.struck_runs import ORPHAN_S, finish, start, wait_until
+from experiments.run.errors import RunFailed, UserError
+from experiments.run.progress import Progress
+from experiments.run.run_folder import RunFolder
+
+FROM_INSIDE = {"raise": "engine", "memory": "memory"}  # kinds of experiments/faults/sitecustomize.py
+KINDS = ("kill", "freeze", "driver", "gcs", *FROM_INSIDE)
+ENGINE, GCS = "ray::EngineActor", "gcs_server"  # names of Ray's processes
+EXACT = ("completions_digest", "rewards_digest", "loss", "grad_norm")  # metrics that must be equal
+
+
+@dataclass
+class Fault:
+    """What one strike did. ended: survived, one line, or what went wrong."""
+
+    kind: str
+    step: int  # the last one that had ended
+    ended: str
+    orphans: list[str]
+
+
+def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+    """Train once in one process, undisturbed; strike `task.faults` runs on a cluster, and write result.json.
+
+    Raises RunFailed unless every struck run ends equal or in one line, and leaves no process.
+    """
+    kinds = [str(kind) for kind in composed.task.kinds]
+    if not kinds or not set(kinds) <= set(KINDS):
+        raise UserError(f"task.kinds={kinds}: choose one or more of {', '.join(KINDS)}")
+    if composed.cluster.name == "none":
+        raise UserError("cluster=none: task=fault_test strikes engines of a cluster; set cluster=ray")
+    progress, path = Progress(0), Path(folder)
+    run_folder = RunFolder(path, composed)
+    passed_on = [override for override in overrides if not override.startswith(("task", "hydra", "cache"))]
+    arguments = ["task=train", *composed.task.run, *passed_on, f"cache={composed.cache}"]
+    whole = path / "whole"
+    alone = [argument for argument in arguments if not argument.startswith("cluster")]
+    done = finish(start(alone, whole))
+    if done.returncode:
+        raise RunFailed(f"the run that is left alone failed: {done.stderr.strip()[-300:]}")
+    rng = random.Random(composed.seed)
+    faults: list[Fault] = []
+    for number in range(composed.task.faults):
+        fault = strike(kinds[number % len(kinds)], arguments, path / f"struck_{number}", whole, rng)
+        progress.note(f"{fault.kind:8s} after step {fault.step}: {fault.ended} {' '.join(fault.orphans)}")
+        faults.append(fault)
+        counts = {
+            "tried": len(faults),
+            "survived": sum(fault.ended == "survived" for fault in faults),
+            "one_line": sum(fault.ended == "one line" for fault in faults),
+            "orphans": sum(len(fault.orphans) for fault in faults),
+        }
+        run_folder.write_result({"faults": counts, "struck": [vars(fault) for fault in faults]})
+    progress.note(f"{counts['survived']} of {counts['tried']} survived bit for bit, {counts['one_line']} in one line")
+    if counts["survived"] + counts["one_line"] < counts["tried"] or counts["orphans"]:
+        raise RunFailed(f"a run was lost, differs, or left a process: see {path}/result.json")
+
+
+def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: random.Random) -> Fault:
+    """Start a run on a cluster, strike it once, and see how it ends."""
+    environment = {}
+    if kind in FROM_INSIDE:
+        environment = {"DAS_FAULT": f"{FROM_INSIDE[kind]}:{rng.randrange(20, 200)}"}
+    process = start(arguments, folder, environment)
+    driver = psutil.Process(process.pid)
+    metrics = folder / "metrics.jsonl"
+    after = rng.randrange(1, len(read.metrics(whole)))
+    wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.read_bytes().count(b"\n") >= after))
+    time.sleep(rng.random() * 2)
+    offspring = driver.children(recursive=True) if process.poll() is None else []
+    if kind == "driver":
+        driver.kill()
+    elif kind not in FROM_INSIDE:
+        victims = [child for child in offspring if child.name().startswith(GCS if kind == "gcs" else ENGINE)]
+        if victims:
+            os.kill(rng.choice(victims).pid, signal.SIGSTOP if kind == "freeze" else signal.SIGKILL)
+    done = finish(process)
+    _, alive = psutil.wait_procs(offspring, timeout=ORPHAN_S)
+    orphans = [child.name() for child in alive]
+    step = len(read.metrics(folder)) if metrics.exists() else 0
+    if kind == "driver":
+        done = finish(start([f"resume={folder}"], folder))
+    return Fault(kind, step, verdict(done, whole, folder), orphans)
+
+
+def verdict(done: Any, whole: Path, folder: Path) -> str:
+    """survived, one line, or what went wrong. done: the struck run's end."""
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return "one line" if len(lines) == 1 and "resume=" in lines[0] else f"failed: {done.stderr.strip()[-300:]}"
+    for row, other in zip(read.metrics(whole), read.metrics(folder), strict=True):
+        for name in EXACT:
+            if row[name] != other[name]:
+                return f"step {row['step']} differs in {name}"
+    finals = [json.loads((each / "final.json").read_text()) for each in (whole, folder)]
+    return "survived" if finals[0] == finals[1] else "the final weights differ"

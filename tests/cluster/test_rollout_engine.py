@@ -1,0 +1,177 @@
+"""An engine that is stepped in a thread of its own gives the responses of one that is called directly."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Engines, roll
+from safetensors.torch import load_file
+from vllm import SamplingParams
+
+from das.cluster.messages import ClusterError, EngineRequest, Response, WeightsPart, weights_checksum
+from das.cluster.rollout_engine import RolloutEngine
+from das.drafter.saved import SavedText
+from das.engine.build import EngineSettings
+
+RNG = np.random.default_rng(0)
+PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
+REQUESTS = [EngineRequest(i, PROMPTS[i % 4], str(i % 4), 1000 + i) for i in range(24)]
+PARAMS = SamplingParams(temperature=1.0, max_tokens=60, logprobs=0)
+
+
+@pytest.fixture(scope="module")
+def expected(engines: Engines, repetitive_policy: str) -> Any:
+    """Tokens and log-probs by vLLM's own generate."""
+    llm = engines.build(repetitive_policy)
+    params = [SamplingParams(temperature=1.0, max_tokens=60, logprobs=0, seed=r.seed) for r in REQUESTS]
+    tokens, logprobs, _ = roll(llm, [list(r.prompt) for r in REQUESTS], params, [r.problem for r in REQUESTS], 1)
+    engines.close()
+    return tokens, [[position[0][1] for position in of_response] for of_response in logprobs]
+
+
+@pytest.fixture(scope="module")
+def engine(expected: Any, repetitive_policy: str) -> Any:
+    settings = EngineSettings(
+        model=repetitive_policy,
+        method="das",
+        dtype="float32",
+        max_model_len=256,
+        max_num_seqs=16,
+        drafter={"window": 4, "min_prob": 0.005},
+        budget={"name": "fixed", "tokens": 8},
+    )
+    return RolloutEngine(settings)
+
+
+def finish(
+    engine: RolloutEngine, requests: list[EngineRequest], lose: bool = False, history: Sequence[SavedText] = ()
+) -> dict[int, Response]:
+    """Hand the requests out in two parts and collect the responses. lose: every other answer gets lost."""
+    found: dict[int, Response] = {}
+    new, later, acknowledged = requests[: len(requests) // 2], requests[len(requests) // 2 :], []
+    for number in range(10_000):
+        answer = engine.turn(new, acknowledged, len(later), 1.0, history if not number else ())
+        new, later, acknowledged = later, [], []
+        if lose and number % 2:
+            continue
+        for response in answer.finished:
+            assert response.index not in found or lose
+            found[response.index] = response
+            acknowledged.append(response.index)
+        if len(found) == len(requests):
+            return found
+    raise AssertionError("the rollout does not end")
+
+
+def equal(found: dict[int, Response], expected: Any) -> None:
+    tokens, logprobs = expected
+    for index, response in found.items():
+        assert response.tokens.tolist() == tokens[index]
+        assert response.logprobs is not None
+        assert response.logprobs.tolist() == logprobs[index]
+
+
+def test_responses_are_those_of_generate(engine: RolloutEngine, expected: Any) -> None:
+    """Also where answers get lost, and where the history holds the same texts, so that drafts are accepted."""
+    accepted = []
+    for rollout in range(3):
+        engine.begin(PARAMS, 0)
+        found = finish(engine, REQUESTS, lose=rollout == 1)
+        report = engine.end(rollout + 1, judged=True)
+        equal(found, expected)
+        emitted = sum(len(response.tokens) for response in found.values())
+        assert report["passes"] == sum(response.cost["passes"] for response in found.values())
+        accepted.append(emitted - report["passes"])
+        assert all("predicted_length" in response.cost for response in found.values())
+    assert accepted[2] > accepted[0]
+
+
+def test_aborted_requests_and_those_of_a_rollout_that_was_given_up_leave_nothing(
+    engine: RolloutEngine, expected: Any
+) -> None:
+    engine.begin(PARAMS, 0)
+    engine.turn(REQUESTS[:8], [], 0, timeout_s=0.0)
+    engine.abort([0, 1, 2])
+    engine.begin(PARAMS, 0)
+    found = finish(engine, REQUESTS[8:])
+    assert sorted(found) == list(range(8, 24))
+    equal(found, expected)
+    assert engine.turn([], list(found), 0, timeout_s=0.0).finished == []
+    engine.end(4, judged=True)
+
+
+def test_history_of_other_engines_is_drafted_from(engine: RolloutEngine, expected: Any) -> None:
+    """Problem 'new' was never rolled out here. With the responses of another engine, its drafts are accepted."""
+    tokens, _ = expected
+    accepted = []
+    for problem, texts in (("unknown", []), ("new", tokens)):
+        prompt = np.array(PROMPTS[0], np.int32)
+        history = [SavedText(problem, 5, len(prompt), np.array([*prompt, *text], np.int32)) for text in texts]
+        engine.begin(PARAMS, 5)
+        found = finish(engine, [EngineRequest(0, PROMPTS[0], problem, 1000)], history=history)
+        assert found[0].tokens.tolist() == tokens[0]
+        accepted.append(len(tokens[0]) - found[0].cost["passes"])
+        assert not any("stale" in alarm for alarm in engine.end(5, judged=True)["alarms"])
+    assert accepted[1] > accepted[0]
+
+
+def test_weights_arrive_or_it_says_what_did_not(
+    engine: RolloutEngine, expected: Any, repetitive_policy: str, tmp_path: Any
+) -> None:
+    tensors = load_file(f"{repetitive_policy}/model.safetensors")
+    louder = {name: tensor * (0.25 if name == "model.norm.weight" else 1.0) for name, tensor in tensors.items()}
+    for version, held in ((1, louder), (2, tensors)):
+        parts = [part(dict(list(held.items())[:5])), part(dict(list(held.items())[5:]))]
+        assert engine.load_weights(version, weights_checksum(parts), parts, sorted(held)) == ""
+        engine.begin(PARAMS, 0)
+        found = finish(engine, REQUESTS)
+        engine.end(5 + version, judged=True)
+        assert {response.weights for response in found.values()} == {version}
+        same = [found[i].tokens.tolist() == expected[0][i] for i in range(24)]
+        assert all(same) if held is tensors else not all(same)
+    parts = [part(tensors)]
+    assert "SHA-256" in engine.load_weights(3, "other", parts, [])
+    strange = [WeightsPart([("model.strange", "float32", [1])], np.zeros(4, np.uint8))]
+    with pytest.raises((KeyError, ValueError)):
+        engine.load_weights(3, weights_checksum(strange), strange, [])
+
+
+def part(tensors: dict[str, torch.Tensor]) -> WeightsPart:
+    names = [(name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)) for name, tensor in tensors.items()]
+    flat = [tensor.contiguous().view(torch.uint8).flatten().numpy() for tensor in tensors.values()]
+    return WeightsPart(names, np.concatenate(flat))
+
+
+def test_probe_is_repeatable(engine: RolloutEngine) -> None:
+    params = SamplingParams(temperature=1.0, max_tokens=8, logprobs=0, seed=3, extra_args={"das_limit": 0})
+    first, second = (engine.probe(PROMPTS[0], params) for _ in range(2))
+    assert first.equals(second)
+    assert len(first.tokens) == 8
+
+
+def test_top_logprobs_are_refused(engine: RolloutEngine) -> None:
+    with pytest.raises(ClusterError, match="logprobs=5"):
+        engine.begin(SamplingParams(logprobs=5), 0)
+
+
+def test_a_turn_returns_when_its_time_is_over_and_says_how_far_the_engine_is(engine: RolloutEngine) -> None:
+    engine.begin(PARAMS, 0)
+    start = time.perf_counter()
+    answer = engine.turn([], [], 0, timeout_s=0.2)
+    assert (answer.finished, answer.live) == ([], 0)
+    assert 0.2 <= time.perf_counter() - start < 5
+    before = answer.passes
+    finish(engine, REQUESTS[:1])
+    assert engine.turn([], [], 0, timeout_s=0.0).passes > before
+    engine.end(8, judged=True)
+
+
+def test_an_engine_that_raises_says_so_at_the_next_turn(engine: RolloutEngine) -> None:
+    """Last, because the engine is gone afterwards."""
+    engine.begin(PARAMS, 0)
+    too_long = EngineRequest(0, list(range(6, 250)) * 2, "long", 0)
+    with pytest.raises(ClusterError, match="VLLMValidationError"):
+        finish(engine, [too_long, too_long])
