@@ -29,7 +29,7 @@ check-gpu:
 	"$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))" run.py task=check_gpu $(ARGS)
 
 # Run every task once in its smallest setting, without the test packages: does `make run` install all that tasks need?
-smoke-tasks: env ray
+smoke-tasks: env
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache
 
 # The inner loop, under 90 s: lint, types, layers, and the tests of what changed since the last commit.
