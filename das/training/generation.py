@@ -73,14 +73,15 @@ class SpeculativeGeneration(VLLMGeneration):
         self.sync_error: float | None = None  # largest |log p(engine) - log p(trainer)| after the last sync, if checked
         super().__init__(*args, **kwargs)
 
-    def announce(self, trainer: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    def announce(self, trainer: Any, rows: Sequence[Mapping[str, Any]], step: int | None = None) -> None:
         """Note what TRL does not tell its backend: the trainer is about to generate a response for each of `rows`.
 
         From the trainer come the seed, the training step, whether this is an evaluation, and how far the training has
-        come, which moves the drafter's window. From the rows come the problem ids.
+        come, which moves the drafter's window. From the rows come the problem ids. step: the one that will train on
+        the responses, if it is not the trainer's own.
         """
         self.run_seed = trainer.args.seed
-        self.step = trainer.state.global_step
+        self.step = trainer.state.global_step if step is None else step
         self.evaluation = not trainer.model.training
         self.several_turns, self._turns = bool(getattr(trainer, "tools", None)), []
         writes_prompts = bool(getattr(trainer, "environment_factories", None))  # from all columns of a row

@@ -64,7 +64,7 @@ class ResumableGRPOTrainer(TrimmedGRPOTrainer):
             shutil.rmtree(scratch, ignore_errors=True)  # left by a run that was killed in here
             super()._save_checkpoint(model, trial)
             (scratch / "training_args.bin").unlink()  # a pickle that nobody reads
-            self.vllm_generation.save_state(scratch)
+            self._save_rollouts(scratch)
             (scratch / FINAL).write_text(json.dumps(self.final_digests()))
             checkpoint.seal(scratch, self.checkpoints.folder, step, self.checkpoints.run_identity)
             checkpoint.prune(self.checkpoints.folder, self.checkpoints.keep)
@@ -74,6 +74,10 @@ class ResumableGRPOTrainer(TrimmedGRPOTrainer):
             why = "disk full" if full else " ".join(str(error).split())[:300]
             shutil.rmtree(scratch, ignore_errors=True)
             raise CheckpointError(f"the checkpoint of step {step} could not be written: {why}") from error
+
+    def _save_rollouts(self, folder: Path) -> None:
+        """Write what the rollout side needs to go on."""
+        self.vllm_generation.save_state(folder)
 
     def final_digests(self) -> dict[str, str]:
         """Digests of what this rank has trained: weights, optimizer state, and the draft head if there is one."""

@@ -169,6 +169,7 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
         history_unit=config.drafter.unit,
         on_step=log.on_step,
         trim_padding=config.trainer.trim_padding,
+        lag=config.trainer.lag,
         evaluate=parts.evaluation,
         head=parts.head,
         tools=tools_of(config.data),

@@ -5,6 +5,7 @@ from math import lcm
 from das.engine.build import DRAFT_MODEL, STOCK, check_draft_model, speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
+from das.training.lag import lag_problem
 from das.training.support import QUANTIZED, unsupported
 from experiments.harness import heads, held_out
 from experiments.harness.config import RunConfig
@@ -38,6 +39,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
         raise UserError("trainer.trust_remote_code=true: code that comes with a model is never run")
     make_schedule(config.schedule)
     check_checkpoints(config)
+    check_lag(config)
     check_reward(config)
     require_supported()
     settings = engine_settings(config, str(config.policy.path))
@@ -141,6 +143,13 @@ def check_checkpoints(config: RunConfig) -> None:
     if every * accumulated % generation:  # no checkpoint holds responses that were generated for several steps
         shared = lcm(generation, accumulated) // accumulated
         raise UserError(f"checkpoint.every={every}: must be a multiple of {shared}, the steps that share a generation")
+
+
+def check_lag(config: RunConfig) -> None:
+    """Refuse rollouts ahead of a training that cannot have them. Raises UserError."""
+    trainer, tools = config.trainer, config.data.name == AGENT
+    if problem := lag_problem(trainer.lag, trainer.arguments, tools, config.engine.processes):
+        raise UserError(f"trainer.lag={trainer.lag}: {problem}")
 
 
 def check_reward(config: RunConfig) -> None:
