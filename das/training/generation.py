@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from das.engine.build import DRAFT_MODEL, EAGLE3, EngineError, EngineSettings, b
 from das.engine.rollout import Rollout, RolloutRequest, end_turns, request_seed, roll_out, roll_out_turn
 from das.training.conversations import Turn, joined, rows_of
 from das.training.head_training import OnlineHead
+from das.training.lag import FinishedRollout, Sync, done
 from das.training.support import unsupported
 from das.training.weight_check import WeightSample, check_together, logprob_difference, logprob_problem
 
@@ -82,7 +84,7 @@ class SpeculativeGeneration(VLLMGeneration):
         """
         self.run_seed = trainer.args.seed
         self.step = trainer.state.global_step if step is None else step
-        self.evaluation = not trainer.model.training
+        self.evaluation = step is None and not trainer.model.training
         self.several_turns, self._turns = bool(getattr(trainer, "tools", None)), []
         writes_prompts = bool(getattr(trainer, "environment_factories", None))  # from all columns of a row
         self.problems = [problem_id(row, whole_row=writes_prompts) for row in rows]
@@ -152,13 +154,13 @@ class SpeculativeGeneration(VLLMGeneration):
         loaded = time.perf_counter()
         problem = self.weight_sample.problem(self.llm)
         self.check_s = time.perf_counter() - loaded
-        return problem or self._load_head()
+        return problem or self._load_head(None if self.head is None else self.head.tensors())
 
-    def _load_head(self) -> str:
-        """Load the head that is trained beside the policy, and say what of it did not arrive."""
-        if self.head is None:
+    def _load_head(self, tensors: Sequence[tuple[str, torch.Tensor]] | None) -> str:
+        """Load the head that is trained beside the policy, if there is one, and say what of it did not arrive."""
+        if tensors is None:
             return ""
-        for lost in self.llm.collective_rpc("das_load_head", args=(self.head.tensors(),)):
+        for lost in self.llm.collective_rpc("das_load_head", args=(tensors,)):
             if lost:
                 return f"the new draft head did not reach the engine: {lost}"
         return ""
@@ -276,6 +278,32 @@ class SpeculativeGeneration(VLLMGeneration):
             self.llm.sleep(level=2)
             self._llm_weights_sleeping = True
 
+    def submit(
+        self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int
+    ) -> Future[FinishedRollout]:
+        """Roll out `rows` for training step `step`, with the weights of the last sync. Here that is done at once.
+
+        prompts: the rows' token ids.
+        """
+        return done(self._roll_out_ahead(trainer, rows, prompts, step, trainer.state.global_step))
+
+    def _roll_out_ahead(
+        self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int, weights: int
+    ) -> FinishedRollout:
+        """weights: updates that the engine's weights have seen."""
+        self.announce(trainer, rows, step)
+        *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=trainer.num_generations)
+        logprobs = [[position[0] for position in response] for response in found]  # the sampled token's
+        assert self.last is not None
+        return FinishedRollout(self.last, logprobs, prompts, weights, self.last_sync())
+
+    def last_sync(self) -> Sync:
+        """How the engine got its weights."""
+        return Sync(self.sync_error, self.sync_s, self.check_s)
+
+    def close(self) -> None:
+        """End what would outlive the trainer. An engine in this process does not."""
+
     def evaluate(self, request: RolloutRequest) -> Rollout:
         """Roll out `request` with the trainer's weights as they are now. The training will not notice.
 
@@ -283,11 +311,14 @@ class SpeculativeGeneration(VLLMGeneration):
         before its next rollout, which empties the prefix cache. Its seeds depend on no state, and random states are put
         back. Raises WeightSyncError like `sync_weights`.
         """
+        return self._evaluate(request, self.sync_weights)
+
+    def _evaluate(self, request: RolloutRequest, sync: Callable[[], None]) -> Rollout:
         kept = {name: getattr(self, name) for name in ("weight_sample", "syncs", "sync_s", "check_s", "sync_error")}
         self.weight_sample = self.evaluation_sample
         try:
             with random_states_kept(), self._evaluation_drafter():
-                self.sync_weights()
+                sync()
                 with self._kv_cache_awake():
                     self._check_logprobs()
                     _, rollout = self._roll_out(request)

@@ -51,17 +51,18 @@ def indexes_of_rollouts(sampler: Any, rows: int) -> Iterator[list[int]]:
             yield taken
 
 
-def lag_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes: int) -> str:
-    """Say in one line why a training cannot have this lag, or nothing. arguments: of TRL's GRPOConfig."""
-    if not lag:
-        return ""
+def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes: int) -> str:
+    """Say in one line why a training cannot submit rollouts ahead, or nothing.
+
+    arguments: of TRL's GRPOConfig. tools: whether rollouts have several turns. processes: that train together.
+    """
     accumulated = arguments.get("gradient_accumulation_steps", 1)
     per_generation = arguments.get("steps_per_generation", accumulated) * arguments.get("num_iterations", 1)
     if tools:
-        return "rollouts in several turns call tools between their requests: set trainer.lag=0"
+        return "rollouts in several turns call tools between their requests, and so cannot run ahead"
     if arguments.get("vllm_enable_sleep_mode", False):
         return "an engine that sleeps while the policy trains cannot roll out ahead: set vllm_enable_sleep_mode=false"
-    if not arguments.get("vllm_importance_sampling_correction", True):
+    if lag and not arguments.get("vllm_importance_sampling_correction", True):
         return (
             "older weights sample, so the loss needs the correction for them: set "
             "trainer.vllm_importance_sampling_correction=true"

@@ -23,10 +23,12 @@ class LaggedGRPOTrainer(ResumableGRPOTrainer):
     """At the start of step n it hands the weights over, submits rollout n + lag with them, and takes rollout n.
 
     So the rollout of step n has the weights after max(0, n - lag) updates. Rows, seeds, history and the order of
-    rollouts are those of a training without lag. The last `lag` steps submit nothing. With lag 0 TRL's own code runs.
+    rollouts are those of a training without lag. The last `lag` steps submit nothing. With lag 0 TRL's own code
+    runs, unless the engine has a process of its own.
     """
 
     lag = 0
+    ahead = False  # whether rollouts are submitted and taken; False: TRL's own code
     turns: Turns
     _last_loaded_step: int  # TRL's: the step of the weights that the engine has
     _exposed_s = 0.0  # of this step: how long the trainer stood still for its rollout
@@ -37,7 +39,7 @@ class LaggedGRPOTrainer(ResumableGRPOTrainer):
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         """TRL asks for the responses of this step, and gets (token ids, log-probs of the sampled tokens)."""
         began, waited_s = time.perf_counter(), self.turns.waited_s
-        if self.lag and self.model.training:
+        if self.ahead and self.model.training:
             generated = self._submit_and_take(prompt_ids)
         else:
             generated = super()._generate_single_turn(prompt_ids, *args, **kwargs)
@@ -77,12 +79,7 @@ class LaggedGRPOTrainer(ResumableGRPOTrainer):
         if self._last_loaded_step != step:
             generation.sync_weights()
             self._last_loaded_step = step
-        generation.announce(self, rows, number)
-        generated = generation.generate(prompts=prompts, images=None, num_generations=self.num_generations)
-        logprobs = [[position[0] for position in response] for response in generated[2]]
-        assert generation.last is not None
-        sync = Sync(generation.sync_error, generation.sync_s, generation.check_s)
-        self._submitted.append(done(FinishedRollout(generation.last, logprobs, prompts, step, sync)))
+        self._submitted.append(generation.submit(self, rows, prompts, number))
 
     def _trained_on(self) -> tuple[Rollout, Sync, int]:
         """The rollout of this step, how its weights had reached the engine, and how many updates they had seen."""
@@ -90,12 +87,11 @@ class LaggedGRPOTrainer(ResumableGRPOTrainer):
             return self._taken.rollout, self._taken.sync, self._taken.weights
         generation = self.vllm_generation
         assert generation.last is not None
-        sync = Sync(generation.sync_error, generation.sync_s, generation.check_s)
-        return generation.last, sync, generation.last.step
+        return generation.last, generation.last_sync(), generation.last.step
 
     def resume(self, step: int) -> None:
         """Continue training from the checkpoint of `step`, which must have been verified."""
-        if self.lag:
+        if self.ahead:
             ahead = load_ahead(checkpoint.step_folder(self.checkpoints.folder, step))
             self._submitted = deque(map(done, ahead))
             self._rows_ahead = self._rows_from(step + len(ahead))
@@ -103,7 +99,6 @@ class LaggedGRPOTrainer(ResumableGRPOTrainer):
 
     def _save_rollouts(self, folder: Path) -> None:
         """Finish the rollouts that were submitted, and write them with what the engine has learned from them."""
-        ahead = [future.result() for future in self._submitted] if self.lag else []
+        waiting = [future.result() for future in self._submitted]
         super()._save_rollouts(folder)
-        if self.lag:
-            save_ahead(folder, ahead)
+        save_ahead(folder, waiting)

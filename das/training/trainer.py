@@ -15,6 +15,7 @@ from das.engine import patches
 from das.engine.build import STOCK, EngineSettings
 from das.engine.rollout import Rollout, rollout_row
 from das.training import ranks
+from das.training.concurrent_generation import ConcurrentGeneration
 from das.training.conversations import follow_turns
 from das.training.digests import digest
 from das.training.errors import TrainingDiverged
@@ -50,6 +51,7 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
         schedule: LongestFirst | None = None,
         trim_padding: bool = True,
         lag: int = 0,
+        own_process: bool = False,
         evaluate: Evaluate | None = None,
         head: OnlineHead | None = None,
         **kwargs: Any,
@@ -60,13 +62,14 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
         every step; what it returns, unless None, joins the row's `eval`. head: an EAGLE-3 head to train beside the
         policy; the engine's method must be eagle3. trim_padding: leave padding out of forward
         passes; False computes TRL's bits. lag: training steps between the weights that sample and the update that uses
-        the responses. kwargs: further arguments of GRPOTrainer.
+        the responses. own_process: the engine has a process of its own, and rolls out while the policy trains. kwargs:
+        further arguments of GRPOTrainer.
         """
         self.checkpoints = checkpoints
         self.turns = turns
         self.on_step = on_step
         self.trim_padding = trim_padding
-        self.lag, self._submitted = lag, deque()
+        self.lag, self.ahead, self._submitted = lag, lag > 0 or own_process, deque()
         self.evaluate_policy = evaluate
         self._evaluations: list[dict[str, Any]] = []  # since the last row
         self._reward = reward
@@ -74,11 +77,11 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
         self._losses: list[float] = []
         self._began = self._waited = 0.0
         backend = functools.partial(
-            StockGeneration if engine.method == STOCK else SpeculativeGeneration,
+            _backend(engine, own_process),
             engine=engine,
             history_unit=history_unit,
             schedule=schedule,
-            **({} if lag else {"after_rollout": turns.after_rollout}),  # with a lag, rollouts are not those of the step
+            **({} if self.ahead else {"after_rollout": turns.after_rollout}),  # rollouts ahead are not the step's
         )
         with patches.generation_backend(backend, self):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
@@ -100,7 +103,7 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
             self._measure_policy()
         self.turns.before_rollout()
         self._began, self._waited, self._exposed_s = time.perf_counter(), self.turns.waited_s, 0.0
-        if not (self.lag and self.model.training):  # rollouts ahead are announced when they are submitted
+        if not (self.ahead and self.model.training):  # rollouts ahead are announced when they are submitted
             self.vllm_generation.announce(self, inputs)
         return super()._generate_and_score_completions(inputs)
 
@@ -162,6 +165,12 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
         evaluation = None if evaluate is None else evaluate(self.vllm_generation, self.state.global_step)
         if evaluation is not None:
             self._evaluations.append(evaluation)
+
+
+def _backend(engine: EngineSettings, own_process: bool) -> type[SpeculativeGeneration]:
+    if engine.method == STOCK:
+        return StockGeneration
+    return ConcurrentGeneration if own_process else SpeculativeGeneration
 
 
 def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:

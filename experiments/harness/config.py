@@ -95,6 +95,7 @@ class EngineConfig:
     batch_invariant: bool
     processes: int  # processes that train together
     launch: str  # the launcher of several processes: python -m LAUNCH run.py ...
+    own_process: bool  # whether the engine of a training has a process of its own
     settings: Settings  # fields of EngineSettings, some of those above included
 
 
@@ -189,8 +190,8 @@ class RunConfig:
         )
 
 
-ENGINE_PROCESS = ("threads", "kv_cache_gib", "processes", "launch")  # settings of the process, not of the engine in it
-
+# Settings of the process, not of the engine in it.
+ENGINE_PROCESS = ("threads", "kv_cache_gib", "processes", "launch", "own_process")
 OURS = ("trim_padding", "lag")  # settings of the trainer that TRL does not know
 
 

@@ -21,7 +21,7 @@ from experiments.run.run_folder import versions, write_text
 TASKS = ("train", "compare")
 # Settings that change no token of the training.
 FREE = ("resume", "checkpoint", "eval", "task", "wandb", "wandb_project", "out", "cache")
-FREE_KEYS = ("engine.weight_check_every",)  # more of them
+FREE_KEYS = ("engine.weight_check_every", "engine.own_process")  # more of them
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written
 SHOWN = 5  # differences that a message names

@@ -170,6 +170,7 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
         on_step=log.on_step,
         trim_padding=config.trainer.trim_padding,
         lag=config.trainer.lag,
+        own_process=config.engine.own_process,
         evaluate=parts.evaluation,
         head=parts.head,
         tools=tools_of(config.data),
@@ -181,12 +182,14 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
 
 def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
     """Train to the end and save the drafter's history. Returns digests of the final weights and optimizer state."""
-    if run.start:
-        trainer.resume(run.start)
-    else:
-        trainer.train()
-    history = ranks.own_file(run.folder / HISTORY)
-    trainer.vllm_generation.save_history(history)
+    try:
+        if run.start:
+            trainer.resume(run.start)
+        else:
+            trainer.train()
+        trainer.vllm_generation.save_history(ranks.own_file(run.folder / HISTORY))
+    finally:
+        trainer.vllm_generation.close()
     return {name: digest_of_all_ranks(digest) for name, digest in trainer.final_digests().items()}
 
 
