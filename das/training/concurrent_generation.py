@@ -44,37 +44,33 @@ class ConcurrentGeneration(SpeculativeGeneration):
         self._dtype = self.llm.call(dtype_of)
         self._engine_generate = self.llm.generate
         self.llm.generate = self._generate_keyed
-        self._handed_over: Weights | None = None  # that no job has taken yet
         self._jobs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
 
-    def sync_weights(self) -> None:
-        """Copy the weights. The next job loads and checks them."""
-        self._handed_over = Weights(
-            [(name, _copy(tensor)) for name, tensor in VLLMGeneration._iter_named_params(self)],
-            None if self.head is None else [(name, _copy(tensor)) for name, tensor in self.head.tensors()],
-            trainer_logprobs(self.model),
-        )
-
-    def _take_weights(self) -> Weights | None:
-        weights, self._handed_over = self._handed_over, None
-        return weights
-
     def submit(
-        self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int
+        self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int, new_weights: bool
     ) -> Future[FinishedRollout]:
-        """Queue the rollout of `rows` for training step `step`, with the weights that were handed over last.
+        """Queue the rollout of `rows` for training step `step`, before it the weights as they are now if they are new.
 
         The future raises what the rollout raises, such as WeightSyncError.
         """
-        updates = trainer.state.global_step  # that these weights have seen
-        return self._jobs.submit(self._run, self._take_weights(), trainer, rows, prompts, step, updates)
+        weights = self._copied() if new_weights else None
+        return self._jobs.submit(self._run, weights, trainer, rows, prompts, step, trainer.state.global_step)
 
     def _run(
         self, weights: Weights | None, trainer: Any, rows: Any, prompts: list[list[int]], step: int, updates: int
     ) -> FinishedRollout:
+        """updates: that the weights have seen."""
+        self.announce(trainer, rows, step)
         if weights is not None:
-            self._load(weights, updates)
-        return self._roll_out_ahead(trainer, rows, prompts, step, updates)
+            self._load(weights, step)
+        return self._roll_out_ahead(prompts, trainer.num_generations, updates)
+
+    def _copied(self) -> Weights:
+        return Weights(
+            [(name, _copy(tensor)) for name, tensor in VLLMGeneration._iter_named_params(self)],
+            None if self.head is None else [(name, _copy(tensor)) for name, tensor in self.head.tensors()],
+            trainer_logprobs(self.model),
+        )
 
     def _load(self, weights: Weights, step: int) -> None:
         """Load weights into the engine and check that they arrived. Raises WeightSyncError."""
@@ -94,10 +90,8 @@ class ConcurrentGeneration(SpeculativeGeneration):
 
     def evaluate(self, request: RolloutRequest) -> Rollout:
         """Like SpeculativeGeneration.evaluate. It waits until the queued rollouts are finished."""
-        self.sync_weights()
-        weights = self._take_weights()
-        assert weights is not None
-        return self._jobs.submit(self._evaluate, request, partial(self._load, weights, request.step)).result()
+        load = partial(self._load, self._copied(), request.step)
+        return self._jobs.submit(self._evaluate, request, load).result()
 
     def save_history(self, path: Path) -> None:
         """Write the drafter's history once the queue is empty."""

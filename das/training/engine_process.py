@@ -1,7 +1,6 @@
 """An engine in a process of its own, called from this one: it rolls out while the policy trains."""
 
 import multiprocessing
-import os
 import pickle
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -14,7 +13,7 @@ from das.engine.install import install
 from das.process import die_with_parent
 
 Result = TypeVar("Result")
-END_S = 15  # seconds that the process gets to end by itself
+END_S = 5  # seconds that the process gets to end by itself
 
 
 class EngineProcess:
@@ -85,8 +84,6 @@ def dtype_of(llm: Any) -> torch.dtype:
 def _serve(pipe: Connection, settings: EngineSettings, threads: int) -> None:
     """Body of the engine's process: it runs one function after the other until the pipe is closed."""
     die_with_parent()
-    os.environ.pop("RANK", None)  # the launcher's words are for the trainer
-    os.environ.pop("WORLD_SIZE", None)
     llm: Any = None
 
     def build() -> None:

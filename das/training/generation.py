@@ -279,20 +279,21 @@ class SpeculativeGeneration(VLLMGeneration):
             self._llm_weights_sleeping = True
 
     def submit(
-        self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int
+        self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int, new_weights: bool
     ) -> Future[FinishedRollout]:
-        """Roll out `rows` for training step `step`, with the weights of the last sync. Here that is done at once.
+        """Roll out `rows` for training step `step`. Here that is done at once.
 
-        prompts: the rows' token ids.
+        prompts: the rows' token ids. new_weights: with the trainer's weights as they are now; else with those of the
+        rollout that was submitted before.
         """
-        return done(self._roll_out_ahead(trainer, rows, prompts, step, trainer.state.global_step))
-
-    def _roll_out_ahead(
-        self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int, weights: int
-    ) -> FinishedRollout:
-        """weights: updates that the engine's weights have seen."""
         self.announce(trainer, rows, step)
-        *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=trainer.num_generations)
+        if new_weights:
+            self.sync_weights()
+        return done(self._roll_out_ahead(prompts, trainer.num_generations, trainer.state.global_step))
+
+    def _roll_out_ahead(self, prompts: list[list[int]], num_generations: int, weights: int) -> FinishedRollout:
+        """Roll out what was announced. weights: updates that the engine's weights have seen."""
+        *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=num_generations)
         logprobs = [[position[0] for position in response] for response in found]  # the sampled token's
         assert self.last is not None
         return FinishedRollout(self.last, logprobs, prompts, weights, self.last_sync())

@@ -74,12 +74,10 @@ class LaggedGRPOTrainer(ResumableGRPOTrainer):
         assert self._rows_ahead is not None
         rows = next(self._rows_ahead)
         prompts = self._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
-        generation = self.vllm_generation
         step = self.state.global_step
-        if self._last_loaded_step != step:
-            generation.sync_weights()
-            self._last_loaded_step = step
-        self._submitted.append(generation.submit(self, rows, prompts, number))
+        new_weights = self._last_loaded_step != step
+        self._last_loaded_step = step
+        self._submitted.append(self.vllm_generation.submit(self, rows, prompts, number, new_weights))
 
     def _trained_on(self) -> tuple[Rollout, Sync, int]:
         """The rollout of this step, how its weights had reached the engine, and how many updates they had seen."""
