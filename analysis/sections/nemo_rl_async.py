@@ -6,9 +6,9 @@ from statistics import mean
 from typing import Any
 
 from analysis.orderings import Ordering
+from analysis.overlap import exposed_times, hidden_share
 from analysis.report import Line, Section, Table
 from analysis.sections.shared import Rows, colours_of, figure, is_identical, policy_note, rows
-from das.replay.overlap import exposed_times, hidden_share
 
 ARMS = ("none", "das")
 TARGET = 0.8  # of the shorter of generation and training, hidden at lag 1

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from das.replay.overlap import exposed_times, hidden_share
+from analysis.overlap import exposed_times, hidden_share
 
 TIMES = st.lists(st.integers(1, 30), min_size=1, max_size=8)
 
