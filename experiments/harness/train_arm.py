@@ -86,7 +86,11 @@ def train_arm(run: ArmRun) -> None:
     else:
         log = StepLog(run, recorded, run_folder, parts.reward)
         try:
-            log.end(train(run, build_trainer(run, parts, log)))
+            trainer = build_trainer(run, parts, log)
+            try:
+                log.end(train(run, trainer))
+            finally:
+                trainer.vllm_generation.close()
         finally:
             log.close()
             if parts.evaluation is not None:
@@ -182,14 +186,12 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
 
 def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
     """Train to the end and save the drafter's history. Returns digests of the final weights and optimizer state."""
-    try:
-        if run.start:
-            trainer.resume(run.start)
-        else:
-            trainer.train()
-        trainer.vllm_generation.save_history(ranks.own_file(run.folder / HISTORY))
-    finally:
-        trainer.vllm_generation.close()
+    if run.start:
+        trainer.resume(run.start)
+    else:
+        trainer.train()
+    history = ranks.own_file(run.folder / HISTORY)
+    trainer.vllm_generation.save_history(history)
     return {name: digest_of_all_ranks(digest) for name, digest in trainer.final_digests().items()}
 
 
