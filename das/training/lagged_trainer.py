@@ -95,8 +95,12 @@ class LaggedGRPOTrainer(ResumableGRPOTrainer):
             self._rows_ahead = self._rows_from(step + len(ahead))
         super().resume(step)
 
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save once the submitted rollouts are finished."""
+        for future in self._submitted:
+            future.result()  # raises what the rollout raised
+        super()._save_checkpoint(model, trial)
+
     def _save_rollouts(self, folder: Path) -> None:
-        """Finish the rollouts that were submitted, and write them with what the engine has learned from them."""
-        waiting = [future.result() for future in self._submitted]
         super()._save_rollouts(folder)
-        save_ahead(folder, waiting)
+        save_ahead(folder, [future.result() for future in self._submitted])

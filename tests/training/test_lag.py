@@ -93,7 +93,7 @@ def test_drafters_that_learn_follow_the_lag(repetitive_policy: str, tmp_path: Pa
 
 # ---- the engine in a process of its own ----
 
-EVALUATED = ("eval.every=3", "eval.problems=4", "eval.samples=2", "data.held_out=4")
+EVALUATED = ("eval.every=3", "eval.problems=4", "eval.samples=2")
 
 
 @pytest.fixture(scope="module")
