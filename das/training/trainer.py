@@ -116,7 +116,7 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
         super().log(logs, start_time)
         self.state.log_history.clear()  # it would grow without end, in memory and in checkpoints; see metrics.jsonl
         generation = self.vllm_generation
-        if "grad_norm" not in logs or generation.last is None:
+        if "grad_norm" not in logs or (generation.last is None and self._taken is None):
             return  # the summary at the end of training, not a step
         own, own_sync, weights = self._trained_on()
         for cost in own.requests:
