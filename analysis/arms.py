@@ -65,6 +65,8 @@ def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
             summaries[key] = summary([row.get(key, 0.0) for row in rows])
     summaries["tokens_per_pass"]["overall"] = sum(r["tokens"] for r in rows) / sum(r["passes"] for r in rows)
     summaries["draft_share"]["overall"] = sum(r["draft_s"] for r in rows) / sum(r["rollout_s"] for r in rows)
+    if all("exposed_s" in row for row in rows):
+        summaries["exposed_s"] = summary([row["exposed_s"] for row in rows])
     if all("tail_steps" in row for row in rows):
         tail_share = sum(row["tail_steps"] for row in rows) / sum(row["decode_steps"] for row in rows)
         summaries["tail_share"] = {"overall": tail_share}

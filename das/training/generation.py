@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from das.engine.rollout import Rollout, RolloutRequest, end_turns, request_seed,
 from das.training.conversations import Turn, joined, rows_of
 from das.training.determinism import algorithms_of_the_engine
 from das.training.head_training import OnlineHead
+from das.training.lag import FinishedRollout, Sync, done
 from das.training.support import invariance_problem, unsupported
 from das.training.weight_check import WeightSample, check_together, logprob_difference, logprob_problem
 
@@ -76,15 +78,16 @@ class SpeculativeGeneration(VLLMGeneration):
         self.sync_error: float | None = None  # largest |log p(engine) - log p(trainer)| after the last sync, if checked
         super().__init__(*args, **kwargs)
 
-    def announce(self, trainer: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    def announce(self, trainer: Any, rows: Sequence[Mapping[str, Any]], step: int | None = None) -> None:
         """Note what TRL does not tell its backend: the trainer is about to generate a response for each of `rows`.
 
         From the trainer come the seed, the training step, whether this is an evaluation, and how far the training has
-        come, which moves the drafter's window. From the rows come the problem ids.
+        come, which moves the drafter's window. From the rows come the problem ids. step: the one that will train on
+        the responses, if it is not the trainer's own.
         """
         self.run_seed = trainer.args.seed
-        self.step = trainer.state.global_step
-        self.evaluation = not trainer.model.training
+        self.step = trainer.state.global_step if step is None else step
+        self.evaluation = step is None and not trainer.model.training
         self.several_turns, self._turns = bool(getattr(trainer, "tools", None)), []
         writes_prompts = bool(getattr(trainer, "environment_factories", None))  # from all columns of a row
         self.problems = [problem_id(row, whole_row=writes_prompts) for row in rows]
@@ -157,13 +160,13 @@ class SpeculativeGeneration(VLLMGeneration):
         loaded = time.perf_counter()
         problem = self.weight_sample.problem(self.llm)
         self.check_s = time.perf_counter() - loaded
-        return problem or self._load_head()
+        return problem or self._load_head(None if self.head is None else self.head.tensors())
 
-    def _load_head(self) -> str:
-        """Load the drafter that is trained beside the policy, and say what of it did not arrive."""
-        if self.head is None:
+    def _load_head(self, tensors: Sequence[tuple[str, torch.Tensor]] | None) -> str:
+        """Load the drafter that is trained beside the policy, if there is one, and say what of it did not arrive."""
+        if tensors is None:
             return ""
-        for lost in self.llm.collective_rpc("das_load_head", args=(self.head.tensors(),)):
+        for lost in self.llm.collective_rpc("das_load_head", args=(tensors,)):
             if lost:
                 return f"the new weights of the drafter did not reach the engine: {lost}"
         return ""
@@ -259,9 +262,6 @@ class SpeculativeGeneration(VLLMGeneration):
     def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         return roll_out(self.llm, request, self._engine_generate)
 
-    def close(self) -> None:
-        """Let go of what outlives this process. An engine of its own does not."""
-
     def save_history(self, path: Path) -> None:
         """Write the drafter's history, for `drafter.warm`."""
         self.llm.collective_rpc("das_save_history", args=(str(path),))
@@ -288,6 +288,33 @@ class SpeculativeGeneration(VLLMGeneration):
             self.llm.sleep(level=2)
             self._llm_weights_sleeping = True
 
+    def submit(
+        self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int, new_weights: bool
+    ) -> Future[FinishedRollout]:
+        """Roll out `rows` for training step `step`. Here that is done at once.
+
+        prompts: the rows' token ids. new_weights: with the trainer's weights as they are now; else with those of the
+        rollout that was submitted before.
+        """
+        self.announce(trainer, rows, step)
+        if new_weights:
+            self.sync_weights()
+        return done(self._roll_out_ahead(prompts, trainer.num_generations, trainer.state.global_step))
+
+    def _roll_out_ahead(self, prompts: list[list[int]], num_generations: int, weights: int) -> FinishedRollout:
+        """Roll out what was announced. weights: updates that the engine's weights have seen."""
+        *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=num_generations)
+        logprobs = [[position[0] for position in response] for response in found]  # the sampled token's
+        assert self.last is not None
+        return FinishedRollout(self.last, logprobs, prompts, weights, self.last_sync())
+
+    def last_sync(self) -> Sync:
+        """How the engine got its weights."""
+        return Sync(self.sync_error, self.sync_s, self.check_s)
+
+    def close(self) -> None:
+        """End what would outlive the trainer. An engine in this process does not."""
+
     def evaluate(self, request: RolloutRequest) -> Rollout:
         """Roll out `request` with the trainer's weights as they are now. The training will not notice.
 
@@ -295,11 +322,14 @@ class SpeculativeGeneration(VLLMGeneration):
         before its next rollout, which empties the prefix cache. Its seeds depend on no state, and random states are put
         back. Raises WeightSyncError like `sync_weights`.
         """
+        return self._evaluate(request, self.sync_weights)
+
+    def _evaluate(self, request: RolloutRequest, sync: Callable[[], None]) -> Rollout:
         kept = {name: getattr(self, name) for name in ("weight_sample", "syncs", "sync_s", "check_s", "sync_error")}
         self.weight_sample = self.evaluation_sample
         try:
             with random_states_kept(), self._evaluation_drafter():
-                self.sync_weights()
+                sync()
                 with self._kv_cache_awake():
                     self._check_logprobs()
                     _, rollout = self._roll_out(request)

@@ -66,7 +66,7 @@ class ResumableGRPOTrainer(TrimmedGRPOTrainer):
             super()._save_checkpoint(model, trial)
             (scratch / "training_args.bin").unlink()  # a pickle that nobody reads
             self._put_back_mtp(scratch)
-            self.vllm_generation.save_state(scratch)
+            self._save_rollouts(scratch)
             (scratch / FINAL).write_text(json.dumps(self.final_digests()))
             checkpoint.seal(scratch, self.checkpoints.folder, step, self.checkpoints.run_identity)
             checkpoint.prune(self.checkpoints.folder, self.checkpoints.keep)
@@ -83,6 +83,10 @@ class ResumableGRPOTrainer(TrimmedGRPOTrainer):
         if is_mimo(policy):
             learns = online is not None and isinstance(online.head, MtpLayer)
             put_back(saved, online.tensors() if online is not None and learns else mtp_tensors(policy))
+
+    def _save_rollouts(self, folder: Path) -> None:
+        """Write what the rollout side needs to go on."""
+        self.vllm_generation.save_state(folder)
 
     def final_digests(self) -> dict[str, str]:
         """Digests of what this rank has trained: weights, optimizer state, and the draft head if there is one."""

@@ -2,6 +2,7 @@
 
 import functools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,14 +17,16 @@ from das.engine.build import STOCK, EngineSettings
 from das.engine.rollout import Rollout, rollout_row
 from das.training import ranks
 from das.training.cluster_generation import ClusterGeneration
+from das.training.concurrent_generation import ConcurrentGeneration
 from das.training.conversations import follow_turns
 from das.training.digests import digest
 from das.training.errors import TrainingDiverged
 from das.training.generation import SpeculativeGeneration
 from das.training.head_training import OnlineHead
+from das.training.lagged_trainer import LaggedGRPOTrainer
 from das.training.merge import merged
 from das.training.placement import PlacedSampler
-from das.training.resumable_trainer import Checkpoints, ResumableGRPOTrainer
+from das.training.resumable_trainer import Checkpoints
 from das.training.stock_generation import StockGeneration
 from das.training.turns import Turns
 
@@ -31,7 +34,7 @@ RewardFunction = Callable[..., list[float]]
 Evaluate = Callable[[SpeculativeGeneration, int], dict[str, Any] | None]
 
 
-class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
+class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
     """GRPO on SpeculativeGeneration, as in `das.speculate()`, with a row of metrics a step, turns and checkpoints.
 
     Building one leaves TRL as it was.
@@ -49,6 +52,8 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         on_step: Callable[[dict[str, Any], Rollout, list[float]], None],
         schedule: LongestFirst | None = None,
         trim_padding: bool = True,
+        lag: int = 0,
+        own_process: bool = False,
         evaluate: Evaluate | None = None,
         head: OnlineHead | None = None,
         cluster: ClusterSettings | None = None,
@@ -58,31 +63,28 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         handed to the engine; None keeps TRL's. on_step(row, rollout, rewards) is called on the main rank after every
         step, with what all ranks did. evaluate(generation, step) is called before the first rollout (step 0) and after
         every step; what it returns, unless None, joins the row's `eval`. head: a drafter to train beside the
-        policy, with which the engine must draft. cluster: engines in other processes (das/cluster); None: one engine in
-        this process. trim_padding: leave padding out of forward
-        passes; False computes TRL's bits. kwargs: further arguments of GRPOTrainer.
+        policy, with which the engine must draft. trim_padding: leave padding out of forward passes; False computes
+        TRL's bits. lag: training steps between the weights that sample and the update that uses the responses.
+        own_process: the engine has a process of its own, and rolls out while the policy trains. cluster: engines in
+        other processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer.
         """
         self.checkpoints = checkpoints
         self.turns = turns
         self.on_step = on_step
         self.trim_padding = trim_padding
+        self.lag, self.ahead, self._submitted = lag, lag > 0 or own_process, deque()
         self.evaluate_policy = evaluate
         self._evaluations: list[dict[str, Any]] = []  # since the last row
         self._reward = reward
         self._rewards: list[float] = []
         self._losses: list[float] = []
         self._began = self._waited = 0.0
-        kind: Callable[..., SpeculativeGeneration] = SpeculativeGeneration
-        if cluster is not None:
-            kind = functools.partial(ClusterGeneration, cluster=cluster)
-        elif engine.method == STOCK:
-            kind = StockGeneration
         backend = functools.partial(
-            kind,
+            _backend(engine, own_process, cluster),
             engine=engine,
             history_unit=history_unit,
             schedule=schedule,
-            after_rollout=turns.after_rollout,
+            **({} if self.ahead else {"after_rollout": turns.after_rollout}),  # rollouts ahead are not the step's
         )
         with patches.generation_backend(backend, self):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
@@ -103,8 +105,9 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         if self.state.global_step == 0 and not self.vllm_generation.rollouts:
             self._measure_policy()
         self.turns.before_rollout()
-        self._began, self._waited = time.perf_counter(), self.turns.waited_s
-        self.vllm_generation.announce(self, inputs)
+        self._began, self._waited, self._exposed_s = time.perf_counter(), self.turns.waited_s, 0.0
+        if not (self.ahead and self.model.training):  # rollouts ahead are announced when they are submitted
+            self.vllm_generation.announce(self, inputs)
         return super()._generate_and_score_completions(inputs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -116,20 +119,22 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         super().log(logs, start_time)
         self.state.log_history.clear()  # it would grow without end, in memory and in checkpoints; see metrics.jsonl
         generation = self.vllm_generation
-        if "grad_norm" not in logs or generation.last is None:
+        if "grad_norm" not in logs or (generation.last is None and self._taken is None):
             return  # the summary at the end of training, not a step
+        own, own_sync, weights = self._trained_on()
+        for cost in own.requests:
+            cost["weights"] = weights
         loss = float(np.sum(self._losses))
         self._losses = []
         norm = float(logs["grad_norm"])
-        sync = (generation.sync_error, generation.sync_s, generation.check_s)
-        of_ranks = ranks.gather((generation.last, self._rewards, loss, norm, sync))
-        rollouts, rewards_of_ranks, losses, norms, syncs = zip(*of_ranks, strict=True)
+        of_ranks = ranks.gather((own, self._rewards, loss, norm, own_sync, self._exposed_s))
+        rollouts, rewards_of_ranks, losses, norms, syncs, exposed_s = zip(*of_ranks, strict=True)
         require_finite(losses, norms, self.state.global_step)  # before a checkpoint of this step is written
         if not ranks.is_main():
             return
         rollout = merged(rollouts)
         rewards = [reward for rewards_of_rank in rewards_of_ranks for reward in rewards_of_rank]
-        errors, syncs_s, checks_s = zip(*syncs, strict=True)
+        errors = [sync.error for sync in syncs]
         waited = self.turns.waited_s - self._waited
         problems = self.args.generation_batch_size // self.num_generations
         row = {
@@ -143,8 +148,10 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
             "entropy": logs.get("entropy"),
             "sampling_logp_difference": logs.get("sampling/sampling_logp_difference/max"),
             "sync_error": None if None in errors else max(errors),
-            "sync_s": max(syncs_s),
-            "check_s": max(checks_s),
+            "sync_s": max(sync.seconds for sync in syncs),
+            "check_s": max(sync.check_s for sync in syncs),
+            "lag": rollout.step - weights,
+            "exposed_s": max(exposed_s),
             "step_s": time.perf_counter() - self._began - waited,
             **rollout_row(rollout),
             **({} if generation.head is None else generation.head.row()),
@@ -161,6 +168,16 @@ class SpeculativeGRPOTrainer(ResumableGRPOTrainer):
         evaluation = None if evaluate is None else evaluate(self.vllm_generation, self.state.global_step)
         if evaluation is not None:
             self._evaluations.append(evaluation)
+
+
+def _backend(
+    engine: EngineSettings, own_process: bool, cluster: ClusterSettings | None
+) -> Callable[..., SpeculativeGeneration]:
+    if cluster is not None:
+        return functools.partial(ClusterGeneration, cluster=cluster)
+    if engine.method == STOCK:
+        return StockGeneration
+    return ConcurrentGeneration if own_process else SpeculativeGeneration
 
 
 def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:

@@ -58,15 +58,15 @@ class WeightSample:
         self._tensors, self._num_loaded, self._syncs = [], 0, self._syncs + 1
         return tensors, num_loaded
 
-    def problem(self, llm: Any) -> str:
-        """Say what is wrong with the engine after this sync, or nothing."""
+    def problem(self, llm: Any, count_cached: Callable[[Any], int] = cached_blocks) -> str:
+        """Say what is wrong with the engine after this sync, or nothing. count_cached: cached_blocks of the engine."""
         tensors, num_loaded = self.take()
         if not num_loaded:
             return "the new weights did not reach the engine: none was loaded"
         for lost in llm.collective_rpc("das_lost_weights", args=(tensors, self._syncs)):
             if lost:
                 return f"the new weights did not reach the engine: {lost}"
-        if blocks := cached_blocks(llm):
+        if blocks := count_cached(llm):
             return (
                 f"the engine's prefix cache holds {blocks} blocks of older weights: end all requests before the next "
                 "training step, or set enable_prefix_caching to False"
@@ -94,6 +94,23 @@ def logprob_difference(model: Any, engine_generate: Callable[..., Any], seed: in
     chosen = torch.tensor(tokens, device=device)[:, None]
     trainer_T = logits_T_V.float().log_softmax(-1).gather(-1, chosen)[:, 0].cpu()
     return float((engine_T - trainer_T).abs().max())
+
+
+def trainer_logprobs(model: Any) -> torch.Tensor:
+    """The log-probs that the trainer's model gives to the tokens of PROBE, but for the first. No mode is changed."""
+    tokens = torch.tensor([[*PROBE]], device=next(model.parameters()).device)
+    with evaluating(model), torch.no_grad():
+        logits_T_V = model(input_ids=tokens).logits[0, :-1]
+    return logits_T_V.float().log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0].cpu()
+
+
+def engine_logprobs(engine_generate: Callable[..., Any]) -> torch.Tensor:
+    """The same of the engine. engine_generate: `llm.generate` of vLLM."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0, seed=0, detokenize=False, extra_args={LIMIT_KEY: 0})
+    found = engine_generate([{"prompt_token_ids": [*PROBE]}], params)[0].prompt_logprobs[1:]
+    return torch.tensor([entry[token].logprob for entry, token in zip(found, PROBE[1:], strict=True)])
 
 
 @contextmanager

@@ -82,7 +82,8 @@ class TrainerConfig:
     temperature: float
     chat_template_kwargs: Settings
     trim_padding: bool  # leave padding out of forward passes (das.training.trimmed_trainer)
-    arguments: Settings  # of GRPOConfig, those above but trim_padding included
+    lag: int  # steps between the weights that sample and the update that uses the responses
+    arguments: Settings  # of GRPOConfig, those above but trim_padding and lag included
     trust_remote_code: bool = False
 
 
@@ -96,6 +97,7 @@ class EngineConfig:
     batch_invariant: bool
     processes: int  # processes that train together
     launch: str  # the launcher of several processes: python -m LAUNCH run.py ...
+    own_process: bool  # whether the engine of a training has a process of its own
     settings: Settings  # fields of EngineSettings, some of those above included
 
 
@@ -191,7 +193,9 @@ class RunConfig:
         )
 
 
-ENGINE_PROCESS = ("threads", "kv_cache_gib", "processes", "launch")  # settings of the process, not of the engine in it
+# Settings of the process, not of the engine in it.
+ENGINE_PROCESS = ("threads", "kv_cache_gib", "processes", "launch", "own_process")
+OURS = ("trim_padding", "lag")  # settings of the trainer that TRL does not know
 
 
 def run_config(composed: DictConfig) -> RunConfig:
@@ -201,7 +205,7 @@ def run_config(composed: DictConfig) -> RunConfig:
     data, trainer, engine, drafter = (resolved[name] for name in ("data", "trainer", "engine", "drafter"))
     engine_only = {key: value for key, value in engine.items() if key not in ENGINE_PROCESS}
     options = {key: value for key, value in drafter.items() if key != "unit"}
-    grpo = {key: value for key, value in trainer.items() if key != "trim_padding"}
+    grpo = {key: value for key, value in trainer.items() if key not in OURS}
     return _make(
         RunConfig,
         "",

@@ -22,7 +22,8 @@ TASKS = ("train", "compare")
 # Settings that change no token of the training.
 FREE = ("resume", "checkpoint", "eval", "task", "wandb", "wandb_project", "out", "cache")
 FREE_KEYS = (  # more of them
-    *("engine.weight_check_every", "cluster.engines", "cluster.address", "cluster.silent_s", "cluster.start_s"),
+    *("engine.weight_check_every", "engine.own_process"),
+    *("cluster.engines", "cluster.address", "cluster.silent_s", "cluster.start_s"),
 )
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written

@@ -186,6 +186,8 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
         history_unit=config.drafter.unit,
         on_step=log.on_step,
         trim_padding=config.trainer.trim_padding,
+        lag=config.trainer.lag,
+        own_process=config.engine.own_process,
         evaluate=parts.evaluation,
         head=parts.head,
         cluster=config.cluster,

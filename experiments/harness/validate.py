@@ -7,6 +7,7 @@ from das.cluster.cluster import METHODS
 from das.engine.build import DRAFT_MODEL, STOCK, check_draft_model, speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
+from das.training.lag import ahead_problem
 from das.training.support import QUANTIZED, unsupported
 from experiments.harness import heads, held_out
 from experiments.harness.config import RunConfig
@@ -42,6 +43,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
         raise UserError("trainer.trust_remote_code=true: code that comes with a model is never run")
     make_schedule(config.schedule)
     check_checkpoints(config)
+    check_ahead(config)
     check_reward(config)
     require_supported()
     heads.check_online(config)
@@ -162,6 +164,20 @@ def check_checkpoints(config: RunConfig) -> None:
     if every * accumulated % generation:  # no checkpoint holds responses that were generated for several steps
         shared = lcm(generation, accumulated) // accumulated
         raise UserError(f"checkpoint.every={every}: must be a multiple of {shared}, the steps that share a generation")
+
+
+def check_ahead(config: RunConfig) -> None:
+    """Refuse rollouts ahead, or an engine beside, a training that cannot have them. Raises UserError."""
+    trainer, engine = config.trainer, config.engine
+    if not trainer.lag and not engine.own_process:
+        return
+    setting = f"trainer.lag={trainer.lag}" if trainer.lag else "engine.own_process=true"
+    if problem := ahead_problem(trainer.lag, trainer.arguments, config.data.name == AGENT, engine.processes):
+        raise UserError(f"{setting}: {problem}")
+    if config.cluster is not None:
+        raise UserError(f"{setting}: engines of cluster=ray do not roll out ahead yet; set cluster=none")
+    if engine.own_process and config.arm.method == STOCK:
+        raise UserError("engine.own_process=true: arm=stock rolls out in the trainer's process; leave it out")
 
 
 def check_reward(config: RunConfig) -> None:

@@ -60,6 +60,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "trainer.max_completion_length": (1, 2**22),  # tokens
     "trainer.temperature": (0.01, 100),  # log-probs are divided by it
     "trainer.learning_rate": (0, 1),  # 0: the policy stays as it is
+    "trainer.lag": (0, 8),  # training steps
     "engine.threads": (1, 1024),
     "engine.kv_cache_gib": (1, 2**14),
     "engine.max_model_len": (2, 2**22),  # tokens

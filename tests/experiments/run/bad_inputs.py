@@ -87,6 +87,7 @@ kind(
     "negative",
     (["trainer.max_steps=-1"], "trainer.max_steps=-1: must be a number from 1"),
     (["seed=-1"], "seed=-1"),
+    (["trainer.lag=-1"], "trainer.lag=-1: must be a number from 0 to 8"),
     (["data=arithmetic", "data.weights=[1,-1,1,1]"], "data.weights=[1, -1, 1, 1]"),
     (["task=advise", "task.draft_us=-1"], "task.draft_us=-1"),
 )
@@ -105,12 +106,23 @@ kind(
     (["trainer.max_steps=1000000000000"], "trainer.max_steps=1000000000000: must be a number from 1 to 10000000"),
     (["engine.max_model_len=1000000000"], "engine.max_model_len=1000000000"),
     (["budget.tokens=1000000"], "budget.tokens=1000000"),
+    (["trainer.lag=9"], "trainer.lag=9: must be a number from 0 to 8"),
     (["task=bench_drafter", "task.window=99999999999"], "task.window=99999999999"),
 )
 kind("fraction for a whole number", (["trainer.max_steps=2.5"], "trainer.max_steps=2.5: must be a whole number"))
 kind(
     "too few KV blocks for a branch",
     (["engine.branch_blocks=3"], "branch_blocks=3: a draft that branches needs 8; set it to a whole number of 8 or"),
+)
+kind(
+    "rollouts ahead of a training that cannot have them",
+    (["setting=agent_small", "trainer.lag=1"], "trainer.lag=1: rollouts in several turns call tools"),
+    (["trainer.lag=2", "+trainer.vllm_enable_sleep_mode=true"], "set vllm_enable_sleep_mode=false"),
+    (["trainer.lag=2", "trainer.vllm_importance_sampling_correction=false"], "the loss needs the correction"),
+    (["trainer.lag=1", "+trainer.num_iterations=2"], "each step needs a rollout of its own"),
+    (["task=train", "trainer.lag=1", "engine.processes=2", "checkpoint.every=0"], "engine.processes=2"),
+    (["engine.own_process=true", "setting=agent_small"], "engine.own_process=true: rollouts in several turns"),
+    (["arms=[none,stock]", "engine.own_process=true"], "arm=stock rolls out in the trainer's process"),
 )
 kind(
     "values that contradict each other",

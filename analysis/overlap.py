@@ -1,0 +1,30 @@
+"""Training and rollouts side by side at a fixed lag: how long the trainer waits, from how long each part takes."""
+
+from collections.abc import Sequence
+
+
+def exposed_times(rollout_s: Sequence[float], train_s: Sequence[float], lag: int) -> list[float]:
+    """How long the trainer waits for the rollout of each step, in seconds.
+
+    At the start of step n the trainer submits rollout n + lag; the engine takes rollouts in order, one at a time. The
+    last `lag` steps submit nothing. rollout_s, train_s: of each step, as if the other did not run beside it.
+    """
+    now = engine_free = 0.0
+    ends: list[float] = []
+    waits = []
+    for step, own_train_s in enumerate(train_s):
+        while len(ends) <= min(step + lag, len(rollout_s) - 1):
+            engine_free = max(engine_free, now) + rollout_s[len(ends)]
+            ends.append(engine_free)
+        waits.append(max(0.0, ends[step] - now))
+        now += waits[-1] + own_train_s
+    return waits
+
+
+def hidden_share(exposed_s: Sequence[float], rollout_s: Sequence[float], train_s: Sequence[float]) -> float:
+    """Which share of the shorter of generation and training was hidden behind the other, from the second step on.
+
+    The first rollout has nothing to hide behind. 1: as much as can be. exposed_s, rollout_s, train_s: of each step.
+    """
+    generation, training = sum(rollout_s[1:]), sum(train_s[:-1])
+    return (generation - sum(exposed_s[1:])) / min(generation, training)

@@ -1,0 +1,129 @@
+"""NeMo RL, asynchronous training: what of generation is left in a step, by lag, with drafts and without."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from analysis.orderings import Ordering
+from analysis.overlap import exposed_times, hidden_share
+from analysis.report import Line, Section, Table
+from analysis.sections.shared import Rows, colours_of, figure, is_identical, policy_note, rows
+
+ARMS = ("none", "das")
+TARGET = 0.8  # of the shorter of generation and training, hidden at lag 1
+HEADER = (
+    "lag",
+    "arm",
+    "generation s",
+    "training s",
+    "exposed s",
+    "predicted",
+    "step s",
+    "predicted",
+    "hidden of the shorter",
+)
+
+
+def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
+    """One row for each lag and arm. Predicted: by the queue of rollouts alone, from the times of lag 0."""
+    paper = published["nemo_async"]["data"]
+    by_lag = {int(label.removeprefix("lag_")): run for label, run in runs.items()}
+    measured = {(lag, arm): Times(rows(run, arm)) for lag, run in by_lag.items() for arm in ARMS}
+    alone = {arm: measured[0, arm] for arm in ARMS}
+    _draw(measured, folder / "async.png")
+    none, das = (measured[1, arm] for arm in ARMS)
+    same = [is_identical(run) for run in by_lag.values()]
+    return Section(
+        title,
+        f"{policy_note(by_lag[0])} The engine has a process and a core of its own; the first step, which has nothing "
+        "to hide behind, is left out. Generation and training are measured while the other runs beside them.",
+        [
+            Line(
+                "lag 1: exposed generation, none", f"{paper['exposed_generation_s']['ar']} s", "", "", _s(none.exposed)
+            ),
+            Line("lag 1: exposed generation, das", f"{paper['exposed_generation_s']['sd']} s", "", "", _s(das.exposed)),
+            Line("lag 1: step, none", f"{paper['step_s']['ar']} s", "", "", _s(none.step)),
+            Line("lag 1: step, das", f"{paper['step_s']['sd']} s", "", "", _s(das.step)),
+            Line("lag 1: step speedup", f"{paper['step_speedup']}x", "", "", f"{none.step / das.step:.2f}x"),
+        ],
+        "The paper trains on 4 nodes and generates on 12, an 8B policy with thousands of tokens a response; here it "
+        "is a core each, and training takes a larger share of the step.",
+        figures=["async.png"],
+        table=Table(HEADER, [_row(lag, arm, times, alone[arm]) for (lag, arm), times in measured.items()]),
+        orderings=[
+            Ordering(
+                "drafts change no bit at any lag",
+                all(same),
+                f"{sum(same)} of {len(same)} lags: das is identical to none",
+            ),
+            Ordering(
+                "lag 1: less generation is exposed with drafts than without",
+                das.exposed < none.exposed,
+                f"{_s(das.exposed)} with das, {_s(none.exposed)} with none",
+            ),
+            Ordering(
+                f"lag 1 hides at least {TARGET:.0%} of the shorter of generation and training",
+                none.hidden >= TARGET,
+                f"none {none.hidden:.0%}, das {das.hidden:.0%}",
+            ),
+        ],
+    )
+
+
+class Times:
+    """What one arm's steps took."""
+
+    def __init__(self, steps: Rows):
+        self.rollout_s = [row["rollout_s"] for row in steps]
+        self.exposed_s = [row["exposed_s"] for row in steps]
+        self.step_s = [row["step_s"] for row in steps]
+        self.train_s = [step - exposed for step, exposed in zip(self.step_s, self.exposed_s, strict=True)]
+
+    @property
+    def exposed(self) -> float:
+        """Mean over the steps but the first, as the next two."""
+        return mean(self.exposed_s[1:])
+
+    @property
+    def step(self) -> float:
+        return mean(self.step_s[1:])
+
+    @property
+    def hidden(self) -> float:
+        """Share of the shorter of generation and training that was hidden."""
+        return hidden_share(self.exposed_s, self.rollout_s, self.train_s)
+
+
+def _row(lag: int, arm: str, times: Times, alone: Times) -> list[str]:
+    """alone: the times of the same arm at lag 0, where nothing runs beside anything."""
+    predicted = exposed_times(alone.exposed_s, alone.train_s, lag)
+    step = mean(wait + train for wait, train in zip(predicted[1:], alone.train_s[1:], strict=True))
+    return [
+        str(lag),
+        arm,
+        f"{mean(times.rollout_s[1:]):.2f}",
+        f"{mean(times.train_s[1:]):.2f}",
+        f"{times.exposed:.2f}",
+        f"{mean(predicted[1:]):.2f}",
+        f"{times.step:.2f}",
+        f"{step:.2f}",
+        f"{times.hidden:.0%}",
+    ]
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:.2f} s"
+
+
+def _draw(measured: Mapping[tuple[int, str], Times], path: Path) -> None:
+    """Left: exposed generation by lag. Right: time of a step by lag."""
+    lags = sorted({lag for lag, _ in measured})
+    colour = colours_of(ARMS)
+    with figure(path, panels=2) as (left, right):
+        for arm in ARMS:
+            left.plot(lags, [measured[lag, arm].exposed for lag in lags], "o-", color=colour[arm], label=arm)
+            right.plot(lags, [measured[lag, arm].step for lag in lags], "o-", color=colour[arm], label=arm)
+        left.set(xlabel="lag, training steps", ylabel="exposed generation, s a step", ylim=(0, None))
+        right.set(xlabel="lag, training steps", ylabel="time of a step, s", ylim=(0, None))
+        left.legend()
