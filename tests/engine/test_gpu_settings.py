@@ -33,7 +33,9 @@ for outputs, inputs in LARGE:
 def runner(drafter: str | None, num_spec_tokens: int = 32) -> Any:
     """A model runner as hook_runner sees it."""
     speculative = None if drafter is None else SimpleNamespace(model=drafter)
-    config = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_index=0), speculative_config=speculative)
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(data_parallel_index=0), speculative_config=speculative, additional_config={}
+    )
     model = SimpleNamespace(seed=0, logprobs_mode="raw_logits", dtype=torch.bfloat16, get_vocab_size=lambda: 1000)
     names = ("_sample", "_bookkeeping_sync", "profile_run", "propose_draft_token_ids", "_input_fits_in_drafter")
     return SimpleNamespace(

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from das.training import head_training
-from das.training.eagle3 import agreement, new_head, shape_for
+from das.training.eagle3 import new_head, shape_for
 from das.training.head_warm_up import texts_of
+from das.training.unrolled import agreement
 from experiments.bench.model_drafters import (
     COPIES,
     Text,

@@ -126,9 +126,10 @@ def test_what_the_machine_or_the_policy_cannot_do_is_refused(monkeypatch: pytest
 
 
 def test_large_shapes_are_bfloat16_unless_the_user_wants_another_type() -> None:
+    small = {"tiny", "30m", "100m"}
     assert {name: shape.dtype for name, shape in SHAPES.items()} == {
-        "tiny": "float32", "30m": "float32", "100m": "float32", "0.6b": "bfloat16", "7b": "bfloat16", "8b": "bfloat16"
-    }  # fmt: skip
+        name: "float32" if name in small else "bfloat16" for name in (*small, "0.6b", "1.7b", "7b", "8b")
+    }
     assert SHAPES["0.6b"].vocabulary == 151_936
     for overrides, dtype in (([], "bfloat16"), (["engine.dtype=float32", "arm=das"], "float32")):
         arms = arms_of("0.6b", "task.arms=[none,stock]", *overrides)
