@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis import evaluations, read
+from analysis.cluster_engines import cluster_result
 from analysis.distribution import compare_distributions, distribution_verdict, is_stock
-from analysis.engines import cluster_result
 
 SUMMARISED = (
     "rollout_s",

@@ -6,7 +6,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from analysis.arms import summary
-from analysis.engines import cluster_result
+from analysis.cluster_engines import cluster_result
 from experiments.harness.config import run_config
 from experiments.harness.data import dataset
 from experiments.harness.policies import policy_directory

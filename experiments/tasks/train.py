@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from analysis import read
 from analysis.arms import arm_result
-from analysis.engines import cluster_result
+from analysis.cluster_engines import cluster_result
 from das.training import ranks
 from das.training.turns import Alone
 from experiments.harness import resume
