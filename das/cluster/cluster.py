@@ -164,6 +164,8 @@ class Cluster:
         dispatcher = Dispatcher(predicted(request))
         running = _Running(dispatcher, requests, turn, request.sampling_params, time.perf_counter())
         self.engines.settle()
+        if self._leaving - self.engines.engines.keys():
+            self.resize(self._size)  # an engine died that should leave: its successor leaves
         for engine in self.engines.ready:
             if engine.number in self._leaving:
                 self._dismiss(running, engine)

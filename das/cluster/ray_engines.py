@@ -37,6 +37,7 @@ class Engine:
     pending: Any = None  # Ray's reference to the answer
     asked: float = 0.0  # when it was called
     started: bool = False
+    proven: bool = False  # has answered its caller, so it can start, load weights and begin
     weights: int = 0  # version
     evaluating: bool = False
     live: int = 0  # requests that it had at its last turn
@@ -244,13 +245,20 @@ class RayEngines:
         if not by_reference:
             return None
         answered, _ = self._ray.wait(list(by_reference), num_returns=1, timeout=timeout_s)
-        if answered:
-            return self._answered(by_reference[answered[0]])
+        if (silent := self._silent(by_reference)) is not None:
+            took = time.monotonic() - silent.asked
+            return self._lose(silent, f"it did not answer for {took:.0f} s (cluster.silent_s)")
+        return self._answered(by_reference[answered[0]]) if answered else None
+
+    def _silent(self, by_reference: Mapping[Any, Engine]) -> Engine | None:
+        """An engine that ought to have answered long ago and has not, also while others answer all the time."""
         now = time.monotonic()
-        for engine in by_reference.values():
-            if now - engine.asked > self._patience(engine):
-                return self._lose(engine, f"it did not answer for {now - engine.asked:.0f} s (cluster.silent_s)")
-        return None
+        late = [reference for reference, each in by_reference.items() if now - each.asked > self._patience(each)]
+        if not late:
+            return None
+        # The trainer may not have looked for long: an answer that is there was in time.
+        there, _ = self._ray.wait(late, num_returns=len(late), timeout=0)
+        return next((by_reference[reference] for reference in late if reference not in there), None)
 
     def _call(self, engine: Engine, method: str, *args: Any) -> None:
         if method in OF_ACTOR:
@@ -278,7 +286,6 @@ class RayEngines:
                 self._call(engine, "start", self._engine_settings, self._kv_cache_gib, self._threads)
             case "start":
                 engine.started = True
-                self._places[engine.place].failed_starts = 0
             case "load_weights":
                 version, problem = answer
                 if problem:
@@ -290,6 +297,7 @@ class RayEngines:
                 self.receiving_s += time.perf_counter() - start
                 return self._progressed(engine, answer)
             case _:
+                engine.proven, self._places[engine.place].failed_starts = True, 0
                 return Event(engine, method, answer)
         return None
 
@@ -320,7 +328,7 @@ class RayEngines:
         doing = engine.doing
         self._kill(engine)
         place = self._places[engine.place]
-        place.failed_starts += not engine.started
+        place.failed_starts += not engine.proven
         if place.failed_starts < STARTS:
             self.restarts += 1
             self._start(engine.place)

@@ -248,6 +248,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         vLLM's proposers, like the one in use. The first use of a name makes its proposer; it keeps its own history.
         """
         runner: Any = self.model_runner
+        if (self._das_head is not None) != (settings is not None and "head" in settings):
+            raise ValueError("an engine with a head beside the history has proposers of its own: build one for each")
         if not hasattr(runner, "das_proposers"):
             runner.das_proposers = {}
         if name not in runner.das_proposers:

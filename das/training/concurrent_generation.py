@@ -46,6 +46,10 @@ class ConcurrentGeneration(SpeculativeGeneration):
         self.llm.generate = self._generate_keyed
         self._jobs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
 
+    def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
+        """Like SpeculativeGeneration's, but torch's switch stays: it is the whole process's, and the policy trains."""
+        return self._generate_checked(prompts, sampling_params)
+
     def submit(
         self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int, new_weights: bool
     ) -> Future[FinishedRollout]:

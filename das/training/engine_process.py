@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from das.engine.build import EngineError, EngineSettings, build_engine
+from das.engine.build import EngineSettings, build_engine
 from das.engine.install import install
 from das.process import die_with_parent
+from das.training.errors import EngineDied
 
 Result = TypeVar("Result")
 END_S = 5  # seconds that the process gets to end by itself
@@ -34,7 +35,7 @@ class EngineProcess:
         self._receive()
 
     def call(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Run function(llm, *args) in the engine's process. Raises what it raises, EngineError if the process died."""
+        """Run function(llm, *args) in the engine's process. Raises what it raises, EngineDied if the process died."""
         try:
             self._pipe.send_bytes(pickle.dumps((function, args)))
         except (BrokenPipeError, ConnectionResetError):
@@ -45,15 +46,15 @@ class EngineProcess:
     def _receive(self) -> Any:
         try:
             succeeded, value = pickle.loads(self._pipe.recv_bytes())
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # OSError: it died while it answered
             raise self._gone() from None
         if not succeeded:
             raise value
         return value
 
-    def _gone(self) -> EngineError:
+    def _gone(self) -> EngineDied:
         self._process.join(END_S)
-        return EngineError(f"the engine's process has died (exit code {self._process.exitcode}; out of memory?)")
+        return EngineDied(f"the engine's process has died (exit code {self._process.exitcode}; out of memory?)")
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
         """vllm.LLM.collective_rpc."""
@@ -73,6 +74,7 @@ class EngineProcess:
         self._process.join(END_S)
         if self._process.exitcode is None:
             self._process.kill()
+            self._process.join()
 
 
 def dtype_of(llm: Any) -> torch.dtype:

@@ -9,7 +9,7 @@ from pathlib import Path
 from das.cluster.messages import ClusterError
 from das.engine.build import EngineError
 from das.training.checkpoint import CheckpointError
-from das.training.errors import TrainingDiverged, WeightSyncError
+from das.training.errors import EngineDied, TrainingDiverged, WeightSyncError
 from experiments.harness import resume
 from experiments.run.errors import RunFailed, UserError
 
@@ -18,7 +18,8 @@ def failure_line(error: Exception) -> str:
     """What went wrong, in one line."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"disk full while writing {error.filename or 'results'}"
-    if isinstance(error, CheckpointError | ClusterError | WeightSyncError | TrainingDiverged | RunFailed | UserError):
+    ours = CheckpointError | ClusterError | EngineDied | WeightSyncError | TrainingDiverged | RunFailed | UserError
+    if isinstance(error, ours):
         return " ".join(str(error).split())
     return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
 

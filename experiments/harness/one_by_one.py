@@ -17,7 +17,10 @@ from experiments.run import child
 from experiments.run.errors import CONFIGS, RunFailed, UserError
 from experiments.run.progress import Progress
 
-WORK = ("arm", "policy", "data", "reward", "trainer", "engine", "drafter", "head", "budget", "schedule", "seed", "eval")
+WORK = (
+    *("arm", "policy", "data", "reward", "trainer", "engine", "cluster", "drafter", "head", "budget", "schedule"),
+    *("seed", "eval"),
+)
 
 
 def run_arms(

@@ -113,6 +113,14 @@ def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) 
         llm = Cluster(run.config.cluster, settings, run.config.engine.kv_cache_gib, run.config.engine.threads)
     else:
         llm = build_stock(settings) if settings.method == STOCK else build_engine(settings)
+    try:
+        return _recorded(run, llm, run_folder, progress)
+    finally:
+        if isinstance(llm, Cluster):
+            llm.close()
+
+
+def _recorded(run: RolloutRun, llm: Any, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
     problems = tokenized(run.config, run.policy)
     steps_per_epoch = sizes.steps_per_epoch(len(problems), run.config.problems_per_step)
     rows = []
@@ -129,7 +137,6 @@ def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) 
         progress.step(row)
     if isinstance(llm, Cluster):
         llm.save_history(run_folder.path / "history.npz")
-        llm.close()
     elif run.config.arm.method != STOCK:
         llm.collective_rpc("das_save_history", args=(str(run_folder.path / "history.npz"),))
     return rows

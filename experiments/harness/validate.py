@@ -117,6 +117,15 @@ def check_cluster(config: RunConfig) -> None:
         raise UserError(f"cluster=ray: task={config.task['name']} has its own engine; use {', '.join(WITH_CLUSTER)}")
     if config.arm.method not in METHODS:
         raise UserError(f"cluster=ray: arm={config.arm.name} cannot run on a cluster; choose {', '.join(METHODS)}")
+    if config.arm.online:
+        raise UserError(
+            f"cluster=ray: what arm={config.arm.name} learns in the run does not reach engines of a cluster; choose an "
+            "arm that is frozen"
+        )
+    if config.data.name == AGENT:
+        raise UserError("cluster=ray: rollouts in several turns do not run on a cluster yet; set cluster=none")
+    if config.resolved["drafter"].get("warm") is not None:
+        raise UserError("cluster=ray: engines of a cluster begin without a history; set drafter.warm=null")
     if config.engine.processes > 1:
         raise UserError(f"engine.processes={config.engine.processes}: with cluster=ray one process trains; set it to 1")
     if find_spec("ray") is None:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from das.cluster.messages import ClusterError
 from das.engine.build import EngineError
 from das.engine.versions import UnsupportedVersion
 from das.native import NativeBuildError
@@ -83,7 +84,7 @@ def one_line_errors(resume_hint: Callable[[], str] = str) -> Iterator[None]:
         yield
     except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException) as error:
         stop(str(error), USER_ERROR)
-    except (RunFailed, WeightSyncError, TrainingDiverged, CheckpointError) as error:
+    except (RunFailed, ClusterError, WeightSyncError, TrainingDiverged, CheckpointError) as error:
         stop(str(error), FAILED)
     except KeyboardInterrupt:
         stop(f"interrupted; the finished steps are in the run folder{resume_hint()}", INTERRUPTED)

@@ -56,6 +56,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         raise RunFailed(f"the run that is left alone failed: {done.stderr.strip()[-300:]}")
     rng = random.Random(composed.seed)
     faults: list[Fault] = []
+    counts = {"tried": 0, "survived": 0, "one_line": 0, "orphans": 0}
     for number in range(composed.task.faults):
         fault = strike(kinds[number % len(kinds)], arguments, path / f"struck_{number}", whole, rng)
         progress.note(f"{fault.kind:8s} after step {fault.step}: {fault.ended} {' '.join(fault.orphans)}")

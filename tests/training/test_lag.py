@@ -144,7 +144,7 @@ def test_a_resumed_run_beside_is_the_same(beside: Path, repetitive_policy: str, 
 @pytest.mark.slow
 def test_an_engine_that_dies_stops_the_run_in_one_line(repetitive_policy: str, tmp_path: Path) -> None:
     problem = in_process(train_with_killed_engine, repetitive_policy, tmp_path / "run")
-    assert problem.startswith("EngineError: the engine's process has died (exit code -9")
+    assert problem.startswith("EngineDied: the engine's process has died (exit code -9")
     assert len(read.metrics(tmp_path / "run")) < STEPS
 
 

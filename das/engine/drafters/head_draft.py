@@ -4,6 +4,7 @@ The history drafts first, which takes no pass of a model. Where the head is expe
 `passes` tokens, drawn with the verifier's own noise (das/engine/coupled.py), and the history goes on behind them.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,9 @@ from das.drafter import Drafts, HistoryDrafter
 from das.drafter.alternatives import Alternatives
 from das.engine.drafters.head_passes import HeadPasses
 from das.engine.drafters.model_drafter import ModelDrafter
+
+logger = logging.getLogger("vllm.das")
+BROKEN = "the draft head computed values that are not finite; the history drafts alone until new weights come"
 
 
 class HeadDrafter(ModelDrafter):
@@ -31,6 +35,7 @@ class HeadDrafter(ModelDrafter):
         super().__init__(passes, worth, history)
         self._passes: HeadPasses | None = None
         self._behind = 0.0  # tokens that the history usually adds to accepted ones of the head
+        self._broken: int | None = None  # the version of the weights at which the head computed values not finite
 
     def attach(self, runner: Any) -> None:
         """As ModelDrafter has it."""
@@ -41,6 +46,12 @@ class HeadDrafter(ModelDrafter):
         """What the pass of the policy that just ended computed for the head. Called after every pass."""
         assert self._passes is not None
         self._passes.keep(aux_hidden_states)
+
+    def end(self, request: str, keep: bool = True) -> None:
+        """As ModelDrafter has it."""
+        super().end(request, keep)
+        if self._passes is not None:
+            self._passes.forget(request)
 
     def state(self) -> dict[str, np.ndarray]:
         """As ModelDrafter has it."""
@@ -61,24 +72,32 @@ class HeadDrafter(ModelDrafter):
         alternatives = Alternatives(limits, floors, self.history.propose_batch(requests, limits, floors))
         passes, runner = self._passes, self._runner
         assert passes is not None
-        for left in range(self.most_passes or 0, 0, -1):
+        usable = self.most_passes or 0 if self._broken != runner.das_weights_version else 0
+        for left in range(usable, 0, -1):
             among, gain = alternatives.open(self._value(left))
             if not len(among):
+                break
+            num_rows, later = len(among), (left - 1) * self.price.seconds(len(among))
+            # What it costs at least. Declining must be cheap, because it is the rule where the head does not pay.
+            if not self._pays(gain, self.price.seconds(num_rows) + later):
                 break
             if not self._passes_made:
                 rows = np.array([runner.input_batch.req_id_to_index[name] for name in requests], np.int64)
                 passes.begin(rows)
                 num_rows = passes.num_unread(among)
-            else:
-                num_rows = len(among)
-            if not self._pays(gain, self.price.seconds(num_rows) + (left - 1) * self.price.seconds(len(among))):
-                break
+                if not self._pays(gain, self.price.seconds(num_rows) + later):
+                    break
             start = time.perf_counter()
             if not self._passes_made:
                 self.sampler.begin(runner, rows)
                 hidden = passes.read(among)
             else:
                 hidden = passes.go_on(among, alternatives.last_tokens())
+            if not bool(torch.isfinite(hidden).all()):
+                self._broken = runner.das_weights_version
+                self._alarms.append(BROKEN)
+                logger.error("speculation: %s", BROKEN)
+                break
             drawn, likely = self.sampler.draw(runner.drafter.model.compute_logits(hidden).float(), among)
             alternatives.append(drawn, likely)
             self._ask_history(requests, alternatives)

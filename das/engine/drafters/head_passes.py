@@ -68,11 +68,16 @@ class HeadPasses:
         ):
             unread = self._unread.get(name)
             if unread is None or unread.stop != start:  # new, or computed anew after it was preempted
-                unread = self._unread[name] = _Unread(start, start)
+                lost = unread is not None and bool(unread.parts)  # the head has not read what lies before
+                unread = self._unread[name] = _Unread(start, start, start if lost else 0)
             part = hidden[begin : begin + count]
             unread.append(part if whole else part.clone(), self._kept)
         if len(self._unread) > 2 * len(runner.requests):
             self._unread = {name: own for name, own in self._unread.items() if name in runner.requests}
+
+    def forget(self, request: str) -> None:
+        """A request finished: nobody will read its hidden states."""
+        self._unread.pop(request, None)
 
     def begin(self, rows: np.ndarray) -> None:
         """The next passes draft for these rows of the batch, int64 [R]."""

@@ -30,8 +30,18 @@ def require_self_draft(vllm_config: Any) -> None:
 def require_head(vllm_config: Any) -> None:
     """Raise NotInstalled, in one line, for an engine in which a history beside a draft head was not checked."""
     _require_plain("das_eagle3", vllm_config)
-    if not vllm_config.speculative_config.disable_padded_drafter_batch:
+    speculative, policy = vllm_config.speculative_config, vllm_config.model_config
+    if not speculative.disable_padded_drafter_batch:
         raise NotInstalled("das_eagle3 needs disable_padded_drafter_batch=True in the speculative_config")
+    known = speculative.draft_model_config.max_model_len
+    if known < policy.max_model_len:
+        raise NotInstalled(
+            f"das_eagle3: the head knows {known} positions, and the engine has {policy.max_model_len}: set "
+            f"max_model_len={known}"
+        )
+    options = getattr(speculative.draft_model_config.hf_config, "eagle_config", None) or {}
+    if not options.get("use_aux_hidden_state", True):
+        raise NotInstalled("das_eagle3: this head reads no hidden states of inner layers; choose eagle3")
 
 
 def _require_plain(what: str, vllm_config: Any) -> None:

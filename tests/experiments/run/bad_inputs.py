@@ -176,6 +176,9 @@ kind(
     (["cluster=ray", "cluster.silent_s=0"], "cluster.silent_s=0: must be a number from 0.1 to 86400"),
     (["cluster=ray", "arms=[none,eagle3_frozen]"], "cluster=ray: arm=eagle3_frozen cannot run on a cluster"),
     (["cluster=ray", "task=rollout", "arm=stock"], "cluster=ray: arm=stock cannot run on a cluster; choose none, das"),
+    (["cluster=ray", "arms=[none,draft_model_online]"], "learns in the run does not reach engines of a cluster"),
+    (["cluster=ray", "data=calculator"], "cluster=ray: rollouts in several turns do not run on a cluster yet"),
+    (["cluster=ray", "drafter.warm=history.npz"], "cluster=ray: engines of a cluster begin without a history"),
     (
         ["cluster=none", "task=fault_test"],
         "cluster=none: task=fault_test strikes engines of a cluster; set cluster=",
