@@ -53,9 +53,10 @@ def _audit(
     **options: Any,
 ) -> Verdict:
     llm = _engine(scale, method, invariant, enforce_eager, branch_blocks=branch_blocks, **options)
-    alone, _ = _roll_out(llm, scale, [0])
-    halves, _ = _roll_out(llm, scale, [0], groups=2)
-    drafted, report = _roll_out(llm, scale, LIMITS)
+    top_k = 2 if branch_blocks else 0  # siblings then begin alike and part later, so their history branches
+    alone, _ = _roll_out(llm, scale, [0], top_k=top_k)
+    halves, _ = _roll_out(llm, scale, [0], groups=2, top_k=top_k)
+    drafted, report = _roll_out(llm, scale, LIMITS, top_k=top_k)
     none, drafts = sample_agreement(alone, halves), sample_agreement(alone, drafted)
     tokens = sum(len(response["tokens"]) for response in drafted)
     accepted = tokens - report["passes"]
@@ -116,7 +117,9 @@ def _engine(
     )
 
 
-def _roll_out(llm: Any, scale: Scale, limits: Any, groups: int = 1) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _roll_out(
+    llm: Any, scale: Scale, limits: Any, groups: int = 1, top_k: int = 0
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The responses to all requests, `groups` of them one after another, and the sums of what drafting did."""
     from vllm import SamplingParams
 
@@ -134,6 +137,7 @@ def _roll_out(llm: Any, scale: Scale, limits: Any, groups: int = 1) -> tuple[lis
             logprobs=LISTED,
             # top-p sorts, and on CUDA a sort may depend on the number of rows (docs/exactness.md)
             top_p=0.95 if i % 3 == 0 else 1.0,
+            top_k=top_k,
             extra_args={PROBLEM_KEY: f"{problem}", LIMIT_KEY: limits[i % len(limits)]},
         )
         for i, (problem, sibling) in enumerate(requests)

@@ -157,9 +157,15 @@ def test_engines_that_cannot_are_refused() -> None:
         return SimpleNamespace(
             parallel_config=parallel,
             kv_transfer_config=changes.get("transfer"),
-            model_config=SimpleNamespace(uses_mrope=False),
+            model_config=SimpleNamespace(uses_mrope=False, max_model_len=1024),
             lora_config=changes.get("lora"),
-            speculative_config=SimpleNamespace(disable_padded_drafter_batch=changes.get("lists", True)),
+            speculative_config=SimpleNamespace(
+                disable_padded_drafter_batch=changes.get("lists", True),
+                draft_model_config=SimpleNamespace(
+                    max_model_len=changes.get("positions", 1024),
+                    hf_config=SimpleNamespace(eagle_config={"use_aux_hidden_state": changes.get("inner", True)}),
+                ),
+            ),
         )
 
     require_head(config())
@@ -168,6 +174,8 @@ def test_engines_that_cannot_are_refused() -> None:
         ({"transfer": 1}, "not with KV transfer"),
         ({"lora": 1}, "LoRA adapters"),
         ({"lists": False}, "needs disable_padded_drafter_batch=True"),
+        ({"positions": 512}, "the head knows 512 positions, and the engine has 1024: set max_model_len=512"),
+        ({"inner": False}, "reads no hidden states of inner layers"),
     ):
         with pytest.raises(NotInstalled, match=words):
             require_head(config(**changes))
