@@ -28,15 +28,14 @@ from das.drafter import Drafts
 pytestmark = pytest.mark.slow
 
 EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "12"))  # generated batches per engine; more for a longer search
-_baseline: Any = None
+_baselines: dict[str, Any] = {}  # an engine without drafts for each policy
 
 
 def baseline_answers(policy: str, batch: list[Case]) -> list[Any]:
     """The answers without drafts. Runs in the baseline's process."""
-    global _baseline
-    if _baseline is None:
-        _baseline = Engines().build(policy, max_model_len=MAX_MODEL_LEN, max_num_seqs=24)
-    return answers(_baseline, batch)[0]
+    if policy not in _baselines:
+        _baselines[policy] = Engines().build(policy, max_model_len=MAX_MODEL_LEN, max_num_seqs=24)
+    return answers(_baselines[policy], batch)[0]
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ SMALL = [
     "checkpoint.every=2",
 ]
 EVALUATED = ["eval.every=2", "eval.problems=3", "eval.samples=4", "eval.k=[2,3]"]
-TIMES = {"rollout_s", "step_s", "sync_s", "check_s", "draft_s", "draft_share", "pass_time_error"}
+TIMES = {"rollout_s", "step_s", "sync_s", "check_s", "draft_s", "draft_share", "pass_time_error", "exposed_s"}
 
 
 def run(*overrides: str) -> str:

