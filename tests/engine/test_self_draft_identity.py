@@ -100,6 +100,6 @@ def check(engines: Engines, baseline: Pool, policy: str, engine: str, **options:
         drafted_equals_undrafted(batch, order)
 
     generated()
-    assert num_accepted > 300, "hardly anything was accepted: the test would prove nothing"
+    assert num_accepted > 200, "hardly anything was accepted: the test would prove nothing"
     if "preempted" in engine:
         assert len(preempted) > 20, "the KV cache was large enough: nothing was preempted"
