@@ -289,7 +289,7 @@ TASKS = {
             "experiments.bench.dispatch",
             "measure what placing requests on many engines costs the driver",
             "task=bench_dispatch",
-            ("task.engines=2", "task.batch=4", "task.group=2", "task.slots=[2]", "task.repeats=1"),
+            ("task.engines=2", "task.batch=4", "task.group=2", "task.max_num_seqs=[2]", "task.repeats=1"),
         ),
         Task(
             "bench_sampler",

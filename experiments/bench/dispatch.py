@@ -23,12 +23,12 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Time each case, print a line for it, write result.json."""
     task = config.task
     at_least_one(task, "batch", "group", "engines", "repeats")
-    if min(task.slots, default=0) < 1:
-        raise UserError(f"task.slots={list(task.slots)}: an engine decodes at least 1 request at once")
+    if min(task.max_num_seqs, default=0) < 1:
+        raise UserError(f"task.max_num_seqs={list(task.max_num_seqs)}: an engine decodes at least 1 request at once")
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config)
     cases = []
-    for slots in task.slots:
+    for slots in task.max_num_seqs:
         timed = [dispatch(int(task.batch), int(task.group), int(task.engines), int(slots)) for _ in range(task.repeats)]
         first_ms, all_ms = np.median(timed, axis=0).tolist()
         case = {

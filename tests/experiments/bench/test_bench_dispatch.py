@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from experiments.bench import dispatch
 from experiments.run.errors import CONFIGS, UserError
 
-SMALL = "engines=2 batch=4 group=2 slots=[4,1] repeats=1"
+SMALL = "engines=2 batch=4 group=2 max_num_seqs=[4,1] repeats=1"
 
 
 def run(folder: Path, *more: str) -> dict:
@@ -27,7 +27,7 @@ def test_every_case_is_timed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"), [("task.slots=[0]", "at least 1 request"), ("task.engines=0", "engines")]
+    ("override", "said"), [("task.max_num_seqs=[0]", "at least 1 request"), ("task.engines=0", "engines")]
 )
 def test_bad_input_is_one_line(tmp_path: Path, override: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
