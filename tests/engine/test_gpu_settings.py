@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import vllm.envs
 
 from das.engine import patches, sampler
 from das.engine.build import PROPOSER
@@ -85,7 +86,8 @@ def test_every_tile_of_a_shape_has_the_same_inner_block() -> None:
 
 def test_norms_are_vllms_own_in_invariant_engines_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def custom_ops(invariant: str, asked: list[str]) -> list[str]:
-        monkeypatch.setenv("VLLM_BATCH_INVARIANT", invariant)
+        # vLLM remembers its variables once an engine was built in this process.
+        monkeypatch.setitem(vars(vllm.envs), "VLLM_BATCH_INVARIANT", invariant == "1")
         config = SimpleNamespace(compilation_config=SimpleNamespace(custom_ops=asked))
         patches.keep_norms_invariant(config)
         return config.compilation_config.custom_ops
