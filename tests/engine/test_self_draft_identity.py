@@ -100,6 +100,8 @@ def check(engines: Engines, baseline: Pool, policy: str, engine: str, **options:
         drafted_equals_undrafted(batch, order)
 
     generated()
-    assert num_accepted > 200, "hardly anything was accepted: the test would prove nothing"
+    # After a preemption a head looks only at what it has read again, so fewer of its drafts are right.
+    enough = 200 if options["method"] == "das_eagle3" else 300
+    assert num_accepted > enough, "hardly anything was accepted: the test would prove nothing"
     if "preempted" in engine:
         assert len(preempted) > 20, "the KV cache was large enough: nothing was preempted"
