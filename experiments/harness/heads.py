@@ -4,9 +4,6 @@ or a draft model is trained beside the policy."""
 import hashlib
 import inspect
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +13,7 @@ from omegaconf import OmegaConf
 
 from das.engine import heads
 from das.engine.build import DAS_EAGLE3, EAGLE3, MTP
+from experiments.cache import cached_folder
 from experiments.harness.config import HeadConfig, RunConfig, data_config
 from experiments.harness.data import rows_of
 from experiments.harness.policies import draft_model_directory
@@ -120,32 +118,22 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
         options=HeadOptions(settings.depth, settings.matrix_learning_rate, settings.other_learning_rate),
         seed=config.seed,
     )
-    final = Path(config.cache) / "heads" / _key(policy, warm_up)
-    if final.is_dir():
-        return final
-    note(f"making a draft head ({settings.warm}, {len(warm_up.prompts)} responses of the policy)")
-    logging.disable_progress_bar()
-    try:
-        head, report = head_warm_up.make_head(policy, warm_up)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    finally:
-        logging.enable_progress_bar()
-    final.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
-    try:
-        save_head(head, scratch, heads.tokenizer_digest(policy))
-        (scratch / REPORT).write_text(json.dumps(report))
+
+    def write(folder: Path) -> None:
+        note(f"making a draft head ({settings.warm}, {len(warm_up.prompts)} responses of the policy)")
+        logging.disable_progress_bar()
         try:
-            os.rename(scratch, final)
-        except OSError:  # another process finished the same head first
-            if not final.is_dir():
-                raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    took = report["sampled_s"] + report["trained_s"]
-    note(f"draft head made in {took:.0f} s: {report['tokens_per_pass']:.2f} tokens a pass on responses it did not see")
-    return final
+            head, report = head_warm_up.make_head(policy, warm_up)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        finally:
+            logging.enable_progress_bar()
+        save_head(head, folder, heads.tokenizer_digest(policy))
+        (folder / REPORT).write_text(json.dumps(report))
+        took, tokens = report["sampled_s"] + report["trained_s"], report["tokens_per_pass"]
+        note(f"draft head made in {took:.0f} s: {tokens:.2f} tokens a pass on responses it did not see")
+
+    return cached_folder(Path(config.cache) / "heads" / _key(policy, warm_up), write)
 
 
 def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[int]]:

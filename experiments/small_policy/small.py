@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from experiments.cache import cached_folder
 from experiments.small_policy.corpus import CorpusConfig
 from experiments.small_policy.puzzles.corpus import PuzzleCorpus
 
@@ -79,7 +77,7 @@ def _make_model(config: SmallPolicyConfig, tokenizer: PreTrainedTokenizerFast) -
     )
 
 
-def _make_optimizers(model: Qwen3ForCausalLM, config: SmallPolicyConfig) -> list[torch.optim.Optimizer]:
+def _make_optimizers(model: torch.nn.Module, config: SmallPolicyConfig) -> list[torch.optim.Optimizer]:
     named = list(model.named_parameters())
     matrices = [parameter for name, parameter in named if parameter.ndim == 2 and "embed" not in name]
     others = [parameter for name, parameter in named if parameter.ndim != 2 or "embed" in name]
@@ -95,12 +93,13 @@ def _rate_factor(step: int, config: SmallPolicyConfig) -> float:
     return min(1.0, (step + 1) / config.warmup_steps) * max(0.05, remaining)
 
 
-def _train(
-    model: Qwen3ForCausalLM,
+def train(
+    model: Qwen3ForCausalLM | Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     config: SmallPolicyConfig,
     progress: Callable[[str], None],
 ) -> None:
+    """Train a new model on the corpus, in place; then scale its logits by `config.logit_scale`."""
     optimizers = _make_optimizers(model, config)
     schedules = [
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, config))
@@ -123,7 +122,8 @@ def _train(
         model.model.norm.weight.mul_(config.logit_scale)
 
 
-def _save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
+def save(model: Qwen3ForCausalLM | Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
+    """Write the model and its tokenizer into `directory`, in Hugging Face format."""
     # Plain sampling. A default with top-k would change the policy in every engine that reads this file.
     model.generation_config = GenerationConfig(
         do_sample=True,
@@ -140,27 +140,15 @@ def _save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, directory
 def build_small_policy(config: SmallPolicyConfig, cache_dir: Path, progress: Callable[[str], None]) -> Path:
     """Return the directory of the policy, in Hugging Face format. The policy is trained if it is not in the cache.
 
-    The same configuration, code, machine and number of threads give the same bytes. A directory gets its final name
-    only when it is complete, so an interrupted build leaves nothing that looks like a policy.
+    The same configuration, code, machine and number of threads give the same bytes.
     """
-    final = cache_dir / policy_key(config)
-    if final.is_dir():
-        return final
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=cache_dir))
-    try:
+
+    def write(folder: Path) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             tokenizer = config.corpus.tokenizer(config.seed)
             model = _make_model(config, tokenizer)
-            _train(model, tokenizer, config, progress)
-        _save(model, tokenizer, scratch)
-        try:
-            os.rename(scratch, final)
-        except OSError:
-            # Another process finished the same policy first; both have the same bytes.
-            if not final.is_dir():
-                raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return final
+            train(model, tokenizer, config, progress)
+        save(model, tokenizer, folder)
+
+    return cached_folder(cache_dir / policy_key(config), write)

@@ -6,9 +6,6 @@ The layer is trained after the rest, on the last texts of the corpus, and learns
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qw
 from das.training import mtp, unrolled
 from das.training.head_texts import HeadTexts
 from das.training.head_training import HeadLearner, HeadOptions
+from experiments.cache import cached_folder
 from experiments.small_policy import small
 
 _BATCHES = 120  # of the corpus, the last ones, from which the layer learns; 3,072 padded tokens each on puzzles
@@ -84,26 +82,15 @@ def _train_layer(
 
 def build_mtp_policy(config: small.SmallPolicyConfig, cache_dir: Path, progress: Callable[[str], None]) -> Path:
     """Return the policy's directory, in the format of MiMo. The policy is trained if it is not in the cache."""
-    final = cache_dir / f"mtp-{_key(config)}"
-    if final.is_dir():
-        return final
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=cache_dir))
-    try:
+
+    def write(folder: Path) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            tokenizer = as_qwen2(config.corpus.tokenizer(config.seed), scratch)
+            tokenizer = as_qwen2(config.corpus.tokenizer(config.seed), folder)
             model = _make_model(config, tokenizer)
-            # Private names, because small.py's text is part of the names under which other policies are cached.
-            small._train(model, tokenizer, config, progress)
+            small.train(model, tokenizer, config, progress)
         layer = _train_layer(model, tokenizer, config, progress)
-        small._save(model, tokenizer, scratch)
-        mtp.put_back(scratch, layer.tensors())
-        try:
-            os.rename(scratch, final)
-        except OSError:
-            if not final.is_dir():  # another process finished the same policy first
-                raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return final
+        small.save(model, tokenizer, folder)
+        mtp.put_back(folder, layer.tensors())
+
+    return cached_folder(cache_dir / f"mtp-{_key(config)}", write)

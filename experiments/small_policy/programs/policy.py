@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from experiments.cache import cached_folder
 from experiments.small_policy.arithmetic import DEFAULT_HABITS, DEFAULT_MIX
 from experiments.small_policy.corpus import collate, encode_solutions, make_batches
 from experiments.small_policy.programs.task import make_program_problems, worked_program
@@ -37,11 +35,8 @@ def build_programs_policy(base: Path, cache_dir: Path, progress: Callable[[str],
 
     The policy is trained from the policy in `base`, if it is not in the cache.
     """
-    final = cache_dir / f"programs-{_key(base)}"
-    if final.is_dir():
-        return final
-    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=cache_dir))
-    try:
+
+    def write(folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(base)
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         rng = random.Random("programs")
@@ -60,13 +55,7 @@ def build_programs_policy(base: Path, cache_dir: Path, progress: Callable[[str],
             optimizer.zero_grad()
             if step % (len(batches) // 4) == 0:
                 progress(f"programs policy: step {step} of {len(batches)}, loss {loss.item():.3f}")
-        model.save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
-        try:
-            os.rename(scratch, final)
-        except OSError:
-            if not final.is_dir():  # another process finished the same policy first
-                raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return final
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return cached_folder(cache_dir / f"programs-{_key(base)}", write)
