@@ -16,7 +16,8 @@ def test_folder_is_written_once(tmp_path: Path) -> None:
 
     final = tmp_path / "cache" / "policy"
     assert cached_folder(final, write) == cached_folder(final, write) == final
-    assert len(writes) == 1 and (final / "weights").read_text() == "1"
+    assert len(writes) == 1
+    assert (final / "weights").read_text() == "1"
 
 
 def test_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
