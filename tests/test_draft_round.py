@@ -13,7 +13,7 @@ from das.budget.latency_forms import Drafting
 from das.draft_round import BLOCKS_A_TREE, DraftRound
 from das.drafter import Drafts, HistoryDrafter, TreeDrafts
 from das.engine import proposer
-from das.engine.patches import WORKER
+from das.engine.engine_config import WORKER
 from das.replay.cluster import simulate_rollout
 from das.replay.text_engine import PROMPT, TextEngine
 from das.replay.times import Times

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from das.budget import DEFAULT_BUDGET, make_budget
 from das.draft_round import checked_branch_blocks
 from das.drafter import HistoryDrafter
-from das.engine import heads, mtp, patches
+from das.engine import heads, mtp
 from das.engine.drafters.support import check_options
+from das.engine.engine_config import WORKER
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -202,7 +203,7 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
         "async_scheduling": False,  # vLLM turns it off for drafts; engines must differ in their drafts only
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects
         "speculative_config": speculative_config(settings),
-        "worker_cls": patches.WORKER,
+        "worker_cls": WORKER,
         "additional_config": {"das": das},
     }
 

@@ -18,7 +18,7 @@ from das.engine.proposer import DasProposer
 
 
 class HeadMethod:
-    """The hook of one engine. It must be made before das.engine.patches.hook_runner times the drafts."""
+    """The hook of one engine. It must be made before das.engine.patches.runner.hook_runner times the drafts."""
 
     def __init__(self, runner: Any):
         self.runner = runner

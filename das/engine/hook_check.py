@@ -29,6 +29,12 @@ def wheel_sources(wheel: Path) -> dict[str, str]:
         return {_module(Path(name)): archive.read(name).decode("utf-8") for name in names}
 
 
+def missing_hooks() -> list[str]:
+    """A line for every name that each engine of das needs and the installed vLLM lacks or has changed."""
+    found = differences(installed_sources())
+    return [f"{hook} ({hook.why}): {instead}" for hook, instead in found.items() if hook.only_for is None]
+
+
 def _module(path: Path) -> str:
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

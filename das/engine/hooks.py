@@ -1,6 +1,6 @@
 """What das relies on in vLLM, as data: every name that it replaces, calls or reads, with the parameters it expects.
 
-What das does with them stands in das/engine/patches.py, worker.py, sampler.py and branches.py. das/engine/hook_check.py
+What das does with them stands in das/engine/patches/, worker.py, sampler.py and branches.py. das/engine/hook_check.py
 compares the list with the sources of a vLLM.
 """
 

@@ -1,7 +1,8 @@
 """`das.install()`: the one function that patches vLLM and sets what vLLM reads from the environment."""
 
-from das.engine import patches
 from das.engine.environment import set_environment
+from das.engine.patches.front_end import patch_front_end
+from das.engine.patches.gpu import tune_matmuls
 
 
 def install(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False) -> None:
@@ -11,7 +12,7 @@ def install(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: 
     the variables that are set and sets torch's threads again.
     The environment variables hold for every engine that this process builds: the engine runs in this process, with
     vLLM's first model runner, and logs warnings only. das/engine/environment.py lists them; those that are already
-    set keep their values. Everything else that das changes belongs to engines that ask for it (das/engine/patches.py).
+    set keep their values. Everything else that das changes belongs to engines that ask for it (das/engine/patches/).
     Processes that nobody prepared, such as those of `vllm serve`, need das's vLLM plug-in (das/engine/plugin.py), which
     pip installs with das.
 
@@ -20,6 +21,6 @@ def install(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: 
     Raises UnsupportedVersion when vLLM is not a version that the patches were checked with.
     """
     set_environment(kv_cache_gib, threads, batch_invariant)
-    patches.apply()
+    patch_front_end()
     if batch_invariant:
-        patches.tune_matmuls()
+        tune_matmuls()

@@ -9,10 +9,10 @@ def register() -> None:
     With a version of vLLM that das does not support this only warns. An engine that asks for das is refused later, by
     its worker (das/engine/worker.py).
     """
-    from das.engine import patches
+    from das.engine.patches.front_end import patch_front_end
     from das.engine.versions import UnsupportedVersion
 
     try:
-        patches.apply()
+        patch_front_end()
     except UnsupportedVersion as error:
         warnings.warn(f"das is not available in this process: {error}", RuntimeWarning, stacklevel=2)

@@ -20,7 +20,7 @@ from das.drafter.draft import num_branches
 from das.drafter.saved import SavedText
 from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
 from das.engine.alarm import Alarm
-from das.engine.patches import WORKER, das_settings
+from das.engine.engine_config import WORKER, das_settings
 from das.engine.seeds import default_problem
 from das.engine.tree import in_runs, is_chain
 from das.engine.versions import NotInstalled

@@ -12,7 +12,7 @@ from typing import Any
 
 from das.engine.build import EngineSettings, build_engine
 from das.engine.meter import RequestCost, RolloutMeter
-from das.engine.patches import kept_weights
+from das.engine.patches.weights import kept_weights
 from das.engine.rollout import Rollout, RolloutRequest
 
 

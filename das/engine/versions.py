@@ -58,5 +58,5 @@ def _require(package: str, found: str | None, supported: tuple[str, ...]) -> Non
     if found not in supported:
         raise UnsupportedVersion(
             f"{package} {found or 'is not installed'}: das supports {' or '.join(supported)}; "
-            "install one of these (make run does) or update das/engine/patches.py for the new version"
+            "install one of these (make run does) or update das/engine/patches/ for the new version"
         )

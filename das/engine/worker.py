@@ -1,6 +1,6 @@
 """The worker of an engine of das: `worker_cls="das.engine.worker.DasWorker"`.
 
-It is the platform's own worker with the hooks of das/engine/patches.py on its objects, and with the methods that
+It is the platform's own worker with the hooks of das/engine/patches/ on its objects, and with the methods that
 `collective_rpc` calls by name. `worker_extension_cls` stays free for others.
 """
 
@@ -22,15 +22,17 @@ from vllm.platforms import current_platform  # noqa: E402
 
 from das.arrays import load_arrays, save_arrays  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
-from das.engine import patches  # noqa: E402
 from das.engine.branches import Branches  # noqa: E402
 from das.engine.coupled_methods import couple  # noqa: E402
 from das.engine.drafters.draft_passes import blocks_needed  # noqa: E402
 from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
+from das.engine.engine_config import das_settings, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.forced import ForcedSampler  # noqa: E402
 from das.engine.head_method import HeadMethod  # noqa: E402
 from das.engine.loaded_weights import lost_weights  # noqa: E402
 from das.engine.meter import RolloutMeter  # noqa: E402
+from das.engine.patches import cpu, gpu, weights  # noqa: E402
+from das.engine.patches.runner import hook_runner, runner_under_construction  # noqa: E402
 from das.engine.proposer import COUPLED, DasProposer  # noqa: E402
 from das.engine.scratch import with_scratch_blocks  # noqa: E402
 
@@ -69,9 +71,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         # Settings of another form, and engines that cannot do what they ask for, are refused before anything is built.
-        if "self_draft" in patches.das_settings(self.vllm_config) and patches.drafts_by_das(self.vllm_config):
+        if "self_draft" in das_settings(self.vllm_config) and drafts_by_das(self.vllm_config):
             require_self_draft(self.vllm_config)
-        if "head" in patches.das_settings(self.vllm_config):
+        if "head" in das_settings(self.vllm_config):
             require_head(self.vllm_config)
         if self.use_v2_model_runner:
             raise NotInstalled(
@@ -80,11 +82,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             )
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
-        patches.refuse_head(self.vllm_config)
+        refuse_head(self.vllm_config)
         self._das_head: HeadMethod | None = None  # where a history drafts beside a head
-        patches.keep_norms_invariant(self.vllm_config)
+        gpu.keep_norms_invariant(self.vllm_config)
         if envs.VLLM_BATCH_INVARIANT:
-            patches.tune_matmuls()  # a worker may be a process of its own
+            gpu.tune_matmuls()  # a worker may be a process of its own
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
         self._das_training: tuple[Any, bool] | None = None  # drafter and das_announced while an evaluation runs
         self._das_learned: dict[str, np.ndarray] = {}  # by coupled drafts, before the running evaluation
@@ -94,11 +96,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def init_device(self) -> None:
         """Build the model runner, and hook it."""
-        with patches.runner_under_construction(self.vllm_config), patches.own_shared_memory(self.vllm_config):
+        with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config):
             super().init_device()
-        if "head" in patches.das_settings(self.vllm_config):
+        if "head" in das_settings(self.vllm_config):
             self._das_head = HeadMethod(self.model_runner)
-        patches.hook_runner(self.model_runner)
+        hook_runner(self.model_runner)
         self.model_runner.das_weights_version = 0  # grows with every sync
         self._das_coupled = None if self._das_head else couple(self.model_runner)
         speculative_config = self.vllm_config.speculative_config
@@ -112,32 +114,32 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the first weights."""
-        patches.offer_weight_transfer(self.vllm_config)
-        with patches.weights_under_load():
+        weights.offer_weight_transfer(self.vllm_config)
+        with weights.kept_under_load():
             super().load_model(*args, **kwargs)
-        patches.hook_loading(self.model_runner.get_model(), self._note_new_weights)
+        weights.hook_loading(self.model_runner.get_model(), self._note_new_weights)
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
         """Load other weights from files or from an iterator."""
-        with patches.weights_under_load():
+        with weights.kept_under_load():
             super().reload_weights(*args, **kwargs)
         self._note_new_weights()
 
     def update_weights(self, *args: Any, **kwargs: Any) -> None:
         """Receive a part of other weights from a trainer."""
-        with patches.weights_under_load():
+        with weights.kept_under_load():
             super().update_weights(*args, **kwargs)
         self._note_new_weights()
 
     def finish_weight_update(self, *args: Any, **kwargs: Any) -> None:
         """Load what a trainer's weight update has left to load."""
-        with patches.weights_under_load():
+        with weights.kept_under_load():
             super().finish_weight_update(*args, **kwargs)
         self._note_new_weights()
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Make the KV cache, and with it what builds the attention's metadata."""
-        settings = patches.das_settings(self.vllm_config) if patches.drafts_by_das(self.vllm_config) else {}
+        settings = das_settings(self.vllm_config) if drafts_by_das(self.vllm_config) else {}
         for_branches, for_passes = settings.get("branch_blocks", 0), 0
         if "self_draft" in settings:
             block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
@@ -149,7 +151,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             kv_cache_config = with_scratch_blocks(kv_cache_config, for_branches + for_passes)
         super().initialize_from_config(kv_cache_config)
         self.cache_config.num_gpu_blocks = own
-        patches.hook_attention(self.model_runner)
+        cpu.hook_attention(self.model_runner)
         if for_branches:
             Branches(self.model_runner, range(own, own + for_branches)).install()
         self.model_runner.das_draft_blocks = range(own + for_branches, own + for_branches + for_passes)
@@ -170,7 +172,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def _take_new_weights(self) -> None:
         """The next pass is the first with new weights."""
         self._das_new_weights = False
-        patches.repack_linear_layers(self.model_runner.get_model())
+        weights.repack_linear_layers(self.model_runner.get_model())
         self.model_runner.das_weights_version += 1
         self.model_runner.das_sampler.default_seeds.new_weights()
         if not self._das_announced and self.model_runner.das_meter.step_time_s:
@@ -266,7 +268,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self._das_coupled is not None:
             self._das_learned = self._das_coupled.state()
         if isinstance(drafter, DasProposer):
-            settings = patches.das_settings(runner.vllm_config)
+            settings = das_settings(runner.vllm_config)
             scratch = {**settings, "drafter": {**settings.get("drafter", {}), "warm": None}}
             self._das_drafter = DasProposer(runner.vllm_config, scratch)
         elif drafter is not None and not hasattr(drafter, "model"):  # a model remembers nothing of the training
@@ -365,7 +367,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if own_lm_head and head.lm_head is self.model_runner.get_model().lm_head:  # vLLM shares two of equal weights
             return "its lm_head equals the policy's, and vLLM shares them: train the head before the engine is built"
         head.load_weights(tensors)
-        patches.repack_linear_layers(head)
+        weights.repack_linear_layers(head)
         return lost_weights(head, tensors)
 
     def das_lost_weights(self, tensors: Sequence[tuple[str, torch.Tensor]], turn: int) -> str:

@@ -20,7 +20,8 @@ from trl.generation.vllm_client import VLLMClient
 from vllm.utils.network_utils import get_ip
 
 from das.engine.build import DAS_EAGLE3, PROPOSER, EngineError
-from das.engine.patches import WEIGHT_TRANSFER, WORKER
+from das.engine.engine_config import WORKER
+from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.engine.weight_transfer import PATIENCE_S, TRAINER, join
 
 CONNECTIONS = 256  # requests that are sent at once

@@ -11,9 +11,9 @@ from das.budget import DEFAULT_BUDGET
 from das.budget.schedule import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.drafter import DEFAULT_UNIT, UNITS, HistoryDrafter
-from das.engine import patches
 from das.engine.build import EngineError, EngineSettings, speculative_config
 from das.engine.install import install
+from das.engine.patches import trl_trainers
 from das.engine.rollout import rollout_row
 from das.engine.versions import VLLM, installed
 from das.training.conversations import follow_turns
@@ -67,7 +67,7 @@ def speculate(
     if method == "off":
         if drafter or budget or engine or cluster:
             raise ValueError('das.speculate("off") takes no options')
-        patches.unpatch_trainers()
+        trl_trainers.unpatch_trainers()
         return
     options = dict(drafter or {})
     unit = options.pop("unit", DEFAULT_UNIT)
@@ -90,10 +90,10 @@ def speculate(
     chosen = (("drafter", options), ("budget", budget), ("engine", engine), ("cluster", cluster))
     given = [name for name, value in chosen if value]
     build = functools.partial(_build, backend=functools.partial(_backend, fields, unit, given, many))
-    rolling: dict[str, patches.Replacements] = {
+    rolling: dict[str, trl_trainers.Replacements] = {
         name: {"__init__": build, method: _roll_out} for name, method in ROLLS_OUT.items()
     }
-    patches.patch_trainers({**rolling, **{name: {"__init__": _refuse} for name in REFUSED}})
+    trl_trainers.patch_trainers({**rolling, **{name: {"__init__": _refuse} for name in REFUSED}})
 
 
 def _refuse(original: Callable[..., None], trainer: Any, *args: Any, **kwargs: Any) -> None:
@@ -107,7 +107,7 @@ def _build(original: Callable[..., None], trainer: Any, *args: Any, backend: Cal
     if isinstance(trainer, SpeculativeGRPOTrainer):  # it brings a backend, and announces its rows itself
         original(trainer, *args, **kwargs)
         return
-    with patches.generation_backend(backend, trainer):
+    with trl_trainers.generation_backend(backend, trainer):
         original(trainer, *args, **kwargs)
     require_backend(trainer)
     follow_turns(trainer)

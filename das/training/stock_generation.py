@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
-from das.engine import patches
+from das.engine.patches import weights
 from das.engine.rollout import Rollout, RolloutRequest
 from das.engine.stock import build_stock, roll_out_stock
 from das.training.generation import SpeculativeGeneration
@@ -31,7 +31,7 @@ class StockGeneration(SpeculativeGeneration):
     def _load_weights(self) -> str:
         """Load the trainer's weights as TRL does; on the CPU, pack them too."""
         VLLMGeneration.sync_weights(self)
-        patches.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
+        weights.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
         self.check_s = 0.0
         return ""
 

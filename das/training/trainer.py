@@ -12,8 +12,8 @@ from trl import GRPOConfig
 
 from das.budget.schedule import LongestFirst
 from das.cluster.settings import ClusterSettings
-from das.engine import patches
 from das.engine.build import STOCK, EngineSettings
+from das.engine.patches.trl_trainers import generation_backend
 from das.engine.rollout import Rollout, rollout_row
 from das.training import ranks
 from das.training.cluster_generation import ClusterGeneration
@@ -86,7 +86,7 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
             schedule=schedule,
             **({} if self.ahead else {"after_rollout": turns.after_rollout}),  # rollouts ahead are not the step's
         )
-        with patches.generation_backend(backend, self):
+        with generation_backend(backend, self):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
         follow_turns(self)
         if head is not None:

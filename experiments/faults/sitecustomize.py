@@ -12,7 +12,10 @@ import time
 from typing import Any
 
 # Kind of fault -> the function that strikes: its module and its name.
-PLACES = {"sync": ("das.engine.patches", "repack_linear_layers"), "engine": ("das.engine.patches", "_sample")}
+PLACES = {
+    "sync": ("das.engine.patches.weights", "repack_linear_layers"),
+    "engine": ("das.engine.patches.runner", "_sample"),
+}
 PLACES["memory"] = PLACES["engine"]
 
 

@@ -11,10 +11,10 @@ from test_branches import core_of
 from vllm import SamplingParams
 
 import das
-from das.engine import patches
 from das.engine.build import EngineError
 from das.engine.coupled import CoupledSampler
 from das.engine.heads import tokenizer_digest
+from das.engine.patches import weights
 from das.training.eagle3 import new_head, shape_for
 from das.training.head_files import load_head, save_head
 from das.training.head_training import HeadLearner, HeadOptions
@@ -80,9 +80,9 @@ def test_the_engine_drafts_what_the_head_drafts(
     # A head that has learned on is loaded into the running engine.
     embedding = model.get_input_embeddings().weight.detach()
     HeadLearner(head, HeadOptions(batch=1)).warm_up(texts, embedding, epochs=4, seed=0)
-    weights = [(name, value.detach()) for name, value in head.named_parameters()]
+    tensors = [(name, value.detach()) for name, value in head.named_parameters()]
     llm.reset_prefix_cache()
-    assert llm.collective_rpc("das_load_head", args=(weights,)) == [""]
+    assert llm.collective_rpc("das_load_head", args=(tensors,)) == [""]
     tokens, later = rollout(llm)
     assert tokens == expected
     assert later == pytest.approx(offline(head, texts, model, 3), rel=0.01)
@@ -90,8 +90,8 @@ def test_the_engine_drafts_what_the_head_drafts(
     llm.collective_rpc("das_begin_evaluation")  # the head drafts on in an evaluation
     assert rollout(llm) == (expected, later)
     llm.collective_rpc("das_end_evaluation")
-    monkeypatch.setattr(patches, "repack_linear_layers", lambda model: None)
-    (stale,) = llm.collective_rpc("das_load_head", args=([(name, value * 2) for name, value in weights],))
+    monkeypatch.setattr(weights, "repack_linear_layers", lambda model: None)
+    (stale,) = llm.collective_rpc("das_load_head", args=([(name, value * 2) for name, value in tensors],))
     assert "computes with an older copy of its weights" in stale
 
 
@@ -104,8 +104,8 @@ def test_an_lm_head_that_vllm_shares_is_not_written_to(
     save_head(head, tmp_path, None)
     spec = {"model": str(tmp_path), "num_speculative_tokens": 1}
     llm = engines.build(repetitive_policy, method="eagle3", speculative=spec)
-    weights = [(name, value.detach()) for name, value in head.named_parameters()]
-    (problem,) = llm.collective_rpc("das_load_head", args=(weights,))
+    tensors = [(name, value.detach()) for name, value in head.named_parameters()]
+    (problem,) = llm.collective_rpc("das_load_head", args=(tensors,))
     assert "vLLM shares them" in problem
 
 

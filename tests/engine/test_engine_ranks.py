@@ -8,7 +8,8 @@ import pytest
 import vllm.distributed
 from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
 
-from das.engine import patches
+from das.engine.patches.cpu import own_shared_memory
+from das.engine.patches.runner import _propose_with_requests
 
 
 class Group:
@@ -31,7 +32,7 @@ def drafts_of_ranks(drafter: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     drafts = []
     for rank in (0, 1):
         monkeypatch.setattr(vllm.distributed, "get_tp_group", lambda rank=rank: Group(rank))
-        drafts.append(patches._propose_with_requests(runner, lambda rank=rank: [[rank]]))
+        drafts.append(_propose_with_requests(runner, lambda rank=rank: [[rank]]))
     return drafts
 
 
@@ -48,7 +49,7 @@ def test_every_launch_has_shared_memory_of_its_own(monkeypatch: pytest.MonkeyPat
 
     def name(world_size: int = 2) -> str:
         config = SimpleNamespace(parallel_config=SimpleNamespace(world_size=world_size))
-        with patches.own_shared_memory(config):
+        with own_shared_memory(config):
             return _CPUSHMDistributed.make_group_name(communicator)
 
     stock = _CPUSHMDistributed.make_group_name(communicator)

@@ -10,9 +10,11 @@ import pytest
 import torch
 import vllm.envs
 
-from das.engine import patches, sampler
+from das.engine import sampler
 from das.engine.build import PROPOSER
 from das.engine.environment import nccl_variables_kept
+from das.engine.patches.gpu import keep_norms_invariant
+from das.engine.patches.runner import hook_runner
 from das.engine.tuned_matmuls import LARGE, most_alike
 
 TABLE = """
@@ -56,14 +58,14 @@ def runner(drafter: str | None, num_spec_tokens: int = 32) -> Any:
 def test_graphs_are_captured_for_passes_without_drafts(drafter: str | None, length: int) -> None:
     """vLLM's own drafters draft as many tokens for all, so theirs stay as they are."""
     hooked = runner(drafter)
-    patches.hook_runner(hooked)
+    hook_runner(hooked)
     assert hooked.uniform_decode_query_len == hooked.cudagraph_dispatcher.uniform_decode_query_len == length
 
 
 def test_the_profile_counts_the_rows_of_drafts_and_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     hooked = runner(PROPOSER)
-    patches.hook_runner(hooked)
+    hook_runner(hooked)
     monkeypatch.setattr(torch, "empty", lambda size, **kwargs: taken.append(size))
     hooked.profile_run()
     rows = 64 * 33
@@ -89,7 +91,7 @@ def test_norms_are_vllms_own_in_invariant_engines_only(monkeypatch: pytest.Monke
         # vLLM remembers its variables once an engine was built in this process.
         monkeypatch.setitem(vars(vllm.envs), "VLLM_BATCH_INVARIANT", invariant == "1")
         config = SimpleNamespace(compilation_config=SimpleNamespace(custom_ops=asked))
-        patches.keep_norms_invariant(config)
+        keep_norms_invariant(config)
         return config.compilation_config.custom_ops
 
     assert custom_ops("0", []) == []

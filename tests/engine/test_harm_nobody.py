@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-# What apply() replaces (das/engine/patches.py names the reason); nothing else may differ.
+# What patch_front_end() replaces (das/engine/patches/front_end.py names the reason); nothing else may differ.
 DORMANT = "vllm.v1.engine.input_processor.InputProcessor.__init__"
 SCRIPT = """
 import functools, inspect, json, sys, types

@@ -16,7 +16,7 @@ import das
 from das.engine.build import EngineError
 from das.engine.coupled import CoupledSampler
 from das.engine.drafters.support import require_head
-from das.engine.patches import das_settings
+from das.engine.engine_config import das_settings
 from das.engine.versions import NotInstalled
 
 __all__ = ["head_folder"]  # a fixture

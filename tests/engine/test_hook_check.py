@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from das.engine import hook_check, patches
+from das.engine import hook_check
 from das.engine.hook_check import differences, installed_sources, wheel_sources
 from das.engine.hooks import HOOKS
 
@@ -23,7 +23,7 @@ def sources() -> dict[str, str]:
 def test_the_installed_vllm_has_every_hook(sources: dict[str, str]) -> None:
     assert len(sources) > 1000
     assert differences(sources) == {}
-    assert patches.missing_hooks() == []
+    assert hook_check.missing_hooks() == []
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_wheel_is_read_as_it_is(tmp_path: Path) -> None:
 def test_missing_hooks_are_lines(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     without = {**sources, RUNNER: sources[RUNNER].replace("def _sample(", "def _draw(")}
     monkeypatch.setattr(hook_check, "installed_sources", lambda: without)
-    assert patches.missing_hooks() == [f"{RUNNER}.GPUModelRunner._sample (verification by keyed noise): missing"]
+    assert hook_check.missing_hooks() == [f"{RUNNER}.GPUModelRunner._sample (verification by keyed noise): missing"]
 
 
 def test_what_one_feature_needs_refuses_nothing(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,4 +109,4 @@ def test_what_one_feature_needs_refuses_nothing(sources: dict[str, str], monkeyp
     without = {**sources, module: sources[module].replace("def receive_weights(", "def take_weights(")}
     monkeypatch.setattr(hook_check, "installed_sources", lambda: without)
     assert [hook.name for hook in differences(without)] == ["WeightTransferEngine.receive_weights"]
-    assert patches.missing_hooks() == []
+    assert hook_check.missing_hooks() == []

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import das
-from das.engine import patches, plugin, versions
+from das.engine import plugin, versions
+from das.engine.engine_config import WORKER
+from das.engine.patches import front_end
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = """
@@ -91,14 +93,14 @@ def test_blocks_that_hold_no_branch_are_refused_wherever_they_are_given(
 
     config = SimpleNamespace(
         additional_config={"das": {"branch_blocks": blocks}},
-        parallel_config=SimpleNamespace(worker_cls=patches.WORKER),
+        parallel_config=SimpleNamespace(worker_cls=WORKER),
     )
     monkeypatch.setattr(worker.PlatformWorker, "__init__", lambda self, config: setattr(self, "vllm_config", config))
     line = f"branch_blocks={blocks!r}: a draft that branches needs 8; set it to a whole number of 8 or more, or to 0"
     with pytest.raises(ValueError, match=re.escape(line)):
         worker.DasWorker(config)
     with pytest.raises(ValueError, match=re.escape(line)):
-        patches._build_front_end(lambda *args: None, SimpleNamespace(), config)
+        front_end._build_front_end(lambda *args: None, SimpleNamespace(), config)
     with pytest.raises(ValueError, match=re.escape(line)):
         das.engine_arguments(branch_blocks=blocks)
 
@@ -120,13 +122,13 @@ def test_install_keeps_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_plugin_leaves_other_engines_alone_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM calls it for every engine of the environment; an engine of das is refused later, with the reason."""
-    monkeypatch.setattr(patches, "_applied", False)
+    monkeypatch.setattr(front_end, "_applied", False)
     monkeypatch.setattr(versions, "installed", lambda *names: "0.9.9")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plugin.register()
     assert "das is not available in this process: vllm 0.9.9: das supports" in str(caught[0].message)
-    assert not patches._applied
+    assert not front_end._applied
     monkeypatch.delitem(sys.modules, "das.engine.worker", raising=False)
     with pytest.raises(versions.UnsupportedVersion, match=r"vllm 0\.9\.9"):
         __import__("das.engine.worker")

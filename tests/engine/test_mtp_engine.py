@@ -10,8 +10,8 @@ from test_eagle3_engine import PROMPTS, draft_likeliest_tokens, offline, rollout
 from transformers import AutoModelForCausalLM
 
 import das
-from das.engine import patches
 from das.engine.build import EngineError
+from das.engine.patches import weights
 from das.training import mtp
 from das.training.head_training import HeadLearner, HeadOptions
 from das.training.head_warm_up import texts_of
@@ -47,7 +47,7 @@ def test_the_engine_drafts_what_the_layer_drafts(
     assert tokens == expected
     assert later == pytest.approx(offline(layer, texts, model, 3), rel=0.01)
     assert later != per_pass
-    monkeypatch.setattr(patches, "repack_linear_layers", lambda model: None)
+    monkeypatch.setattr(weights, "repack_linear_layers", lambda model: None)
     (stale,) = llm.collective_rpc("das_load_head", args=([(name, value * 2) for name, value in layer.tensors()],))
     assert "computes with an older copy of its weights" in stale
 

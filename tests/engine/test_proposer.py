@@ -9,7 +9,7 @@ import pytest
 from das.budget import TargetPass
 from das.drafter import TreeDrafts
 from das.engine.admission import LIMIT_KEY
-from das.engine.patches import WORKER
+from das.engine.engine_config import WORKER
 from das.engine.proposer import DasProposer
 
 

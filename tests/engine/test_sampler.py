@@ -12,7 +12,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor import MinTokensLogitsProcessor
 from vllm.v1.sample.sampler import Sampler
 
-from das.engine import patches
+from das.engine.patches.runner import hook_runner
 from das.engine.plain_batch import plain_runner
 from das.engine.sampler import KeyedSampler
 
@@ -103,5 +103,5 @@ def test_engines_of_a_data_parallel_deployment_draw_other_seeds() -> None:
 
     runners = [runner(0), runner(1)]
     for each in runners:
-        patches.hook_runner(each)
+        hook_runner(each)
     assert len({each.das_sampler.default_seeds.draw([1]) for each in runners}) == 2

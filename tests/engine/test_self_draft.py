@@ -14,7 +14,7 @@ from das.engine.build import EngineSettings
 from das.engine.drafters.draft_passes import blocks_needed
 from das.engine.drafters.quantized import rounded_to_4_bits
 from das.engine.drafters.self_draft import BROKEN, SelfDrafter
-from das.engine.patches import das_settings
+from das.engine.engine_config import das_settings
 from das.engine.versions import NotInstalled
 
 RNG = np.random.default_rng(0)

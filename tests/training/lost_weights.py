@@ -7,12 +7,12 @@ from experiments.harness.config import RunConfig
 
 def train_with_lost_weights(config: RunConfig, policy: str, folder: str) -> str:
     """Train an arm whose engine goes on with its old weights. Returns the error's line."""
-    from das.engine import patches
+    from das.engine.patches import weights
     from das.training.errors import WeightSyncError
     from das.training.turns import Alone
     from experiments.harness.train_arm import ArmRun, train_arm
 
-    patches.repack_linear_layers = lambda model: None
+    weights.repack_linear_layers = lambda model: None
     try:
         train_arm(ArmRun(config, policy, Path(folder), "test", Alone(lambda row: None)))
     except WeightSyncError as error:

@@ -179,12 +179,12 @@ def test_weights_that_do_not_arrive_stop_the_run(tiny_policy: str, tmp_path: Pat
 
 
 def _train_until_a_loss_is_nan(config: RunConfig, policy: str, folder: str) -> str:
-    from das.engine import patches
+    from das.engine.patches.front_end import patch_front_end
     from das.training.errors import TrainingDiverged
     from das.training.turns import Alone
     from experiments.harness.train_arm import ArmRun, train_arm
 
-    patches.apply()
+    patch_front_end()
     from trl import GRPOTrainer
 
     compute_loss = GRPOTrainer.compute_loss

@@ -15,7 +15,7 @@ from scripts import run_script
 
 from das.engine import weight_transfer
 from das.engine.build import EngineError
-from das.engine.patches import WEIGHT_TRANSFER
+from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.training import server
 from das.training.server import ServerClient, warn_if_exposed
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
-from das.engine import patches
+from das.engine.patches import weights
 from das.training import generation
 from das.training.resumable_trainer import ResumableGRPOTrainer
 from das.training.stock_generation import StockGeneration
@@ -18,7 +18,7 @@ from das.training.weight_check import WeightSample
 @pytest.fixture
 def stock(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(VLLMGeneration, "sync_weights", lambda self: None)
-    monkeypatch.setattr(patches, "repack_linear_layers", lambda model: None)
+    monkeypatch.setattr(weights, "repack_linear_layers", lambda model: None)
     monkeypatch.setattr(generation, "logprob_difference", lambda *args: 0.001)
     backend: Any = StockGeneration.__new__(StockGeneration)
     runner = SimpleNamespace(model=None)

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from das.engine import patches
+from das.engine.patches import weights
 from das.training.errors import WeightSyncError
 from tests.training import trl_runs
 
@@ -21,7 +21,7 @@ def runs(repetitive_policy: str, tiny_policy: str, tmp_path_factory: pytest.Temp
             speculate(method)
             for name in trl_runs.RUNS:
                 of_method[name] = trl_runs.train(trl_runs.trainer(name, repetitive_policy, tiny_policy, folder))
-        with patch.object(patches, "repack_linear_layers", lambda model: None):
+        with patch.object(weights, "repack_linear_layers", lambda model: None):
             lost = trl_runs.trainer("GRPO with LoRA", repetitive_policy, tiny_policy, folder)
             with pytest.raises(WeightSyncError) as error:
                 lost.train()

@@ -78,8 +78,8 @@ FORMATS: dict[str, Callable[[torch.Tensor], Linear]] = {"w8a8": _w8a8, "w4": _w4
 class QuantizedLayers:
     """The linear layers of a model, in another format while `used()`.
 
-    model: vLLM's, on the CPU, whose layers keep their weights (das.engine.patches.kept_weights). Layers that are no
-    plain linear layers, such as experts, stay as they are.
+    model: vLLM's, on the CPU, whose layers keep their weights (kept_weights in das/engine/patches/weights.py).
+    Layers that are no plain linear layers, such as experts, stay as they are.
     """
 
     def __init__(self, model: torch.nn.Module, weights: str):

@@ -1,0 +1,70 @@
+"""What an engine needs on a CPU: attention whose bits do not depend on the batch, and shared memory of its own.
+
+- builder.build of each CPUAttentionMetadataBuilder: more than 8 queries of one request get other bits than one at a
+  time (das/engine/cpu_invariance.py), and vLLM decides for the whole process whether a sequence's keys are split by
+  load.
+- _CPUSHMDistributed.make_group_name, replaced only while an engine of several ranks is built: vLLM gives the shared
+  memory of every launch on a machine the same name.
+"""
+
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+from das.engine.cpu_invariance import split_queries
+from das.engine.patches.replace import replaced, required
+
+_launched_engines = itertools.count()
+
+
+@contextmanager
+def own_shared_memory(vllm_config: Any) -> Iterator[None]:
+    """Inside, the ranks of an engine that torchrun launched meet in shared memory that is theirs alone (CPU).
+
+    vLLM's name for it is the same in all launches, so a second one fails, and so does one after a launch that was
+    killed. The ranks of a machine have the same parent process, and each builds its engines in the same order.
+    """
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu() or vllm_config.parallel_config.world_size == 1:
+        yield
+        return
+    from vllm.distributed.device_communicators import cpu_communicator
+
+    own_name = functools.partial(_own_name, f"{os.getppid()}-{next(_launched_engines)}")
+    with replaced(cpu_communicator._CPUSHMDistributed, "make_group_name", own_name):
+        yield
+
+
+def _own_name(prefix: str, original: Callable[..., str], communicator: Any) -> str:
+    return f"das-{prefix}-{original(communicator).lstrip('/')}"
+
+
+def hook_attention(runner: Any) -> None:
+    """Let the attention of this model runner give a query the same bits, whatever else is in the pass (CPU)."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    from vllm.v1.attention.backends import cpu_attn
+
+    # A copy of vLLM's method that reads this setting. vLLM's own would read the environment variable, which holds for
+    # every engine of the process. If a sequence's keys were split by load, sums would depend on the batch.
+    build = cpu_attn.CPUAttentionMetadataBuilder.build
+    own_globals = {**vars(cpu_attn), "envs": SimpleNamespace(VLLM_CPU_ATTN_SPLIT_KV=False)}
+    unsplit_build = FunctionType(build.__code__, own_globals, build.__name__, build.__defaults__, build.__closure__)
+    for groups in required(runner, "attn_groups"):
+        for group in groups:
+            for builder in group.metadata_builders:
+                if isinstance(builder, cpu_attn.CPUAttentionMetadataBuilder):
+                    builder.build = functools.partial(_attention_in_pieces, functools.partial(unsplit_build, builder))
+
+
+def _attention_in_pieces(
+    original: Callable[..., Any], common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any
+) -> Any:
+    return original(common_prefix_len, split_queries(common_attn_metadata), *args, **kwargs)

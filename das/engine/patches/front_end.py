@@ -1,0 +1,54 @@
+"""The front end refuses requests that an engine of das cannot answer, and accepts some that vLLM refuses.
+
+- InputProcessor.__init__, replaced by `patch_front_end` once in each process. It is the one method of a shared class
+  that is replaced for good: the front end checks requests, and may run in another process than the worker. The
+  replacement does nothing for engines with another worker class. For engines of das it refuses requests that the worker
+  could only answer by stopping, and accepts min_p and logit_bias, which vLLM refuses with drafts.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from das.engine.admission import admit
+from das.engine.engine_config import WORKER, das_settings, drafts_by_das
+from das.engine.patches.replace import patch
+from das.engine.versions import NotInstalled, require_vllm
+
+_applied = False
+
+
+def patch_front_end() -> None:
+    """Replace InputProcessor.__init__ in this process. A second call does nothing.
+
+    Raises UnsupportedVersion when vLLM is not a version that these hooks were checked with, or lacks the hook.
+    """
+    global _applied
+    if _applied:
+        return
+    require_vllm()
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    patch(InputProcessor, "__init__", _build_front_end)
+    _applied = True
+
+
+def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+    original(front_end, vllm_config, *args, **kwargs)
+    if vllm_config.parallel_config.worker_cls != WORKER:
+        additional_config = vllm_config.additional_config
+        if isinstance(additional_config, dict) and "das" in additional_config:
+            raise NotInstalled(
+                f'additional_config asks for das, but worker_cls is "{vllm_config.parallel_config.worker_cls}": '
+                f'add worker_cls="{WORKER}" (das.engine_arguments() does; on the command line --worker-cls {WORKER})'
+            )
+        return
+    das_settings(vllm_config)  # refuses settings of another form here, in one line; a worker may be another process
+    if drafts_by_das(vllm_config):
+        front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
+    patch(front_end, "_validate_params", _validate_params)
+
+
+def _validate_params(original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
+    resolved = original(params, *args, **kwargs)
+    admit(params)
+    return resolved

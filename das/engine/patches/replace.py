@@ -1,0 +1,43 @@
+"""How patches replace names: for good on an object, or for a while in a module that others share."""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from das.engine.versions import UnsupportedVersion
+
+_replacing = threading.RLock()
+
+
+def patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Replace owner.name by a function that calls `replacement(original, ...)`. An object's class is left alone."""
+    original = required(owner, name)
+
+    @functools.wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
+
+    setattr(owner, name, patched)
+
+
+@contextmanager
+def replaced(owner: ModuleType | type, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+    """Inside, owner.name calls `replacement(original, ...)`. One thread at a time, so that the original comes back."""
+    with _replacing:
+        original = required(owner, name)
+        setattr(owner, name, functools.partial(replacement, original))
+        try:
+            yield
+        finally:
+            setattr(owner, name, original)
+
+
+def required(owner: Any, name: str) -> Any:
+    """owner.name. Raises UnsupportedVersion where vLLM or TRL has no such name."""
+    if not hasattr(owner, name):
+        where = getattr(owner, "__name__", type(owner).__name__)
+        raise UnsupportedVersion(f"{where} has no {name}: das/engine/patches/ must be updated")
+    return getattr(owner, name)

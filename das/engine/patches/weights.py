@@ -1,0 +1,84 @@
+"""New weights can be loaded into a running engine, and the engine notices.
+
+- model.load_weights: nobody else tells an engine that its weights are new.
+- WeightTransferEngineFactory gets one more backend, for engines that name it: vLLM's own need CUDA.
+- dispatch_cpu_unquantized_gemm, replaced only while weights are loaded, and quant_method.process_weights_after_loading
+  of each linear layer (CPU): vLLM packs the weights and drops them, so loading new ones crashes or leaves stale ones.
+  Also, a single row of a wide layer gets other bits than one of several (das/engine/cpu_invariance.py).
+"""
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from das.engine.cpu_invariance import INPUTS, double_single_rows
+from das.engine.patches.replace import patch, replaced
+
+WEIGHT_TRANSFER = "das_gloo"  # the backend of das/engine/weight_transfer.py
+
+
+def hook_loading(model: Any, loaded: Callable[[], None]) -> None:
+    """Call `loaded` whenever weights are loaded into the model, by whatever way."""
+
+    def load_weights(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        loaded()
+        return original(*args, **kwargs)
+
+    patch(model, "load_weights", load_weights)
+
+
+def offer_weight_transfer(vllm_config: Any) -> None:
+    """Let an engine that names our backend find it."""
+    config = vllm_config.weight_transfer_config
+    if config is None or config.backend != WEIGHT_TRANSFER:
+        return
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    if WEIGHT_TRANSFER not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(WEIGHT_TRANSFER, "das.engine.weight_transfer", "GlooWeightTransfer")
+
+
+def kept_under_load() -> AbstractContextManager[None]:
+    """Inside, linear layers that vLLM packs keep their weights, so that new ones can be loaded and packed (CPU)."""
+    from vllm.platforms import current_platform
+
+    return kept_weights(invariant=True) if current_platform.is_cpu() else nullcontext()
+
+
+def kept_weights(invariant: bool = False) -> AbstractContextManager[None]:
+    """Inside, linear layers of the CPU keep their weights beside the packed ones, and can be packed again.
+
+    invariant: they give a single row the bits it has beside others; otherwise they compute as vLLM's do.
+    """
+    from vllm.model_executor.layers import utils as linear_utils
+
+    pack = _pack_invariant if invariant else _pack
+    return replaced(linear_utils, "dispatch_cpu_unquantized_gemm", functools.partial(_packed_linear, pack))
+
+
+def _packed_linear(pack: Callable[..., None], original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
+    layer.das_repack = functools.partial(pack, original, layer)
+    layer.das_repack()
+    # Whoever loads weights may then let vLLM process them, as at the start; it would pack them and drop them.
+    layer.quant_method.process_weights_after_loading = lambda layer: layer.das_repack()
+
+
+def _pack(original: Callable[..., Any], layer: Any) -> None:
+    original(layer, remove_weight=False)
+
+
+def _pack_invariant(original: Callable[..., Any], layer: Any) -> None:
+    _pack(original, layer)
+    if layer.weight.ndim == 2 and layer.weight.shape[1] > INPUTS:
+        layer.cpu_linear = double_single_rows(layer.cpu_linear)
+
+
+def repack_linear_layers(model: torch.nn.Module) -> None:
+    """Pack the current weights of all linear layers again. The CPU needs this after every load_weights."""
+    for module in model.modules():
+        repack: Any = getattr(module, "das_repack", None)
+        if repack is not None:
+            repack()
