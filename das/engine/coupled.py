@@ -22,7 +22,7 @@ import torch
 
 from das.budget.acceptance import TokenCalibration
 from das.engine.noise import keyed_draft
-from das.engine.sampler import GREEDY_BELOW, Rows
+from das.engine.sampling_parameters import GREEDY_BELOW, Rows
 
 SCALES = (1.0, 1.5, 2.0, 3.0, math.inf)
 LEARN_EVERY = 8  # rounds; the first one learns
@@ -164,7 +164,7 @@ class CoupledSampler:
             runner,
             names=[batch.req_ids[row] for row in rows.tolist()],
             rows=rows,
-            seeds=runner.das_sampler.request_seeds(runner)[rows],
+            seeds=runner.das_sampler.seeds.of_batch(runner)[rows],
             positions=positions,
             greedy=batch.temperature_cpu[rows] < GREEDY_BELOW,
             counts=~runner.discard_request_mask.np[rows],

@@ -24,8 +24,7 @@ class ForcedSampler:
 
     def __init__(self, sampler: KeyedSampler, responses: Mapping[str, Sequence[int]]):
         self.keyed = sampler
-        self.default_seeds = sampler.default_seeds
-        self.request_seeds, self.forbidden_tokens = sampler.request_seeds, sampler.forbidden_tokens
+        self.seeds, self.forbidden_tokens = sampler.seeds, sampler.forbidden_tokens  # for drafters that are models
         self._responses = {name: np.asarray(tokens, np.int64) for name, tokens in responses.items()}
 
     def sample(self, runner: Any, logits: torch.Tensor, drafts: Any) -> Any:

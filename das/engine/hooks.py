@@ -1,7 +1,7 @@
 """What das relies on in vLLM, as data: every name that it replaces, calls or reads, with the parameters it expects.
 
-What das does with them stands in das/engine/patches/, worker.py, sampler.py and branches.py. das/engine/hook_check.py
-compares the list with the sources of a vLLM.
+What das does with them stands in das/engine/patches/, worker.py, sampler.py, sampling_parameters.py and branches.py.
+das/engine/hook_check.py compares the list with the sources of a vLLM.
 """
 
 from dataclasses import dataclass

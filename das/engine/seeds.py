@@ -1,10 +1,17 @@
-"""A seed and a problem id for requests that bring none."""
+"""The seed of each request, and a seed and a problem id for requests that bring none."""
 
 import hashlib
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from das.engine.noise import splitmix64
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 MAX_PROMPTS = 2**18  # prompts that are counted one by one under the current weights (about 30 MB)
 BUCKETS = 2**16  # counters for all further prompts
@@ -59,3 +66,58 @@ class DefaultSeeds:
         parts = (self.engine_seed, self.engine_rank, self.weight_version, digest, occurrence, counted_alone)
         mixed = hashlib.blake2b(struct.pack("<qqqQq?", *parts), digest_size=8).digest()
         return int.from_bytes(mixed, "little", signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seeded:
+    """A request's seed, and what it was drawn for."""
+
+    state: Any  # vLLM's CachedRequestState
+    params: Any
+    turn: int  # of a streaming session; 0 is the first
+    seed: int
+
+
+class RequestSeeds:
+    """The seeds of a model runner's requests. defaults: for requests that bring none."""
+
+    def __init__(self, defaults: DefaultSeeds):
+        self.defaults = defaults
+        self._seeded: dict[str, _Seeded] = {}  # by request id
+        # The metadata of the batch whose seeds are kept in _batch_seeds. vLLM makes it anew with every change.
+        self._seeded_for: Any = None
+        self._batch_seeds = np.empty(0, np.int64)
+
+    def of_batch(self, runner: "GPUModelRunner") -> np.ndarray:
+        """Seeds of the batch's requests in batch order, int64 [requests]; rebuilt only when the batch has changed."""
+        metadata = runner.input_batch.sampling_metadata
+        if self._seeded_for is not metadata:
+            seeded = {}
+            for name, state in runner.requests.items():
+                if state.sampling_params is not None:
+                    seeded[name] = self._seed(self._seeded.get(name), state)
+            self._seeded, self._seeded_for = seeded, metadata
+            # Seeds may be any 64 bits, with a sign or without.
+            seeds = [seeded[name].seed & 0xFFFFFFFFFFFFFFFF for name in runner.input_batch.req_ids]
+            self._batch_seeds = np.array(seeds, np.uint64).view(np.int64)
+        return self._batch_seeds
+
+    def _seed(self, before: _Seeded | None, state: Any) -> _Seeded:
+        """The seed of a request. before: what its id stood for in the last batch; None for a new id.
+
+        An id may come to stand for another request. In a streaming session the same request gets further input, and its
+        positions begin at 0 again; each such turn has noise of its own.
+        """
+        params, turn = state.sampling_params, 0
+        if before is not None and before.state is state:
+            if before.params is params:
+                return before
+            turn = before.turn + 1
+        if params.seed is None:
+            seed = self.defaults.draw(state.prompt_token_ids or ())
+        elif turn:
+            mixed = splitmix64(splitmix64(np.array([params.seed & 0xFFFFFFFFFFFFFFFF], np.uint64)) ^ np.uint64(turn))
+            seed = int(mixed[0])
+        else:
+            seed = params.seed
+        return _Seeded(state, params, turn, seed)

@@ -174,7 +174,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_new_weights = False
         weights.repack_linear_layers(self.model_runner.get_model())
         self.model_runner.das_weights_version += 1
-        self.model_runner.das_sampler.default_seeds.new_weights()
+        self.model_runner.das_sampler.seeds.defaults.new_weights()
         if not self._das_announced and self.model_runner.das_meter.step_time_s:
             self._end_unannounced_rollout()
 

@@ -42,7 +42,7 @@ def lower_the_bounds() -> None:
 def sizes(worker: Any) -> dict[str, int]:
     """How much the engine's parts of das hold. collective_rpc calls it in the worker."""
     runner = worker.model_runner
-    proposer, seeds = runner.drafter, runner.das_sampler.default_seeds
+    proposer, seeds = runner.drafter, runner.das_sampler.seeds.defaults
     drafter = proposer.draft_round.drafter
     return {
         "history_tokens": drafter.history_tokens,
@@ -54,7 +54,7 @@ def sizes(worker: Any) -> dict[str, int]:
         "requests": len(runner.das_meter.requests) + len(proposer._predicted_length) + len(proposer.live),
         "live": len(proposer.live),  # those that have ended leave with the next pass
         "prompts": len(seeds._requests_of),
-        "seeds": len(runner.das_sampler._seeded),
+        "seeds": len(runner.das_sampler.seeds._seeded),
         "weight_version": seeds.weight_version,
     }
 

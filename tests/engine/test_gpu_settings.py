@@ -10,7 +10,7 @@ import pytest
 import torch
 import vllm.envs
 
-from das.engine import sampler
+from das.engine import sampling_pieces
 from das.engine.build import PROPOSER
 from das.engine.environment import nccl_variables_kept
 from das.engine.patches.gpu import keep_norms_invariant
@@ -69,8 +69,8 @@ def test_the_profile_counts_the_rows_of_drafts_and_the_sampler(monkeypatch: pyte
     monkeypatch.setattr(torch, "empty", lambda size, **kwargs: taken.append(size))
     hooked.profile_run()
     rows = 64 * 33
-    assert taken == [rows * 1000 * 2 + rows * 1000 * sampler.SORTED_CELL_BYTES]
-    assert sampler.profiled_bytes(8192, 152064, torch.bfloat16) == 8192 * 152064 * 2 + 2**30
+    assert taken == [rows * 1000 * 2 + rows * 1000 * sampling_pieces.SORTED_CELL_BYTES]
+    assert sampling_pieces.profiled_bytes(8192, 152064, torch.bfloat16) == 8192 * 152064 * 2 + 2**30
 
 
 def test_large_shapes_borrow_the_tiles_of_the_most_alike_one() -> None:

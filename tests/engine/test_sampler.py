@@ -66,7 +66,7 @@ def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:
 
 
 def seeds_of(sampler: KeyedSampler, runner: Any) -> list[int]:
-    seeds: list[int] = sampler.request_seeds(runner).tolist()
+    seeds: list[int] = sampler.seeds.of_batch(runner).tolist()
     return seeds
 
 
@@ -104,4 +104,4 @@ def test_engines_of_a_data_parallel_deployment_draw_other_seeds() -> None:
     runners = [runner(0), runner(1)]
     for each in runners:
         hook_runner(each)
-    assert len({each.das_sampler.default_seeds.draw([1]) for each in runners}) == 2
+    assert len({each.das_sampler.seeds.defaults.draw([1]) for each in runners}) == 2

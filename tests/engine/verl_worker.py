@@ -39,5 +39,5 @@ class Extension:
         runner = self.model_runner
         return {
             "drafted": runner.das_meter.report()["drafted"],
-            "weight_version": runner.das_sampler.default_seeds.weight_version,
+            "weight_version": runner.das_sampler.seeds.defaults.weight_version,
         }

@@ -57,7 +57,7 @@ def profile_with_sampler(runner: Any) -> None:
 
 
 def _profile_with_sampler(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    from das.engine.sampler import profiled_bytes
+    from das.engine.sampling_pieces import profiled_bytes  # imports vLLM, which das.install() must not
 
     original(*args, **kwargs)
     rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_spec_tokens))
