@@ -1,6 +1,5 @@
 """vLLM's custom proposer class: it gives the engine's tokens to the drafter and returns drafts within the budget."""
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,25 +17,20 @@ from das.draft_round import Drafter, DraftRound
 from das.drafter import HistoryDrafter, TreeDrafts
 from das.drafter.draft import num_branches
 from das.drafter.saved import SavedText
-from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
+from das.engine.admission import PROBLEM_KEY
 from das.engine.alarm import Alarm
 from das.engine.engine_config import WORKER, das_settings
-from das.engine.seeds import default_problem
+from das.engine.history_clock import HistoryClock
+from das.engine.live_requests import LiveRequests, live_request
+from das.engine.rollout_record import RolloutRecord
+from das.engine.silence import SilenceWatch
 from das.engine.tree import in_runs, is_chain
 from das.engine.versions import NotInstalled
 
 if TYPE_CHECKING:
     from das.engine.drafters.model_drafter import ModelDrafter
 
-# Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
-# window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/engine_soak.py).
-TOKENS_PER_TICK = 2**19
-TOKENS_PER_REQUEST = (
-    64  # what a request adds to them: prompt and bookkeeping take about 5 KB, however short its response
-)
 HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"  # files of a checkpoint
-SILENT_PASSES = 2**10  # after so many passes in a row without a draft the log says so, and again whenever they doubled
-logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a server shows it
 
 
 @dataclass(slots=True)
@@ -49,17 +43,6 @@ class _Emitted:
     num_accepted: list[int] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
     context: int = 0  # tokens of prompt and response that the requests had before the pass
-
-
-@dataclass
-class _Finished:
-    """Sums over the requests of a rollout that finished and joined the history."""
-
-    passes: int = 0
-    num_drafted: int = 0
-    num_accepted: int = 0
-    tokens: int = 0
-    requests: int = 0
 
 
 def _model_drafter(
@@ -104,24 +87,20 @@ class DasProposer:
             of_engine.get("branch_blocks", 0),  # the KV cache has them, whatever the settings are
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
-        self.live: dict[str, LiveRequest] = {}
+        self.requests = LiveRequests()
         self._runner: Any = None
         self.lengths = RemainingLength(self.max_model_len)
         self.alarm = Alarm()
         self.calibration = TokenCalibration()
         self._sample: tuple[str, list[float]] = "", []  # one draft of the pass: its request and its probabilities
-        self._clear_counts()
+        self._begin_record()
         self.parents: dict[str, list[int]] = {}  # of the drafts that branch (das/engine/tree.py), by request
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._branches = 0  # of these drafts, beside their trunks
         self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._pass_ended = 0.0
-        self._silent_passes = 0  # in a row, in which requests might draft and none did
-        self._warn_at = SILENT_PASSES
-        self._unannounced_tokens = 0  # of rollouts that nobody announced, since they last moved the history's tick
-        self._told_tick = self.draft_round.drafter.history_tick  # the last one that a caller gave
-        self._states: dict[str, tuple[Any, Any]] = {}  # vLLM's state and parameters of each request in `live`
-        self._num_tracked = 0  # of them, requests that the drafter knows
+        self._silence = SilenceWatch()
+        self._clock = HistoryClock(self.draft_round.drafter.history_tick)
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to load: the drafter is an index, or the policy itself."""
@@ -144,18 +123,10 @@ class DasProposer:
         names: list[str] = self._runner.input_batch.req_ids
         self.parents = {}
         drafting = DraftWork() if self.model is None else self.model.handed_out()
-        # A request is over if it is gone, if its id stands for another one now, or if its session got further input.
-        states = self._states
-        if not self._num_tracked and self._are_known(names):  # requests that never draft: nothing to read or to learn
-            self._decoding = set()
+        if not self.requests.num_tracked and self.requests.are_unchanged(names, running):
+            self._decoding = set()  # requests that never draft: nothing to read or to learn
             return [[] for _ in names]
-        self._end(
-            [
-                name
-                for name in self.live
-                if (now := running.get(name)) is not states[name][0] or now.sampling_params is not states[name][1]
-            ]
-        )
+        self._end(self.requests.over(running))
         emitted, decoding = self._read_batch(names, sampled_token_ids)
         if not emitted.rows:  # prompts, or requests that never draft: there is nothing to learn from such a pass
             self._decoding, self._pass_ended = decoding, time.perf_counter()
@@ -171,7 +142,7 @@ class DasProposer:
         lengths = num_tokens_no_spec[: len(names)].tolist()
         room = [self.max_model_len - lengths[row] - 1 for row in emitted.rows]
         proposal = self.draft_round.propose(emitted.requests, room)
-        self._watch_silence(emitted.requests, drafted=proposal is not None and any(proposal.counts))
+        self._silence.observe(emitted.requests, drafted=proposal is not None and any(proposal.counts))
         if proposal is None:
             return drafts
         tokens, counts = proposal.drafts.tokens, proposal.counts
@@ -186,7 +157,7 @@ class DasProposer:
                 drafts[emitted.rows[i]] = draft
                 self._pending[name] = len(draft)
         if parents is None:
-            i = len(self._measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
+            i = len(self._record.measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
             self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
 
@@ -205,20 +176,11 @@ class DasProposer:
             self.parents[name] = parents
         return tokens
 
-    def _are_known(self, names: list[str]) -> bool:
-        """Whether every request of the batch is live and has not changed."""
-        running, states = self._runner.requests, self._states
-        for name in names:
-            known = states.get(name)
-            if known is None or running[name] is not known[0] or known[0].sampling_params is not known[1]:
-                return False
-        return True
-
     def _read_batch(self, names: list[str], sampled_token_ids: list[list[int]]) -> tuple[_Emitted, set[str]]:
         """Find the request of every row, and begin new ones. Also returns the names of all requests that emitted."""
         emitted, decoding = _Emitted(), set()
         # Names are looked up once: at 256 requests the loop takes a fifth of a millisecond in every pass.
-        live, pending, (sampled, probs) = self.live, self._pending, self._sample
+        live, pending, (sampled, probs) = self.requests.live, self._pending, self._sample
         rows, requests, tokens = emitted.rows, emitted.requests, emitted.tokens
         drafted, accepted, context = emitted.num_drafted, emitted.num_accepted, 0
         for row, (name, new) in enumerate(zip(names, sampled_token_ids, strict=True)):
@@ -260,27 +222,13 @@ class DasProposer:
             seconds -= drafting.requantize_s + sum(took for _, took in drafting.passes)
             num_drafted, num_accepted = sum(emitted.num_drafted), sum(emitted.num_accepted)
             predicted = self.draft_round.budget.predict(live, num_drafted, emitted.context, self._branches)
-            self._predicted_s.append(predicted)
-            self._measured_s.append(seconds)
+            self._record.predicted_s.append(predicted)
+            self._record.measured_s.append(seconds)
             target_pass = TargetPass(
                 live, num_drafted, num_accepted, emitted.context, seconds, self._branches, drafting.passes
             )
         self._decoding, self._pass_ended = decoding, now
         return target_pass
-
-    def _watch_silence(self, requests: Sequence[LiveRequest], drafted: bool) -> None:
-        """Say in the log that drafts were asked for and none are made: the tokens would be right, and merely slow."""
-        if drafted:
-            self._silent_passes, self._warn_at = 0, SILENT_PASSES
-        elif any(request.limit > 0 for request in requests):
-            self._silent_passes += 1
-        if self._silent_passes == self._warn_at:
-            self._warn_at *= 2
-            logger.warning(
-                "speculation: nothing was drafted in the last %d passes, though requests may draft: do prompts or "
-                "das_problem ids ever come back? Look at drafter.scope, drafter.min_prob and the budget too",
-                self._silent_passes,
-            )
 
     def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
         """Learn responses that other engines finished. history_tick: where the window is now, for an engine that is
@@ -291,19 +239,19 @@ class DasProposer:
             return
         if history_tick > history.history_tick:
             history.end_step(history_tick)
-            self._told_tick = history_tick
+            self._clock.told = history_tick
         before = history.history_tokens
         history.add_history(texts)
-        self._history_before += history.history_tokens - before
+        self._record.history_before += history.history_tokens - before
 
     def predicted_length(self, name: str) -> float | None:
         """The length that was expected of a request of this rollout when it began, in tokens."""
-        return self._predicted_length.get(name)
+        return self._record.predicted_length.get(name)
 
     def begin_step(self, num_requests: int) -> None:
         """A rollout of this many requests begins."""
         self._decoding = set()  # the time until the first pass was not decoding
-        self._clear_counts()
+        self._begin_record()
         self.draft_round.begin_step(num_requests)
 
     def begin_turn(self, num_requests: int) -> None:
@@ -313,51 +261,36 @@ class DasProposer:
 
     def end_turn(self) -> dict[str, Any]:
         """A turn is over: its requests join the history, and the rollout may go on. Returns what its report adds."""
-        self._end(list(self.live))
+        self._end(list(self.requests.live))
         report = self._predictions()
-        self._clear_predictions()
+        self._record.forget_predictions()
         return report
 
-    def _clear_counts(self) -> None:
-        """Forget the last rollout: expected pass times and lengths, and the sums that the alarm compares."""
-        self._clear_predictions()
-        self._finished = _Finished()
-        self._history_before = self.draft_round.drafter.history_tokens
-
-    def _clear_predictions(self) -> None:
-        self._predicted_s: list[float] = []
-        self._measured_s: list[float] = []
-        self._predicted_length: dict[str, float] = {}
+    def _begin_record(self) -> None:
+        """Forget what was noted of the last rollout."""
+        self._record = RolloutRecord(history_before=self.draft_round.drafter.history_tokens)
 
     def _predictions(self) -> dict[str, Any]:
         """Expected lengths, expected and measured pass times, and what the budget tells of its decisions."""
-        return {
-            "predicted_length": self._predicted_length,
-            "pass_predicted_s": self._predicted_s,
-            "pass_measured_s": self._measured_s,
-            **self.draft_round.budget.trace(),
-        }
+        return {**self._record.predictions(), **self.draft_round.budget.trace()}
 
     def end_step(self, history_tick: int, judged: bool = True) -> dict[str, Any]:
         """The rollout is over: its requests join the history, and the window moves to `history_tick` (a step or epoch).
 
         judged: whether the alarm compares this rollout with the ones before. Returns what the rollout's report adds.
         """
-        self._end(list(self.live))
+        self._end(list(self.requests.live))
         self._decoding = set()  # the time until the next pass is training, not decoding
         alarms = self._judge(judged)
         drafter = self.draft_round.drafter
-        # A smaller tick is that of another trainer, whose clock began at 0. The history's clock never goes back.
-        passed = history_tick - (self._told_tick if history_tick >= self._told_tick else 0)
-        self.draft_round.end_step(drafter.history_tick + passed)
-        self._told_tick = history_tick
+        self.draft_round.end_step(drafter.history_tick + self._clock.announced(history_tick))
         report = {
             "history_tokens": drafter.history_tokens,
             "alarms": alarms,
             "calibration_error": self.calibration.error,
             **self._predictions(),
         }
-        self._clear_counts()  # for callers that never call begin_step
+        self._begin_record()  # for callers that never call begin_step
         return report
 
     def end_unannounced_step(self) -> list[str]:
@@ -366,20 +299,19 @@ class DasProposer:
         Requests may be live. The window counts response tokens instead of steps. Returns the alarms.
         """
         self._decoding = set()
-        self._unannounced_tokens += self._finished.tokens + TOKENS_PER_REQUEST * self._finished.requests
         alarms = self._judge(judged=True)
-        passed, self._unannounced_tokens = divmod(self._unannounced_tokens, TOKENS_PER_TICK)
+        passed = self._clock.unannounced(self._record.requests, self._record.tokens)
         self.draft_round.end_step(self.draft_round.drafter.history_tick + passed)
-        self._clear_counts()
+        self._begin_record()
         self.draft_round.begin_step(0)  # nobody knows how many requests will come
         return alarms
 
     def _judge(self, judged: bool) -> list[str]:
         """What the alarm says of the rollout that ends."""
-        drafter, finished = self.draft_round.drafter, self._finished
+        drafter, record = self.draft_round.drafter, self._record
         broken = [] if self.model is None else self.model.alarms()
-        lost = self._history_before + finished.tokens - drafter.history_tokens if drafter.window else 0
-        return broken + self.alarm.end_step(finished.passes, finished.num_drafted, finished.num_accepted, lost, judged)
+        lost = record.history_before + record.tokens - drafter.history_tokens if drafter.window else 0
+        return broken + self.alarm.end_step(record.passes, record.num_drafted, record.num_accepted, lost, judged)
 
     def save(self, folder: Path) -> None:
         """Write the history, the drafter's weights, and what was learned about lengths and probabilities. No request
@@ -396,7 +328,7 @@ class DasProposer:
             **self.lengths.state(),
             "calibration": self.calibration.counts,
             "usual": np.array(self.alarm.usual),
-            "told_tick": np.array(self._told_tick),
+            "told_tick": np.array(self._clock.told),
         }
         save_arrays(folder / LEARNED, {"kind": np.array(LEARNED), **learned})
         if self.model is not None:
@@ -406,57 +338,37 @@ class DasProposer:
         """Continue from what `save` wrote, at the same history tick. Raises ValueError for files of another kind."""
         self.draft_round.drafter.load(folder / HISTORY)
         learned = load_arrays(folder / LEARNED, LEARNED)
-        self._told_tick = int(learned.get("told_tick", self.draft_round.drafter.history_tick))  # old files lack it
+        self._clock.told = int(learned.get("told_tick", self.draft_round.drafter.history_tick))  # old files lack it
         self.lengths.restore(learned)
         self.calibration.counts = learned["calibration"]
         if self.model is not None:
             self.model.restore(load_arrays(folder / COUPLED, COUPLED))
         self.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
-        self._clear_counts()
+        self._begin_record()
 
     def _begin(self, name: str, state: Any, num_emitted: int) -> LiveRequest:
         """Register a request that emitted for the first time, or goes on after its rollout ended.
 
         state: vLLM's CachedRequestState, whose output ends with the `num_emitted` tokens of this pass.
         """
-        params = state.sampling_params
-        extra = params.extra_args or {}
-        limit = int(extra.get(LIMIT_KEY, self.draft_round.max_draft_tokens))
-        prompt: Sequence[int] = state.prompt_token_ids or ()
-        problem = default_problem(prompt) if prompt else f"request-{name}"  # a prompt of embeddings has no token ids
-        request = LiveRequest(
-            name=name,
-            problem=extra.get(PROBLEM_KEY, problem),
-            prompt=len(prompt) if prompt else int(state.num_prompt_tokens),
-            limit=limit,
-            untracked=limit <= 0 and PROBLEM_KEY not in extra,
-            max_tokens=params.max_tokens if params.max_tokens is not None else self.max_model_len,
-            stop_tokens=frozenset((params.stop_token_ids or ()) if params.ignore_eos else params.all_stop_token_ids),
-        )
-        self.live[name] = request
-        self._states[name] = state, params
+        request = live_request(name, state, self.draft_round.max_draft_tokens, self.max_model_len)
+        self.requests.begin(request, state)
         if request.untracked:
             return request
-        self._num_tracked += 1
         # A preempted request keeps its entry; a request that decoded before brings its text along.
+        prompt = state.prompt_token_ids or ()
         self.draft_round.begin(request, prompt, state.output_token_ids[:-num_emitted])
-        if PROBLEM_KEY in extra:
+        if PROBLEM_KEY in (state.sampling_params.extra_args or {}):
             self.alarm.begin(request.problem, prompt)
         expected = self.lengths.estimate(request.problem, 0).mean
-        self._predicted_length[name] = min(expected, float(request.max_tokens))
+        self._record.predicted_length[name] = min(expected, float(request.max_tokens))
         return request
 
     def _end(self, names: Iterable[str]) -> None:
         for name in names:
-            request = self.live.pop(name)
-            del self._states[name]
+            request = self.requests.end(name)
             if request.untracked:
                 continue
-            self._num_tracked -= 1
             self.draft_round.end(request)
             self.lengths.observe(request.problem, request.generated)
-            self._finished.passes += request.passes
-            self._finished.num_drafted += request.num_drafted
-            self._finished.num_accepted += request.num_accepted
-            self._finished.tokens += request.generated
-            self._finished.requests += 1
+            self._record.finish(request)

@@ -27,8 +27,8 @@ from das.engine.noise import (
     keyed_walk,
     noise_inputs,
 )
-from das.engine.sampling_pieces import joined, max_piece_rows, pieces_of
 from das.engine.sampling_parameters import GREEDY_BELOW, Rows, applied_temperature, has_custom_processors
+from das.engine.sampling_pieces import joined, max_piece_rows, pieces_of
 from das.engine.seeds import DefaultSeeds, RequestSeeds
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from das.engine.layout import Layout
 
 SAMPLER_BYTES = 2**30  # the most memory that sampling a pass takes beside vLLM's own logits, whatever the batch
-# Bytes for each logit of a piece, counted by tests/engine/test_pieces.py: a copy as float32, another for log-probs or
-# noise, and a mask; where top-k or top-p is asked for also what sorting takes.
+# Bytes for each logit of a piece, counted by tests/engine/test_sampling_pieces.py: a copy as float32, another for
+# log-probs or noise, and a mask; where top-k or top-p is asked for also what sorting takes.
 CELL_BYTES, SORTED_CELL_BYTES = 24, 48
 
 

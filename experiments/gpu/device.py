@@ -81,9 +81,9 @@ def memory(scale: Scale) -> Verdict:
     import torch
     from vllm import SamplingParams
 
-    from das.engine.sampling_pieces import SAMPLER_BYTES
     from das.engine.plain_batch import draft_metadata, plain_runner
     from das.engine.sampler import KeyedSampler
+    from das.engine.sampling_pieces import SAMPLER_BYTES
     from das.training.digests import weights_digest
 
     device = scale.pick("cuda", "cpu")

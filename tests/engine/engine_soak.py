@@ -29,11 +29,11 @@ TOKENS_PER_TICK, MAX_PASSES, MAX_PROMPTS, MAX_PROBLEMS = 2**11, 64, 64, 64
 def lower_the_bounds() -> None:
     """For engines that are built afterwards, in this process."""
     import das.budget.by_problem
-    import das.engine.proposer
+    import das.engine.history_clock
     import das.engine.seeds
     import das.engine.worker
 
-    das.engine.proposer.TOKENS_PER_TICK = TOKENS_PER_TICK
+    das.engine.history_clock.TOKENS_PER_TICK = TOKENS_PER_TICK
     das.engine.worker.MAX_PASSES = MAX_PASSES
     das.engine.seeds.DefaultSeeds.__init__.__defaults__ = (0, MAX_PROMPTS)
     das.budget.by_problem.ByProblem.__init__.__defaults__ = (MAX_PROBLEMS,)
@@ -50,9 +50,11 @@ def sizes(worker: Any) -> dict[str, int]:
         "index_kib": drafter.index_bytes // 1024,
         "problems": len(drafter._stores),
         "lengths": len(proposer.lengths._problems),
-        "passes": len(runner.das_meter.step_time_s) + len(proposer._measured_s),
-        "requests": len(runner.das_meter.requests) + len(proposer._predicted_length) + len(proposer.live),
-        "live": len(proposer.live),  # those that have ended leave with the next pass
+        "passes": len(runner.das_meter.step_time_s) + len(proposer._record.measured_s),
+        "requests": len(runner.das_meter.requests)
+        + len(proposer._record.predicted_length)
+        + len(proposer.requests.live),
+        "live": len(proposer.requests.live),  # those that have ended leave with the next pass
         "prompts": len(seeds._requests_of),
         "seeds": len(runner.das_sampler.seeds._seeded),
         "weight_version": seeds.weight_version,

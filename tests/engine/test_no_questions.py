@@ -69,7 +69,7 @@ def test_counts_stay_bounded(
 ) -> None:
     """Nobody announces a rollout and no weights arrive; or a trainer announced one before, and went away."""
     monkeypatch.setattr(das_worker, "MAX_PASSES", 50)
-    monkeypatch.setattr("das.engine.proposer.TOKENS_PER_TICK", 500)
+    monkeypatch.setattr("das.engine.history_clock.TOKENS_PER_TICK", 500)
     llm = engines.build(tiny_policy, method="das", drafter={"window": 2})
     if trained:
         llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
@@ -83,7 +83,7 @@ def test_counts_stay_bounded(
         assert passes <= 50
         assert history_tokens <= 2 * 500 + 2 * 6 * 60
         proposer = llm.collective_rpc(lambda worker: worker.model_runner.drafter)[0]
-        assert len(proposer._measured_s) <= 50
+        assert len(proposer._record.measured_s) <= 50
     assert llm.collective_rpc(history)[0][1] >= 30 * trained + 5
 
 

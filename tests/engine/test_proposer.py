@@ -67,25 +67,25 @@ def test_a_pass_of_known_requests_that_never_draft_is_not_read(batch: Batch, mon
 def test_a_request_that_drafts_is_noticed_among_them(batch: Batch) -> None:
     batch.add("c", limit=None)
     batch.propose()
-    assert not batch.proposer.live["c"].untracked
+    assert not batch.proposer.requests.live["c"].untracked
     batch.propose()
-    assert batch.proposer.live["c"].generated == 2
+    assert batch.proposer.requests.live["c"].generated == 2
     del batch.requests["c"]
     batch.propose()
-    assert set(batch.proposer.live) == {"a", "b"}
+    assert set(batch.proposer.requests.live) == {"a", "b"}
     assert batch.proposer.draft_round.drafter.history_tokens == 2, "it has joined the history"
 
 
 def test_an_id_that_stands_for_another_request_now_is_noticed(batch: Batch) -> None:
     batch.add("a", limit=None)
     batch.propose()
-    assert not batch.proposer.live["a"].untracked
+    assert not batch.proposer.requests.live["a"].untracked
 
 
 def test_a_session_that_got_further_input_is_noticed(batch: Batch) -> None:
     batch.requests["a"].sampling_params = batch.parameters(limit=None)
     batch.propose()
-    assert not batch.proposer.live["a"].untracked
+    assert not batch.proposer.requests.live["a"].untracked
 
 
 def test_requests_that_are_gone_are_forgotten(batch: Batch) -> None:
@@ -94,7 +94,7 @@ def test_requests_that_are_gone_are_forgotten(batch: Batch) -> None:
         batch.add(f"new-{number}", limit=0)
         batch.propose()
         del batch.requests[f"new-{number}"]
-    assert len(batch.proposer.live) == 1
+    assert len(batch.proposer.requests.live) == 1
 
 
 @pytest.fixture
@@ -130,4 +130,4 @@ def test_nodes_that_the_engine_has_no_room_for_were_not_drafted(batch: Batch, tr
     batch.propose()
     batch.propose()
     assert [(done.num_drafted, done.branches) for done in tree] == [(4, 1), (0, 0)]
-    assert batch.proposer.live["c"].num_drafted == 4
+    assert batch.proposer.requests.live["c"].num_drafted == 4

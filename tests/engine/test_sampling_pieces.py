@@ -10,14 +10,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from vllm import SamplingParams
 
-from das.engine import sampling_pieces
 from das.engine import sampler as sampler_module
+from das.engine import sampling_pieces
 from das.engine.host_copies import on_device
 from das.engine.layout import PARENTS
 from das.engine.noise import accept_inputs, device_accept, device_argmax, keyed_verify, noise_inputs
-from das.engine.sampling_pieces import max_piece_rows
 from das.engine.plain_batch import draft_metadata, plain_runner
 from das.engine.sampler import KeyedSampler
+from das.engine.sampling_pieces import max_piece_rows
 
 ORDINARY = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.01, "logprobs": 0}  # what training asks for
 

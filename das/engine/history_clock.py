@@ -1,0 +1,28 @@
+"""How far the drafter's window moves when a rollout ends: by what the caller says, or by what was generated."""
+
+# Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
+# window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/engine_soak.py).
+TOKENS_PER_TICK = 2**19
+# What a request adds to them: prompt and bookkeeping take about 5 KB, however short its response.
+TOKENS_PER_REQUEST = 64
+
+
+class HistoryClock:
+    """Counts the ticks of the drafter's history. told: the last tick that a caller gave, a step or an epoch."""
+
+    def __init__(self, told: int):
+        self.told = told
+        self._unannounced_tokens = 0  # of rollouts that nobody announced, since they last made a tick
+
+    def announced(self, tick: int) -> int:
+        """Ticks that have passed when a caller ends a rollout and says that it is now `tick`."""
+        # A smaller tick is that of another trainer, whose clock began at 0. The history's clock never goes back.
+        passed = tick - (self.told if tick >= self.told else 0)
+        self.told = tick
+        return passed
+
+    def unannounced(self, requests: int, tokens: int) -> int:
+        """Ticks that have passed when a rollout ends that nobody announced. requests, tokens: what finished in it."""
+        self._unannounced_tokens += tokens + TOKENS_PER_REQUEST * requests
+        passed, self._unannounced_tokens = divmod(self._unannounced_tokens, TOKENS_PER_TICK)
+        return passed

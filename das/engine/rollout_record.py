@@ -1,0 +1,41 @@
+"""What the proposer notes of a rollout while it runs: for its report, for the alarm and for the history's clock."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from das.budget import LiveRequest
+
+
+@dataclass
+class RolloutRecord:
+    """Expected and measured times and lengths, and sums over the requests that finished and joined the history."""
+
+    history_before: int  # tokens in the history when the rollout began, and those that other engines sent since
+    passes: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    tokens: int = 0
+    requests: int = 0
+    predicted_s: list[float] = field(default_factory=list)  # seconds that the budget expected of each decode pass
+    measured_s: list[float] = field(default_factory=list)  # that it took
+    predicted_length: dict[str, float] = field(default_factory=dict)  # tokens, by request, when it began
+
+    def finish(self, request: LiveRequest) -> None:
+        """The request has joined the history."""
+        self.passes += request.passes
+        self.num_drafted += request.num_drafted
+        self.num_accepted += request.num_accepted
+        self.tokens += request.generated
+        self.requests += 1
+
+    def predictions(self) -> dict[str, Any]:
+        """Expected lengths, expected and measured pass times, for the report of a rollout or of a turn."""
+        return {
+            "predicted_length": self.predicted_length,
+            "pass_predicted_s": self.predicted_s,
+            "pass_measured_s": self.measured_s,
+        }
+
+    def forget_predictions(self) -> None:
+        """The next turn of the rollout has a report of its own."""
+        self.predicted_length, self.predicted_s, self.measured_s = {}, [], []
