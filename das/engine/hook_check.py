@@ -8,7 +8,11 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from das.engine.hooks import HOOKS, Hook
+from das.engine.feature_hooks import FEATURES
+from das.engine.hook import Hook
+from das.engine.hooks import EVERY_ENGINE
+
+HOOKS = (*EVERY_ENGINE, *FEATURES)
 
 Sources = Mapping[str, str]  # text of each module, by its dotted name
 

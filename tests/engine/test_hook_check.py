@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from das.engine import hook_check
-from das.engine.hook_check import differences, installed_sources, wheel_sources
-from das.engine.hooks import HOOKS
+from das.engine.hook_check import HOOKS, differences, installed_sources, wheel_sources
 
 INPUT_PROCESSOR = "vllm.v1.engine.input_processor"
 RUNNER = "vllm.v1.worker.gpu_model_runner"

@@ -7,8 +7,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from das.engine.hook_check import installed_sources
-from das.engine.hooks import HOOKS
+from das.engine.hook_check import HOOKS, installed_sources
 from das.engine.versions import VLLM, installed
 from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import compatibility
