@@ -1,10 +1,7 @@
 """TRL's generation backend on an engine of das: seeds and problem ids for each request, checked weights, measured
 rollouts. The harness's trainer and `das.speculate()` both use it."""
 
-import hashlib
-import json
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -21,7 +18,9 @@ from das.budget.schedule import LongestFirst
 from das.engine.build import DAS_EAGLE3, DRAFT_MODEL, EAGLE3, MTP, EngineError, EngineSettings, build_engine
 from das.engine.environment import nccl_variables_kept
 from das.engine.rollout import Rollout, RolloutRequest, end_turns, request_seed, roll_out, roll_out_turn
+from das.training.colocated import gpu_capability, random_states_kept, require_sleep_mode, tensor_parallel_group
 from das.training.conversations import Turn, joined, rows_of
+from das.training.dataset_rows import history_tick, problem_id
 from das.training.determinism import algorithms_of_the_engine
 from das.training.head_training import OnlineHead
 from das.training.lag import FinishedRollout, Sync, done
@@ -362,68 +361,6 @@ class SpeculativeGeneration(VLLMGeneration):
         self.rollouts = int(arrays["rollouts"])
         if self.schedule is not None:
             self.schedule.lengths.restore(arrays)
-
-
-def tensor_parallel_group(size: int, num_processes: int) -> Any:
-    """The group of the `size` ranks that share this rank's engine. All ranks must call it, as TRL does.
-
-    Raises EngineError where the ranks cannot be divided into such groups.
-    """
-    if num_processes % size:
-        raise EngineError(
-            f"vllm_tensor_parallel_size={size}: launch a multiple of {size} processes, not {num_processes}"
-        )
-    own, _ = torch.distributed.new_subgroups(size)
-    return own
-
-
-def require_sleep_mode() -> None:
-    """Raise EngineError, in one line, on a device where vLLM has no sleep mode."""
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_sleep_mode_available():
-        raise EngineError(
-            f"vllm_enable_sleep_mode=True: vLLM has no sleep mode on a {current_platform.device_name}; set it to False"
-        )
-
-
-def gpu_capability() -> int | None:
-    """Compute capability of this process's GPU, such as 90; None without one."""
-    if not torch.cuda.is_available():
-        return None
-    major, minor = torch.cuda.get_device_capability()
-    return 10 * major + minor
-
-
-@contextmanager
-def random_states_kept() -> Iterator[None]:
-    """Put the random states of Python, NumPy and torch back at the end."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-
-
-def history_tick(unit: str, rollouts: int, dataset: Any, problems: int) -> int:
-    """What the drafter's window counts, after `rollouts` rollouts of `problems` problems each.
-
-    unit: "step" counts rollouts, "epoch" counts passes through the dataset. A dataset without a length has no epochs,
-    so there, too, rollouts are counted.
-    """
-    if unit == "step" or not hasattr(dataset, "__len__"):
-        return rollouts
-    return rollouts // max(1, len(dataset) // problems)  # TRL leaves out the rows that fill no batch
-
-
-def problem_id(row: Mapping[str, Any], whole_row: bool = False) -> str:
-    """The row's `problem_id`; or else a digest of its prompt, a text or a conversation, or of all its columns."""
-    if "problem_id" in row:
-        return str(row["problem_id"])
-    text = json.dumps(row if whole_row else row["prompt"], sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def refuse(arguments: Mapping[str, Any]) -> None:

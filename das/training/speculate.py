@@ -17,7 +17,8 @@ from das.engine.patches import trl_trainers
 from das.engine.rollout import rollout_row
 from das.engine.versions import VLLM, installed
 from das.training.conversations import follow_turns
-from das.training.generation import SpeculativeGeneration, problem_id
+from das.training.dataset_rows import problem_id
+from das.training.generation import SpeculativeGeneration
 from das.training.trainer import SpeculativeGRPOTrainer
 from das.training.trainers import COLLATED, REFUSED, ROLLS_OUT, full_name, method_that_rolls_out, rows_of
 

@@ -156,7 +156,7 @@ def _roll_out(
 def sleep(scale: Scale) -> Verdict:
     """An engine that slept gives its memory back, and the same tokens afterwards. CPUs have no sleep mode."""
     from das.engine.build import EngineError
-    from das.training.generation import require_sleep_mode
+    from das.training.colocated import require_sleep_mode
 
     try:
         require_sleep_mode()

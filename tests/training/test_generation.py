@@ -9,7 +9,9 @@ import torch
 from das.engine.build import EngineError
 from das.engine.rollout import RolloutRequest, request_seed
 from das.training import generation
-from das.training.generation import problem_id, refuse, require_sleep_mode, tensor_parallel_group
+from das.training.colocated import require_sleep_mode, tensor_parallel_group
+from das.training.dataset_rows import history_tick, problem_id
+from das.training.generation import refuse
 
 
 def backend(unit: str = "epoch", **attributes: Any) -> Any:
@@ -111,7 +113,7 @@ def test_the_window_moves_with_the_training(unit: str, problems: int, processes:
 
 
 def test_a_dataset_without_length_has_no_epochs() -> None:
-    assert [generation.history_tick("epoch", rollouts, iter(()), 2) for rollouts in (1, 2)] == [1, 2]
+    assert [history_tick("epoch", rollouts, iter(()), 2) for rollouts in (1, 2)] == [1, 2]
 
 
 def test_problems_are_told_apart_by_id_or_prompt() -> None:

@@ -10,7 +10,8 @@ from das.engine.build import EngineError
 from das.engine.rollout import EVALUATION, Rollout, RolloutRequest, evaluation_seed, request_seed, rollout_row
 from das.training import generation
 from das.training.conversations import RowTokens, Turn, added_turns, follow_turns, joined, rows_of
-from das.training.generation import SpeculativeGeneration, problem_id
+from das.training.dataset_rows import problem_id
+from das.training.generation import SpeculativeGeneration
 from das.training.merge import merged
 
 PROMPTS = [[10], [10], [20], [20]]
