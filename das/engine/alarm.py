@@ -20,6 +20,7 @@ MIN_ACCEPTED = 0.1  # if usually fewer tokens are accepted per pass, nothing can
 
 
 def _held(prompt: "array[int] | None") -> int:
+    """What a remembered prompt counts for in MAX_PROMPT_TOKENS."""
     return 0 if prompt is None else len(prompt) + ENTRY
 
 

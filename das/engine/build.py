@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 
 PROPOSER = "das.engine.proposer.DasProposer"  # what vLLM loads for `das` and SELF_DRAFTS
-SELF_DRAFTS = ("self_draft", "das_self")  # the policy's own quantized weights draft; these and the history
-DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}  # w8a8 | w4; the most draft passes a target pass
+SELF_DRAFTS = ("self_draft", "das_self")  # the policy's own quantized weights draft: alone, or beside the history
+# weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
+DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}
 DRAFT_MODEL = "draft_model"  # the method of an engine whose drafts come from a smaller model (vLLM's own method)
 EAGLE3 = "eagle3"  # the method of an engine whose drafts come from a draft head
-DAS_EAGLE3 = "das_eagle3"  # and from the history
+DAS_EAGLE3 = "das_eagle3"  # the method of an engine whose drafts come from a draft head and from the history
 MTP = "mtp"  # the method of an engine whose drafts come from a layer of the policy for multi-token prediction
-OWN = ("das", *SELF_DRAFTS, DAS_EAGLE3)  # the methods with DasProposer, whose budget decides
-METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL, EAGLE3, MTP)  # and STOCK
+OWN = ("das", *SELF_DRAFTS, DAS_EAGLE3)  # the methods that draft with DasProposer, within a budget of das
+METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL, EAGLE3, MTP)  # all of engines of das
 STOCK = "stock"  # the method of an engine without das (das/engine/stock.py)
 
 

@@ -118,7 +118,12 @@ class DasProposer:
         token_ids_cpu: np.ndarray,
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """Draft for every row of the batch. Rows without new tokens (unfinished prompts) get no draft."""
+        """Draft for every row of the batch, after a target pass. Returns each row's drafted token ids.
+
+        sampled_token_ids: what each row emitted in the pass; rows without new tokens (unfinished prompts) get no draft.
+        num_tokens_no_spec: tokens of prompt and response of each row, int [rows or more]. vLLM's other arguments are
+        not used.
+        """
         running = self._runner.requests
         names: list[str] = self._runner.input_batch.req_ids
         self.parents = {}
@@ -365,6 +370,7 @@ class DasProposer:
         return request
 
     def _end(self, names: Iterable[str]) -> None:
+        """These requests are over: they join the history."""
         for name in names:
             request = self.requests.end(name)
             if request.untracked:

@@ -24,7 +24,7 @@ from das.engine.host_copies import on_device
 from das.engine.layout import RowLayout
 
 GREEDY_BELOW = 1e-5  # temperature below which a request takes the argmax; vLLM uses the same threshold
-NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
+NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})  # on the CPU nothing needs to be brought to a device
 
 
 class UnsupportedSampling(ValueError):

@@ -135,7 +135,10 @@ class BranchPass:
     copies: list[tuple[int, int]] = field(default_factory=list)  # blocks to copy before the pass: (from, to)
 
     def add_run(self, request: int, first_row: int, length: int) -> None:
-        """A request without a branching draft, or a run of one that has one."""
+        """A request without a branching draft, or a run of a branching one.
+
+        first_row: the first of its rows. length: tokens of the request that its last row attends to.
+        """
         self.owners.append(request)
         self.starts.append(first_row)
         self.lengths.append(length)

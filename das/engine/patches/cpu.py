@@ -67,4 +67,5 @@ def hook_attention(runner: Any) -> None:
 def _attention_in_pieces(
     original: Callable[..., Any], common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any
 ) -> Any:
+    """builder.build, with a request's queries in pieces of at most 8."""
     return original(common_prefix_len, split_queries(common_attn_metadata), *args, **kwargs)

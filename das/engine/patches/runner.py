@@ -61,6 +61,7 @@ def hook_runner(runner: Any) -> None:
 
 
 def _sample(runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
+    """runner._sample: logits are [rows, vocab]. Returns vLLM's SamplerOutput."""
     batch = runner.input_batch
     # The per-request generators are not used. On the CPU vLLM would call their set_offset, which torch lacks there.
     batch.generators.clear()
@@ -72,19 +73,21 @@ def _sample(runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
 
 
 def _count_pass(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """runner._bookkeeping_sync, behind which the pass is counted."""
     names = list(runner.input_batch.req_ids)
-    kept = original(*args, **kwargs)
-    emitted: list[list[int]] = kept[EMITTED]
+    found = original(*args, **kwargs)
+    emitted: list[list[int]] = found[EMITTED]  # by row
     if not emitted:  # asynchronous scheduling: the tokens stay on the device, one for each finished prompt
         unfinished = runner.discard_request_mask.np
         num_emitted = [int(not unfinished[row]) for row in range(len(names))]
     else:
         num_emitted = list(map(len, emitted))
     runner.das_meter.record_pass(names, runner.das_num_drafted, num_emitted)
-    return kept
+    return found
 
 
 def _propose_with_requests(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """runner.propose_draft_token_ids, timed. A drafter of das learns of its runner before, and drafts on one rank."""
     from vllm.distributed import get_tp_group
 
     start = time.perf_counter()
