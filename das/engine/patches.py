@@ -293,9 +293,12 @@ def hook_runner(runner: Any) -> None:
 
 
 def _profile_with_sampler(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """vLLM's profile of the memory that a pass takes (GPU), with the rows that drafts add and with our sampler."""
+    """vLLM's profile of the memory that a pass takes (GPU), with the rows that drafts add, with our sampler, and with
+    the weights of self-drafts."""
     from das.engine.sampler import profiled_bytes
 
+    if runner.das_quantized is not None:
+        runner.das_quantized.make(runner.das_weights_version)
     original(*args, **kwargs)
     rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_spec_tokens))
     size = profiled_bytes(rows, runner.model_config.get_vocab_size(), runner.model_config.dtype)
