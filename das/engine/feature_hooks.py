@@ -180,6 +180,35 @@ FEATURES = (
         "onednn_scaled_mm(dnnl_handler, x, output, input_scale, input_zp, input_zp_adj, bias)",
         only_for=SELF_DRAFTS,
     ),
+    *hooks(
+        "_custom_ops",
+        "the same (GPU)",
+        "scaled_int8_quant(input)",
+        "cutlass_scaled_mm(a, b, scale_a, scale_b, out_dtype, bias)",
+        only_for=SELF_DRAFTS,
+    ),
+    *hooks(
+        "model_executor.kernels.linear",
+        "the same (GPU)",
+        "choose_mp_linear_kernel(config)",
+        only_for=SELF_DRAFTS,
+    ),
+    *hooks(
+        "model_executor.kernels.linear.mixed_precision.MPLinearKernel",
+        "the same (GPU)",
+        "MPLinearLayerConfig.full_weight_shape",
+        "MPLinearLayerConfig.zero_points",
+        "MPLinearKernel.process_weights_after_loading(self, layer)",
+        "MPLinearKernel.apply_weights(self, layer, x, bias)",
+        only_for=SELF_DRAFTS,
+    ),
+    *hooks(
+        "model_executor.parameter",
+        "the same (GPU)",
+        "GroupQuantScaleParameter",
+        "PackedvLLMParameter",
+        only_for=SELF_DRAFTS,
+    ),
     # What drafts and keyed verification in the second model runner would rest on. Nothing of das uses it yet.
     *hooks(
         "v1.worker.gpu.spec_decode",

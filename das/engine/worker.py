@@ -6,7 +6,7 @@ It is the platform's own worker with the hooks of das/engine/patches/ on its obj
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from das.drafter.saved import SavedText  # noqa: E402
 from das.engine.branches import Branches  # noqa: E402
 from das.engine.coupled_methods import couple  # noqa: E402
 from das.engine.drafters.draft_passes import blocks_needed  # noqa: E402
+from das.engine.drafters.quantized_layers import QuantizedLayers  # noqa: E402
 from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
 from das.engine.engine_config import das_settings, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.forced import ForcedSampler  # noqa: E402
@@ -72,7 +73,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         super().__init__(*args, **kwargs)
         # Settings of another form, and engines that cannot do what they ask for, are refused before anything is built.
         if "self_draft" in das_settings(self.vllm_config) and drafts_by_das(self.vllm_config):
-            require_self_draft(self.vllm_config)
+            require_self_draft(self.vllm_config, das_settings(self.vllm_config)["self_draft"])
         if "head" in das_settings(self.vllm_config):
             require_head(self.vllm_config)
         if self.use_v2_model_runner:
@@ -102,6 +103,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._das_head = HeadMethod(self.model_runner)
         hook_runner(self.model_runner)
         self.model_runner.das_weights_version = 0  # grows with every sync
+        self.model_runner.das_quantized = None  # the layers of self-drafts
         self._das_coupled = None if self._das_head else couple(self.model_runner)
         speculative_config = self.vllm_config.speculative_config
         logger.info(
@@ -117,7 +119,15 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         weights.offer_weight_transfer(self.vllm_config)
         with weights.kept_under_load():
             super().load_model(*args, **kwargs)
+        if (own := self._das_settings.get("self_draft")) is not None:
+            self.model_runner.das_quantized = QuantizedLayers(self.model_runner.get_model(), own["weights"])
         weights.hook_loading(self.model_runner.get_model(), self._note_new_weights)
+
+    def sleep(self, *args: Any, **kwargs: Any) -> None:
+        """Give memory back, also that of the weights of self-drafts."""
+        if self.model_runner.das_quantized is not None:
+            self.model_runner.das_quantized.forget()
+        super().sleep(*args, **kwargs)
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
         """Load other weights from files or from an iterator."""
@@ -137,14 +147,31 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             super().finish_weight_update(*args, **kwargs)
         self._note_new_weights()
 
+    def determine_available_memory(self) -> int:
+        """Bytes for the KV cache of requests: on a GPU, without the scratch blocks that come on top of it."""
+        available: int = super().determine_available_memory()
+        if self.model_runner.device.type == "cpu":  # there it is what the user gives to requests
+            return available
+        specs = self.model_runner.get_kv_cache_spec().values()
+        blocks = self._das_settings.get("branch_blocks", 0) + self._blocks_of_draft_passes(next(iter(specs)).block_size)
+        return available - blocks * sum(spec.page_size_bytes for spec in specs)
+
+    def _blocks_of_draft_passes(self, block_size: int) -> int:
+        if "self_draft" not in self._das_settings:
+            return 0
+        of_request = blocks_needed(self.vllm_config.speculative_config.num_speculative_tokens, block_size)
+        return of_request * self.vllm_config.scheduler_config.max_num_seqs
+
+    @property
+    def _das_settings(self) -> Mapping[str, Any]:
+        """Of drafts by das; empty where nothing drafts, or vLLM does."""
+        return das_settings(self.vllm_config) if drafts_by_das(self.vllm_config) else {}
+
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Make the KV cache, and with it what builds the attention's metadata."""
-        settings = das_settings(self.vllm_config) if drafts_by_das(self.vllm_config) else {}
-        for_branches, for_passes = settings.get("branch_blocks", 0), 0
-        if "self_draft" in settings:
-            block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-            of_request = blocks_needed(self.vllm_config.speculative_config.num_speculative_tokens, block_size)
-            for_passes = of_request * self.vllm_config.scheduler_config.max_num_seqs
+        for_branches = self._das_settings.get("branch_blocks", 0)
+        for_passes = self._blocks_of_draft_passes(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
+        if for_passes:
             logger.info("das drafts in %d KV blocks beside the %d of requests", for_passes, kv_cache_config.num_blocks)
         own = kv_cache_config.num_blocks  # what the scheduler knows of
         if for_branches or for_passes:

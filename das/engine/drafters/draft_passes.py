@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from das.engine.scratch import check_block_size, copy_blocks, refusal
-from das.engine.versions import NotInstalled
 
 
 def blocks_needed(max_tokens: int, block_size: int) -> int:
@@ -74,15 +73,7 @@ class DraftPasses:
         self._tables = np.empty((0, 0), np.int32)  # blocks of each row
 
     def begin(self, rows: np.ndarray) -> None:
-        """The next passes go on behind the last token of these rows of the batch, int64 [R], as their text is now.
-
-        Raises NotInstalled for more rows than the engine has scratch blocks for.
-        """
-        if len(rows) > len(self.scratch):  # the others would draft into the policy's own blocks
-            raise NotInstalled(
-                f"{len(rows)} requests draft, and the engine has scratch blocks for {len(self.scratch)}: build it for "
-                "the method self_draft or das_self"
-            )
+        """The next passes go on behind the last token of these rows of the batch, int64 [R], as their text is now."""
         batch = self.runner.input_batch
         self._next = batch.num_tokens_no_spec[rows].astype(np.int64) - 1  # the last token itself is not computed yet
         self._tables = batch.block_table[0].block_table.np[rows].copy()

@@ -17,7 +17,8 @@ from das.drafter import Drafts, HistoryDrafter
 from das.drafter.chains import Chains
 from das.engine.drafters.draft_passes import DraftPasses
 from das.engine.drafters.model_drafter import ModelDrafter
-from das.engine.drafters.quantized import QuantizedLayers
+from das.engine.drafters.quantized_layers import QuantizedLayers
+from das.engine.versions import NotInstalled
 
 logger = logging.getLogger("vllm.das")
 BROKEN = "the self-draft computed values that are not finite; it drafts nothing until new weights come"
@@ -40,7 +41,6 @@ class SelfDrafter(ModelDrafter):
         self.weights = weights
         self._passes: DraftPasses
         self._layers: QuantizedLayers
-        self._quantized: int | None = None  # the version of the policy's weights that the layers were made from
         self._broken: int | None = None  # the version whose layers compute values that are not finite
 
     def propose_batch(
@@ -54,7 +54,7 @@ class SelfDrafter(ModelDrafter):
             chains.take(every, self.history.propose_batch(requests, limits, floors))
         if self._broken != self._runner.das_weights_version:
             self._draft(requests, chains)
-            if self._broken is not None and self._broken == self._quantized:  # it broke just now
+            if self._broken is not None and self._broken == self._layers.version:  # it broke just now
                 chains.drop()
                 if self.history is not None:
                     chains.take(every, self.history.propose_batch(requests, limits, floors))
@@ -64,10 +64,15 @@ class SelfDrafter(ModelDrafter):
         """As ModelDrafter has it."""
         if self._runner is runner:
             return
+        layers: QuantizedLayers | None = runner.das_quantized
+        if layers is None or layers.weights != self.weights:
+            raise NotInstalled(
+                f"this engine has no self-drafts in {self.weights}: build it for the method self_draft or das_self"
+            )
         self._runner = runner
+        self._layers = layers
         longest = int(runner.vllm_config.speculative_config.num_speculative_tokens)
         self._passes = DraftPasses(runner, runner.das_draft_blocks, longest)
-        self._layers = QuantizedLayers(runner.get_model(), self.weights)
 
     @torch.inference_mode()
     def _draft(self, requests: Sequence[str], chains: Chains) -> None:
@@ -121,17 +126,16 @@ class SelfDrafter(ModelDrafter):
     def _requantize(self) -> None:
         """Quantize the policy's weights if they are not those that were quantized last."""
         version: int = self._runner.das_weights_version
-        if self._quantized == version:
+        if self._layers.version == version:
             return
         start = time.perf_counter()
-        self._layers.make()
-        self._quantized = version
+        self._layers.make(version)
         self._requantize_s = time.perf_counter() - start
         self._runner.das_meter.requantize_s += self._requantize_s
 
     def _give_up(self) -> None:
         """The drafting weights are broken: draft with them no more."""
-        self._broken = self._quantized
+        self._broken = self._layers.version
         self._alarms.append(BROKEN)
         logger.error("speculation: %s", BROKEN)
         self._passes.forget()

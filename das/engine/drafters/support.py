@@ -6,6 +6,8 @@ from typing import Any
 from das.engine.drafters.quantized import FORMATS
 from das.engine.versions import NotInstalled
 
+LAST_WITH_INT8 = 99  # compute capability: vLLM's int8 kernels stop before Blackwell's 10.0
+
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise ValueError, in one line, for options that no self-draft has."""
@@ -16,19 +18,27 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise ValueError(f"self_draft.passes={passes!r}: must be 1 or more, or null for any number")
 
 
-def require_self_draft(vllm_config: Any) -> None:
-    """Raise NotInstalled, in one line, for an engine that self-drafts were not checked with."""
+def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
+    """Raise NotInstalled, in one line, for an engine that self-drafts with these options were not written for."""
     from vllm import _custom_ops
+    from vllm.platforms import current_platform
 
     _require_plain("self-drafts", vllm_config)
-    if not _custom_ops._supports_onednn:
-        raise NotInstalled("self-drafts need a vLLM that was built with oneDNN: choose another method, such as das")
+    if current_platform.is_cpu():
+        if not _custom_ops._supports_onednn:
+            raise NotInstalled("self-drafts need a vLLM that was built with oneDNN: choose another method, such as das")
+    elif own["weights"] == "w8a8" and current_platform.has_device_capability(LAST_WITH_INT8 + 1):
+        raise NotInstalled("self_draft.weights=w8a8: vLLM has no int8 kernel for this GPU; choose w4")
     if vllm_config.model_config.quantization is not None:
         raise NotInstalled("self-drafts need a policy that is not quantized itself: choose another method, such as das")
 
 
 def require_head(vllm_config: Any) -> None:
     """Raise NotInstalled, in one line, for an engine in which a history beside a draft head was not checked."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        raise NotInstalled("das_eagle3: on CPUs only so far; choose another method, such as das")
     _require_plain("das_eagle3", vllm_config)
     speculative, policy = vllm_config.speculative_config, vllm_config.model_config
     if not speculative.disable_padded_drafter_batch:
@@ -45,11 +55,7 @@ def require_head(vllm_config: Any) -> None:
 
 
 def _require_plain(what: str, vllm_config: Any) -> None:
-    from vllm.platforms import current_platform
-
     parallel = vllm_config.parallel_config
-    if not current_platform.is_cpu():
-        raise NotInstalled(f"{what}: on CPUs only so far; choose another method, such as das")
     if parallel.tensor_parallel_size > 1 or parallel.data_parallel_size > 1:
         raise NotInstalled(f"{what}: one rank only; set tensor_parallel_size=1 and data_parallel_size=1")
     if vllm_config.kv_transfer_config is not None:

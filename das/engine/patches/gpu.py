@@ -52,13 +52,16 @@ def capture_undrafted_passes(runner: Any) -> None:
 
 
 def profile_with_sampler(runner: Any) -> None:
-    """Let vLLM's profile of the memory that a pass takes count the rows that drafts add, and our sampler."""
+    """Let vLLM's profile of the memory that a pass takes count the rows that drafts add, our sampler, and the
+    weights of self-drafts."""
     patch(runner, "profile_run", functools.partial(_profile_with_sampler, runner))
 
 
 def _profile_with_sampler(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     from das.engine.sampling_pieces import profiled_bytes  # imports vLLM, which das.install() must not
 
+    if runner.das_quantized is not None:
+        runner.das_quantized.make(runner.das_weights_version)
     original(*args, **kwargs)
     rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_spec_tokens))
     size = profiled_bytes(rows, runner.model_config.get_vocab_size(), runner.model_config.dtype)
