@@ -29,7 +29,7 @@ PAPERS = {
     "efficient_rollout": "EfficientRollout, arXiv 2606.18967",
     "nemo_rl": "System-integrated speculative decoding (NeMo RL), arXiv 2604.26779",
 }
-MINUTES = {"das": 10.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # of a replay, on 2 cores
+MINUTES = {"das": 6.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # of a replay, on 2 cores
 ENGINE_RUN = "das_fig10"  # the experiment whose run fills the replay's column of the real engine
 
 
