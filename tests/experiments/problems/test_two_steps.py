@@ -1,4 +1,4 @@
-"""Two complete training steps on problems of a library, with a tiny policy. test_paper_settings.py has published sets."""
+"""Two training steps on problems of a library, with a tiny policy. test_paper_settings.py has published sets."""
 
 import subprocess
 import sys

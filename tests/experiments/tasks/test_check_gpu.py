@@ -13,7 +13,7 @@ from experiments.run.errors import CONFIGS
 pytestmark = pytest.mark.slow
 
 
-# Making the small policy takes minutes; task=compare, which the part `grpo` is, has tests of its own. On a CPU the three
+# Making the small policy takes minutes; task=compare, which the part `grpo` is, has tests of its own. On a CPU the
 # parts pass_times are the same.
 QUICK = [name for name in PARTS if name not in ("policy", "grpo", "pass_times_8b", "pass_times_1.7b")]
 
