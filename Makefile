@@ -15,7 +15,7 @@ PARALLEL := --numprocesses 2 --dist loadfile  # two processes; a file's tests st
 run: env
 	$(BIN)/python run.py
 
-# Make every figure, table and ablation, with the papers' numbers beside ours (1.5 hours; it resumes where it stopped).
+# Make every figure, table and ablation, with the papers' numbers beside ours (67 minutes by the configs; it resumes where it stopped).
 reproduce: env
 	$(BIN)/python run.py task=reproduce
 

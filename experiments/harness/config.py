@@ -46,6 +46,7 @@ class PolicyConfig:
 
     name: str
     path: str | None  # directory or hub id; None: the small policy, which is made on the spot
+    effort: float = 1.0  # share of the optimizer steps that make the small policy, above 0
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,10 @@ import re
 import shlex
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -95,12 +97,12 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
     assert isinstance(config, dict)
     body: dict[str, Any] = config["experiment"]
     setting = [f"setting={body['setting']}_{profile}"] if body["setting"] else []
-    minutes = body["minutes"] / len(body["runs"])
+    share = body["minutes"] / len(body["runs"])  # of a run that does not say its own
     runs: dict[str, Run] = {}
     for label, planned in body["runs"].items():
         own = (*setting, *planned["every"], *planned.get(profile, []), *overrides)
         reads = dict.fromkeys(found for override in own for found in RUN.findall(override))
-        runs[str(label)] = Run(own, minutes, tuple((name, runs[name]) for name in reads))
+        runs[str(label)] = Run(own, planned.get("minutes", share), tuple((name, runs[name]) for name in reads))
     return Experiment(name, body["title"], body.get("about", ""), body.get("section", name), runs)
 
 
@@ -121,55 +123,87 @@ def section_folder(experiment: Experiment, profile: str) -> str:
     return experiment.name if profile == "small" else f"{experiment.name}_{profile}"
 
 
-def make(runs: Sequence[Run], store: Path, progress: Progress) -> dict[Run, str]:
-    """Make the runs that are missing in `store`, each in its own process. Returns the failed ones with the reason."""
+def make(runs: Sequence[Run], store: Path, progress: Progress, at_once: int = 1) -> dict[Run, str]:
+    """Make the runs that are missing in `store`, each in its own process. Returns the failed ones with the reason.
+
+    at_once: how many are made at the same time. More than one is for runs whose times do not matter.
+    """
     distinct = list(dict.fromkeys(runs))
     missing = [run for run in distinct if not run.finished(store)]
     if len(missing) < len(distinct):
         progress.note(f"{len(distinct) - len(missing)} of {len(distinct)} runs are finished already")
     failed = {}
-    expected_minutes = spent_s = 0.0
-    for index, run in enumerate(missing):
-        slowdown = spent_s / 60 / expected_minutes if expected_minutes else 1.0
-        remaining = slowdown * sum(later.minutes for later in missing[index:])
-        progress.note(f"[{index + 1}/{len(missing)}] {run.command()}   (about {remaining:.0f} min for all that remain)")
-        began = time.perf_counter()
-        reason = launch(run, store)
-        spent_s += time.perf_counter() - began
-        expected_minutes += run.minutes
-        if reason:
-            failed[run] = f"{run.command()}: {reason}"
-            progress.note(f"FAILED: {reason}")
+    waiting, running = list(missing), dict[Future[str], Run]()
+    began = time.perf_counter()
+    while waiting or running:
+        unfinished = {*waiting, *running.values()}
+        ready = [run for run in waiting if not any(read in unfinished for _, read in run.reads)]
+        for run in ready[: at_once - len(running)]:
+            waiting.remove(run)
+            done = sum(run.minutes for run in missing) - sum(run.minutes for run in unfinished)
+            slowdown = (time.perf_counter() - began) / 60 / done if done else 1 / at_once
+            remaining = slowdown * sum(run.minutes for run in unfinished)
+            number = missing.index(run) + 1
+            progress.note(
+                f"[{number}/{len(missing)}] {run.command()}   (about {remaining:.0f} min for all that remain)"
+            )
+            running[_begin(run, store, at_once, f"[{number}]")] = run
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            run = running.pop(future)
+            if reason := future.result():
+                failed[run] = f"{run.command()}: {reason}"
+                progress.note(f"FAILED: {reason}")
     return failed
 
 
-def launch(run: Run, store: Path) -> str:
-    """Make a run, or resume it from its checkpoints. Its output is printed, indented.
+def _begin(run: Run, store: Path, at_once: int, label: str) -> Future[str]:
+    """Begin to make a run. The future holds why it failed, in one line; empty if it did not.
 
-    Returns why it failed, in one line; empty if it did not.
+    Alone it is made here, so that it gets an interrupt. Beside others it is made in a thread that ends with this
+    process, and the run with it: an executor would wait for the run. label: before each line that the run prints.
     """
+    command, future = _command(run, store), Future[str]()
+
+    def make_run() -> None:
+        try:
+            future.set_result(_launch(run, store, command, "   " if at_once == 1 else label))
+        except Exception as error:
+            future.set_exception(error)
+
+    if at_once == 1:
+        make_run()
+    else:
+        threading.Thread(target=make_run, daemon=True).start()
+    return future
+
+
+def _command(run: Run, store: Path) -> list[str]:
+    """What makes a run, or resumes it from its checkpoints. Raises UserError if another process is making it."""
     folder = run.folder(store).absolute()
-    resume.hold(folder).close()  # raises if another process is making it
+    resume.hold(folder).close()
     command = [sys.executable, str(ROOT / "run.py")]
     if resume.hint(folder):
-        command.append(f"resume='{folder}'")
-    else:
-        if compose_config(list(run.overrides)).task.get("lock_step", True):
-            shutil.rmtree(folder)  # where arms run one by one, the finished arms are kept
-            folder.mkdir()
-        command += [*run.overrides_in(store), f"hydra.run.dir='{folder}'"]
+        return [*command, f"resume='{folder}'"]
+    if compose_config(list(run.overrides)).task.get("lock_step", True):
+        shutil.rmtree(folder)  # where arms run one by one, the finished arms are kept
+        folder.mkdir()
+    return [*command, *run.overrides_in(store), f"hydra.run.dir='{folder}'"]
+
+
+def _launch(run: Run, store: Path, command: Sequence[str], label: str) -> str:
+    """Run the command; its output is printed behind `label`. Returns why it failed; empty if it did not."""
     last = ""
 
     def pass_on(line: str) -> None:
         nonlocal last
-        print(f"    {line}", flush=True)
+        print(f"{label} {line}", flush=True)
         last = line.strip() or last
 
     began = time.perf_counter()
     code = child.run(command, pass_on)
     if code == 0:
-        seconds = time.perf_counter() - began
-        write_text(folder / "command.json", json.dumps({"command": run.command(), "seconds": seconds}))
+        timing = {"command": run.command(), "seconds": time.perf_counter() - began}
+        write_text(run.folder(store) / "command.json", json.dumps(timing))
         return "" if run.finished(store) else "it left no result.json"
     return last.removeprefix("error: ") or f"exit code {code}"
 

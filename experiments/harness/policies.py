@@ -1,7 +1,7 @@
 """Where the policy lies. `policy=small` is made on the spot and cached."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,17 +40,18 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
 
         # small.py does not know this corpus: its text is part of the names under which other policies are cached.
         agent = SmallPolicyConfig(logit_scale=1.25, corpus=CalculatorCorpus())  # type: ignore[arg-type]
-        return str(build_small_policy(agent, cache, progress))
+        return str(build_small_policy(_with_effort(agent, config), cache, progress))
     if config.policy.name == SMALL_MTP:
         from experiments.small_policy.mtp.policy import build_mtp_policy
 
         return str(build_mtp_policy(_of_text(config), cache, progress))
     chains = config.data.judged_by == "code" or config.data.name == "arithmetic"
-    policy = build_small_policy(ARITHMETIC if chains else SmallPolicyConfig(), cache, progress)
+    made = _with_effort(ARITHMETIC if chains else SmallPolicyConfig(), config)
+    policy = build_small_policy(made, cache, progress)
     if config.data.judged_by == "code":
         from experiments.small_policy.programs.policy import build_programs_policy
 
-        policy = build_programs_policy(policy, cache, progress)
+        policy = build_programs_policy(policy, cache, progress, config.policy.effort)
     return str(policy)
 
 
@@ -90,7 +91,15 @@ def _of_text(config: RunConfig) -> "SmallPolicyConfig":
     """The small policy that learns the text of puzzles or arithmetic."""
     from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig
 
-    return ARITHMETIC if config.data.name == "arithmetic" else SmallPolicyConfig()
+    return _with_effort(ARITHMETIC if config.data.name == "arithmetic" else SmallPolicyConfig(), config)
+
+
+def _with_effort(policy: "SmallPolicyConfig", config: RunConfig) -> "SmallPolicyConfig":
+    """The small policy, made in `policy.effort` of the optimizer steps of each phase of its corpus."""
+    corpus = policy.corpus
+    steps = {field.name: getattr(corpus, field.name) for field in fields(corpus) if field.name.endswith("_steps")}
+    shorter = {name: max(1, round(config.policy.effort * count)) for name, count in steps.items()}
+    return replace(policy, corpus=replace(corpus, **shorter))
 
 
 def _cache(config: RunConfig) -> Path:

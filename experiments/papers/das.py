@@ -4,6 +4,9 @@ One engine is simulated, with its share of the problems. That is enough because 
 problem stay together.
 """
 
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from experiments.papers import das_drafts, das_hybrids, das_prices, das_rollouts
 from experiments.papers.replayed import Setting, percent
 from experiments.recorded.chains_of_thought import chains_of_thought
 from experiments.run.errors import UserError
+from experiments.run.parallel import in_processes
 from experiments.run.plain import plain
 from experiments.run.progress import Progress
 
@@ -27,6 +31,18 @@ PREFACE = (
     "Fig 8, digitised, unless a section says otherwise. One engine of the paper's 8 or 16 is simulated, with its share "
     "of the problems. Reduction = 1 - time with speculation / time without. The paper's figures have no unit of time; "
     "seconds are assumed."
+)
+
+PARTS: tuple[Callable[[Setting], list[Section]], ...] = (
+    das_rollouts.maths,
+    lambda setting: [das_prices.price_lists(setting)],
+    lambda setting: [das_hybrids.hybrids(setting)],
+    das_rollouts.code,
+    lambda setting: [das_drafts.cold_start(setting)],
+    lambda setting: [das_drafts.draft_scope(setting)],
+    lambda setting: [das_drafts.history_window(setting)],
+    lambda setting: [das_drafts.similarity(setting)],
+    lambda setting: [das_drafts.response_lengths(setting)],
 )
 
 
@@ -42,14 +58,8 @@ def sections(
     )
     synthesis = Synthesis(recorded, float(task.run_length))
     setting = Setting(task, plain(budget), recorded, synthesis, times, published, folder, progress)
-    return [
-        pass_latency(points),
-        *das_rollouts.maths(setting),
-        das_prices.price_lists(setting),
-        das_hybrids.hybrids(setting),
-        *das_rollouts.code(setting),
-        *das_drafts.sections(setting),
-    ]
+    parts = in_processes([partial(part, setting) for part in PARTS])
+    return [pass_latency(points), *chain(*parts), das_drafts.tree_and_array(setting)]  # the last is timed, so alone
 
 
 def check(task: DictConfig) -> None:

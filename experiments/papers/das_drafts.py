@@ -22,18 +22,6 @@ ALL_EPOCHS = 10**6  # a window that nothing leaves
 FIXED = {"name": "fixed", "tokens": 16}
 
 
-def sections(setting: Setting) -> list[Section]:
-    """All sections of this module."""
-    return [
-        cold_start(setting),
-        draft_scope(setting),
-        history_window(setting),
-        similarity(setting),
-        response_lengths(setting),
-        tree_and_array(setting),
-    ]
-
-
 def ablation_epochs(setting: Setting) -> list[Workload]:
     """Four epochs of task.ablation_problems x 8 responses."""
     return grouped(setting.synthesis.make(int(setting.task.ablation_problems), 32, MAX_TOKENS, seed=3), 8, 0)

@@ -30,8 +30,8 @@ MORE = {"agent": ("task=compare", "setting=agent_smoke")}
 SMOKE = {name: task.smoke for name, task in TASKS.items()} | MORE
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare is the
 # first, because other tasks read its run.
-ALONE = ("compare", "experiment", "agent")
-LONG = ("kill_test", "fault_test", "bench_sampler", "bench_budgets", "audit", "soak")
+ALONE = ("compare", "agent")
+LONG = ("experiment", "kill_test", "fault_test", "bench_sampler", "bench_budgets", "audit", "soak")
 
 
 def with_needed(names: list[str]) -> list[str]:

@@ -22,6 +22,7 @@ SETTINGS = [
     "reward=brevity", "wandb=off", "data.problems=6", f"trainer.max_steps={STEPS}", "checkpoint.every=1",
     "checkpoint.keep=9", "trainer.per_device_train_batch_size=8", "trainer.num_generations=4", "budget=fixed",
     "budget.tokens=8", "trainer.max_completion_length=48", "engine.max_model_len=160", "trainer.learning_rate=0.003",
+    "+engine.extra={num_gpu_blocks_override:256}",
 ]  # fmt: skip
 
 
@@ -72,6 +73,7 @@ def tokens_of_checkpoints(policy: str, folder: Path, lag: int) -> list[list[list
     """What the plain engine samples, step for step, with the weights of the checkpoint that the lag asks for."""
     from safetensors.torch import load_file
     from vllm import SamplingParams
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
     from das.engine.build import EngineSettings, build_engine
     from das.engine.install import install
@@ -98,6 +100,10 @@ def tokens_of_checkpoints(policy: str, folder: Path, lag: int) -> list[list[list
         ]
         outputs = llm.generate([prompts[problem] for problem in problems], params, use_tqdm=False)
         steps.append([list(output.outputs[0].token_ids) for output in outputs])
+    llm.llm_engine.engine_core.shutdown()
+    del llm, model
+    gc.collect()
+    cleanup_dist_env_and_memory()
     return steps
 
 

@@ -5,7 +5,7 @@ That lag 0 equals a plain script of TRL is in test_one_integration.py.
 
 import multiprocessing
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ from experiments.tasks.kill_test import differing_files, timeless
 LAGS = (0, 1, 2, 4)
 
 
-def in_process(function: Callable[..., Any], *args: Any) -> Any:
+@pytest.fixture(scope="module")
+def in_process() -> Iterator[Callable[..., Any]]:
+    """Calls a function in another process. All calls have the same one: it imports vLLM and TRL once."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *args).result()
+        yield lambda function, *args: pool.submit(function, *args).result()
 
 
 @pytest.fixture(scope="module")
-def trained(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(in_process: Callable[..., Any], repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lags")
     runs = {f"{arm}_{lag}": [arm, f"trainer.lag={lag}"] for lag in LAGS for arm in ("none", "das")}
     in_process(train_all, runs, repetitive_policy, folder)
@@ -67,7 +69,7 @@ def test_rows_say_which_weights_sampled(trained: Path, lag: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 2])
 def test_tokens_are_those_of_the_checkpoint_that_the_lag_asks_for(
-    trained: Path, repetitive_policy: str, lag: int
+    in_process: Callable[..., Any], trained: Path, repetitive_policy: str, lag: int
 ) -> None:
     expected = in_process(tokens_of_checkpoints, repetitive_policy, trained / f"das_{lag}", lag)
     assert outcome(trained / f"das_{lag}")["tokens"] == expected
@@ -75,7 +77,9 @@ def test_tokens_are_those_of_the_checkpoint_that_the_lag_asks_for(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lag", "start"), [(1, 3), (4, 1), (4, 5)])
-def test_a_resumed_run_is_the_same(trained: Path, repetitive_policy: str, tmp_path: Path, lag: int, start: int) -> None:
+def test_a_resumed_run_is_the_same(
+    in_process: Callable[..., Any], trained: Path, repetitive_policy: str, tmp_path: Path, lag: int, start: int
+) -> None:
     whole, resumed = trained / f"das_{lag}", tmp_path / "resumed"
     in_process(train_again, "das", repetitive_policy, whole, resumed, start, f"trainer.lag={lag}")
     assert outcome(resumed) == outcome(whole)
@@ -84,7 +88,9 @@ def test_a_resumed_run_is_the_same(trained: Path, repetitive_policy: str, tmp_pa
 
 
 @pytest.mark.slow
-def test_drafters_that_learn_follow_the_lag(repetitive_policy: str, tmp_path: Path) -> None:
+def test_drafters_that_learn_follow_the_lag(
+    in_process: Callable[..., Any], repetitive_policy: str, tmp_path: Path
+) -> None:
     lag = "trainer.lag=2"
     in_process(train_all, {"none": ["none", lag], "das_self": ["das_self", lag]}, repetitive_policy, tmp_path)
     assert outcome(tmp_path / "das_self") == outcome(tmp_path / "none")
@@ -97,7 +103,7 @@ EVALUATED = ("eval.every=3", "eval.problems=4", "eval.samples=2")
 
 
 @pytest.fixture(scope="module")
-def beside(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def beside(in_process: Callable[..., Any], repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("beside")
     own = "engine.own_process=true"
     runs = {
@@ -135,14 +141,18 @@ def test_evaluations_beside_a_lag_change_no_bit(beside: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_beside_is_the_same(beside: Path, repetitive_policy: str, tmp_path: Path) -> None:
+def test_a_resumed_run_beside_is_the_same(
+    in_process: Callable[..., Any], beside: Path, repetitive_policy: str, tmp_path: Path
+) -> None:
     overrides = ("trainer.lag=2", "engine.own_process=true")
     in_process(train_again, "das", repetitive_policy, beside / "das_2", tmp_path / "resumed", 3, *overrides)
     assert outcome(tmp_path / "resumed") == outcome(beside / "das_2")
 
 
 @pytest.mark.slow
-def test_an_engine_that_dies_stops_the_run_in_one_line(repetitive_policy: str, tmp_path: Path) -> None:
+def test_an_engine_that_dies_stops_the_run_in_one_line(
+    in_process: Callable[..., Any], repetitive_policy: str, tmp_path: Path
+) -> None:
     problem = in_process(train_with_killed_engine, repetitive_policy, tmp_path / "run")
     assert problem.startswith("EngineDied: the engine's process has died (exit code -9")
     assert len(read.metrics(tmp_path / "run")) < STEPS

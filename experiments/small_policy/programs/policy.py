@@ -24,17 +24,18 @@ _TEXTS = _STEPS * _TOKENS // 64  # enough for all steps, as every question with 
 _HABITS = replace(DEFAULT_HABITS, check_again=0.4, max_passes=5)
 
 
-def _key(base: Path) -> str:
-    """Hash of the base policy's name and of the code of this folder."""
+def _key(base: Path, steps: int) -> str:
+    """Hash of the base policy's name, of the optimizer steps, and of the code of this folder."""
     code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    return hashlib.sha256(code + base.name.encode() + torch.__version__.encode()).hexdigest()[:16]
+    return hashlib.sha256(code + f"{base.name} {steps} {torch.__version__}".encode()).hexdigest()[:16]
 
 
-def build_programs_policy(base: Path, cache_dir: Path, progress: Callable[[str], None]) -> Path:
+def build_programs_policy(base: Path, cache_dir: Path, progress: Callable[[str], None], effort: float = 1.0) -> Path:
     """Return the policy's directory, in Hugging Face format.
 
-    The policy is trained from the policy in `base`, if it is not in the cache.
+    The policy is trained from the policy in `base`, if it is not in the cache. effort: share of the optimizer steps.
     """
+    steps = max(1, round(effort * _STEPS))
 
     def write(folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(base)
@@ -44,7 +45,7 @@ def build_programs_policy(base: Path, cache_dir: Path, progress: Callable[[str],
         pairs = [(problem.question, worked_program(problem.question, rng, _HABITS)) for problem in problems]
         optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, betas=(0.9, 0.98), weight_decay=0.0)
         model.train()
-        batches = make_batches(encode_solutions(pairs, tokenizer), _TOKENS, rng)[:_STEPS]
+        batches = make_batches(encode_solutions(pairs, tokenizer), _TOKENS, rng)[:steps]
         for step, batch in enumerate(batches, start=1):
             optimizer.param_groups[0]["lr"] = _RATE * max(0.05, 1 - step / len(batches))
             ids, labels = collate(batch, tokenizer.pad_token_id)
@@ -53,9 +54,9 @@ def build_programs_policy(base: Path, cache_dir: Path, progress: Callable[[str],
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-            if step % (len(batches) // 4) == 0:
+            if step % max(1, len(batches) // 4) == 0:
                 progress(f"programs policy: step {step} of {len(batches)}, loss {loss.item():.3f}")
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    return cached_folder(cache_dir / f"programs-{_key(base)}", write)
+    return cached_folder(cache_dir / f"programs-{_key(base, steps)}", write)

@@ -8,13 +8,15 @@ from scripts import run_script
 
 from analysis import read
 from experiments.recorded.rollouts import read_rollouts
+from experiments.run.errors import CONFIGS
 
 pytestmark = pytest.mark.slow
+CACHE = CONFIGS.parent / "outputs" / "cache"  # that of `make run`: `make smoke-tasks` may have made the policy before
 
 
 def test_an_agent_trains_to_the_same_bits(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    settings = ["setting=agent_small", "trainer.max_steps=6", "data.problems=4", "wandb=off", f"cache={tmp_path}"]
+    settings = ["setting=agent_small", "trainer.max_steps=6", "data.problems=4", "wandb=off", f"cache={CACHE}"]
     assert "identical: yes" in run_script("run.py", *settings, f"hydra.run.dir={folder}")
     result = json.loads((folder / "result.json").read_text())
     none, das = (result["arms"][name]["by_turn"] for name in ("none", "das"))

@@ -55,6 +55,12 @@ def test_runs_are_shared_between_experiments() -> None:
     assert changed.runs["maths"].folder(Path("x")) != first.runs["maths"].folder(Path("x"))
 
 
+def test_a_run_may_say_its_own_minutes() -> None:
+    runs = planned_runs.load("efficient_rollout_weights", "small", []).runs
+    assert [run.minutes for run in runs.values()] == [4, 1.3]
+    assert [run.minutes for run in planned_runs.load("das_fig13", "small", []).runs.values()] == [1.05, 1.05]
+
+
 def test_a_run_reads_the_folder_of_one_before(tmp_path: Path) -> None:
     runs = planned_runs.load("efficient_rollout_weights", "small", ["seed=3"]).runs
     (folder,) = {part for o in runs["counts"].overrides_in(tmp_path) for part in o.split("=") if str(tmp_path) in part}
@@ -108,6 +114,28 @@ def test_runs_are_made_once_and_failures_do_not_stop_the_rest(quick: Path, capsy
     assert planned_runs.make([good, other], quick, Progress(0, terminal=sys.stdout)) == {}
     assert "2 of 2 runs are finished already" in capsys.readouterr().out
     assert (good.folder(quick) / "result.json").stat().st_mtime_ns == stamp
+
+
+def test_two_runs_at_once_and_readers_wait_for_what_they_read(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each run waits until the other one has begun; they could not end one after the other."""
+    (quick / "root" / "run.py").write_text(
+        "import json, sys, time\n"
+        "from pathlib import Path\n"
+        "folder = Path(sys.argv[-1].split('=', 1)[1].strip(\"'\"))\n"
+        "began = time.monotonic()\n"
+        "if sys.argv[1] != 'reads=yes':\n"
+        "    (folder / 'begun').touch()\n"
+        "    while len(list(folder.parent.glob('*/begun'))) < 2: assert time.monotonic() < began + 60\n"
+        "else: assert len(list(folder.parent.glob('*/result.json'))) == 2\n"
+        "print('made')\n"
+        "(folder / 'result.json').write_text('{}')\n"
+    )
+    first, second = Run(("a=1",), 1.0), Run(("a=2",), 1.0)
+    reader = Run(("reads=yes",), 1.0, (("first", first), ("second", second)))
+    assert planned_runs.make([first, reader, second], quick, Progress(0, terminal=sys.stdout), at_once=2) == {}
+    assert all(run.finished(quick) for run in (first, second, reader))
+    printed = capsys.readouterr().out
+    assert all(f"[{number}] made" in printed for number in (1, 2, 3))
 
 
 def test_a_run_that_another_process_makes_is_left_alone(quick: Path) -> None:

@@ -124,7 +124,10 @@ def test_two_steps_of_a_papers_setting(paper: dict[str, Any], tmp_path: Path) ->
     checks = {key: value for key, value in result["identical"]["das"].items() if key != "first_difference"}
     assert all(checks.values()), checks
     assert result["arms"]["das"]["drafted"]["max"] > 0
+    assert "problems: 2" in (folder / "config.yaml").read_text()
     trainer = read.config(folder)["trainer"]
     per_step = 2 * trainer["num_generations"]
-    assert [len(read.rollout(folder / "arms" / "das", step)) for step in (1, 2)] == [per_step, per_step]
+    rollouts = [read.rollout(folder / "arms" / "das", step) for step in (1, 2)]
+    assert [len(responses) for responses in rollouts] == [per_step, per_step]
+    assert {row["problem_id"].split("-")[0] for responses in rollouts for row in responses} == {paper["set"]}
     assert trainer["temperature"] == 0.6
