@@ -30,7 +30,7 @@ def checked_branch_blocks(blocks: Any) -> int:
 
 
 class Drafter(Protocol):
-    """What drafts: HistoryDrafter, whose docstrings say what the methods do, or a model (das/engine/drafters)."""
+    """What drafts: HistoryDrafter, whose docstrings say what the methods do, or a model's (das/model_drafts)."""
 
     window: int
 

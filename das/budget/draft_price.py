@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 FORGET = 0.99  # each newer pass reduces a pass's weight by this factor
 FADE = 0.99  # of a pass that was not made because of its price; after 70 of them it is tried at half the price
+MAX_PATIENCE = 32  # after trials that did not pay, the price falls so many times more slowly, at most
 SLOW = 3.0  # a pass counts as at most so many times as slow as expected: its kernels may have been prepared in it
 
 
@@ -26,13 +27,25 @@ class DraftPassPrice:
         self._sums = [0.0] * 5  # of 1, rows, rows^2, seconds, seconds * rows; each weighted by 1 / seconds^2
         self.base = self.row = 0.0
         self.faded = False  # whether the price was lowered since the last pass
+        self._patience = 1  # how many times more slowly than at first the price falls
 
     def fade(self, factor: float = FADE) -> None:
         """Lower the price until the next pass: nothing else would show that passes have become cheaper."""
         self.base, self.row, self.faded = factor * self.base, factor * self.row, True
 
+    def decline(self) -> None:
+        """A pass was not made because of its price, which fades. Trials in a row that do not pay come ever later."""
+        self.fade(FADE ** (1 / self._patience))
+
+    def accept(self) -> None:
+        """A pass is made because it is expected to pay."""
+        if not self.faded:
+            self._patience = 1
+
     def observe(self, rows: int, seconds: float) -> None:
         """Learn from a pass of so many rows."""
+        if self.faded:
+            self._patience = min(2 * self._patience, MAX_PATIENCE)  # until it is accepted at the price that it shows
         expected = self.seconds(rows)
         if expected and not self.faded:
             seconds = min(seconds, SLOW * expected)

@@ -6,6 +6,7 @@ SERVER_MODE = "server mode without a GPU"
 BRANCHES = "drafts that branch"
 COUPLED = "coupled drafts"
 HEADS = "EAGLE-3 heads"
+DAS_EAGLE3 = "das_eagle3"
 SELF_DRAFTS = "self-drafts"
 SECOND_RUNNER = "planned: the second model runner, docs/model_runner.md"
 LARGE_MATMULS = "tuned batch-invariant kernels of 7B and 8B models"
@@ -130,22 +131,49 @@ FEATURES = (
         "Eagle3LlamaForCausalLM.lm_head",
         only_for=HEADS,
     ),
+    # A history beside a draft head.
     *hooks(
         "model_executor.models.llama_eagle3",
-        "a history drafts beside the head: its passes",
+        "passes of a head beside a history",
         "Eagle3LlamaForCausalLM.combine_hidden_states(self, hidden_states)",
         "Eagle3LlamaForCausalLM.forward(self, input_ids, positions, hidden_states, inputs_embeds)",
-        only_for=HEADS,
+        only_for=DAS_EAGLE3,
     ),
     *hooks(
         "v1.spec_decode.llm_base_proposer",
         "the same",
         "SpecDecodeBaseProposer.draft_attn_groups",
         "SpecDecodeBaseProposer.kv_cache_gid",
-        only_for=HEADS,
+        only_for=DAS_EAGLE3,
     ),
-    *hooks("v1.worker.gpu_model_runner", "the same", "GPUModelRunner.query_start_loc", only_for=HEADS),
-    *hooks("config.speculative", "the same", "SpeculativeConfig.disable_padded_drafter_batch", only_for=HEADS),
+    *hooks(
+        "forward_context",
+        "the same",
+        "set_forward_context(attn_metadata, vllm_config, num_tokens)",
+        only_for=DAS_EAGLE3,
+    ),
+    *hooks(
+        "v1.worker.utils",
+        "the same",
+        "AttentionGroup.layer_names",
+        "AttentionGroup.get_metadata_builder(self)",
+        only_for=DAS_EAGLE3,
+    ),
+    *hooks(
+        "v1.worker.gpu_model_runner",
+        "which hidden states are whose",
+        "GPUModelRunner.query_start_loc",
+        only_for=DAS_EAGLE3,
+    ),
+    *hooks("v1.worker.gpu_input_batch", "the same", "InputBatch.num_computed_tokens_cpu", only_for=DAS_EAGLE3),
+    *hooks("v1.worker.block_table", "the head's KV blocks", "BlockTable.block_table", only_for=DAS_EAGLE3),
+    *hooks("v1.kv_cache_interface", "the same", "KVCacheConfig.num_blocks", only_for=DAS_EAGLE3),
+    *hooks(
+        "config.speculative",
+        "emitted tokens come as lists",
+        "SpeculativeConfig.disable_padded_drafter_batch",
+        only_for=DAS_EAGLE3,
+    ),
     # Self-drafts.
     *hooks(
         "forward_context",

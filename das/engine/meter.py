@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from das.budget.draft_price import DraftWork
+
 TAIL = 4  # passes with at most so many requests are the tail of a rollout
 
 
@@ -58,11 +60,12 @@ class RolloutMeter:
         self.step_tokens.append(len(request_ids) + sum(num_drafted))
         self.step_emitted.append(sum(num_emitted))
 
-    def record_draft_pass(self, rows: int, seconds: float) -> None:
-        """Count a pass of a model that drafts."""
-        self.draft_passes += 1
-        self.draft_rows += rows
-        self.draft_pass_s += seconds
+    def record_draft_work(self, work: DraftWork) -> None:
+        """Count the passes of a model that made drafts, and its quantizing."""
+        self.draft_passes += len(work.passes)
+        self.draft_rows += sum(rows for rows, _ in work.passes)
+        self.draft_pass_s += sum(seconds for _, seconds in work.passes)
+        self.requantize_s += work.requantize_s
 
     def report(self) -> dict[str, Any]:
         """The counts as plain numbers and lists, which RPC and JSON can carry."""

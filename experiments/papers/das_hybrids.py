@@ -10,6 +10,9 @@ from analysis.report import Line, Section, curves
 from das.budget import make_budget
 from das.budget.latency_forms import Form
 from das.drafter import HistoryDrafter
+from das.model_drafts.drafter import ModelDrafter
+from das.model_drafts.either_or import EitherOr
+from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
 from das.replay.hardware import (
@@ -21,7 +24,7 @@ from das.replay.hardware import (
     W8_WEIGHTS,
     derived,
 )
-from das.replay.model_drafter import DraftPass, HeadOnText, ModelOnText, SelfDraftOnText
+from das.replay.model_on_text import CopyOnText, DraftPass, HeadOnText
 from das.replay.scale import CheaperPass, CostScaled
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
@@ -137,16 +140,19 @@ def simulate_arm(arm: Arm, setting: Setting, works: Sequence[Workload]) -> tuple
     budget_settings: dict[str, Any] = dict(setting.budget)
     if "ratio" in budget_settings:
         budget_settings["ratio"] = arm.ratio
-    budget, drafter = make_budget(budget_settings), HistoryDrafter()
-    model: ModelOnText | None = None
+    budget, history = make_budget(budget_settings), HistoryDrafter()
+    drafter: HistoryDrafter | ModelDrafter = history
     if arm.acceptance is not None:
         assert arm.price is not None
         rates = read_profiles()[arm.acceptance].rates
-        kind = HeadOnText if arm.head else SelfDraftOnText
-        history = drafter if arm.history else None
-        model = kind(rates, arm.price, arm.host, arm.passes, budget.worth, history, arm.most_live)
+        if arm.head:
+            head = HeadOnText(rates, arm.price, arm.host, arm.most_live)
+            drafter = EitherOr(head, arm.passes, budget.worth, history)
+        else:
+            copy = CopyOnText(rates, arm.price, arm.host, arm.most_live)
+            drafter = InTurns(copy, arm.passes, budget.worth, history if arm.history else None)
     times = Times(arm.form, draft_request=setting.times.draft_request if arm.history else 0.0)
-    engine = TextEngine(times, MAX_NUM_SEQS, drafter if model is None else model, budget, MAX_TOKENS)
+    engine = TextEngine(times, MAX_NUM_SEQS, drafter, budget, MAX_TOKENS)
     draft_passes, steps = 0, []
     for i, work in enumerate(works):
         steps += simulate(engine, [work], i + 1)

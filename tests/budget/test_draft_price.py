@@ -39,10 +39,28 @@ def test_a_price_that_forbids_passes_fades_until_one_is_made() -> None:
     for _ in range(50):
         price.observe(4, 12e-3)
     for _ in range(200):
-        price.fade()
+        price.decline()
     assert 0 < price.seconds(4) < 2e-3
     price.observe(4, 12e-3)  # it was right
     assert price.seconds(4) == pytest.approx(12e-3)
+
+
+def test_trials_that_do_not_pay_come_ever_later() -> None:
+    price, worth, waits = DraftPassPrice(), 6e-3, []
+    price.observe(4, 12e-3)
+    for _ in range(9):
+        waits.append(0)
+        while price.seconds(4) > worth:
+            price.decline()
+            waits[-1] += 1
+        price.accept()
+        price.observe(4, 12e-3)
+    assert waits[:3] == [69, 138, 276]
+    assert all(abs(wait - 32 * 69) <= 32 for wait in waits[5:])
+    price.observe(4, 1e-3)
+    price.accept()  # it pays now
+    price.observe(4, 12e-3)
+    assert price.seconds(4) < 12e-3
 
 
 def test_it_follows_a_machine_that_becomes_slower() -> None:

@@ -13,11 +13,12 @@ from test_sample_identity import RandomLimits
 from vllm import SamplingParams
 
 import das
+from das.engine import versions
 from das.engine.build import EngineError
 from das.engine.coupled import CoupledSampler
 from das.engine.drafters.support import require_head
 from das.engine.engine_config import das_settings
-from das.engine.versions import NotInstalled
+from das.engine.versions import NotInstalled, UnsupportedVersion
 
 __all__ = ["head_folder"]  # a fixture
 SAMPLING: dict[str, dict[str, Any]] = {
@@ -151,7 +152,7 @@ def test_raw_settings_of_another_form_are_refused(head: Any) -> None:
         das_settings(SimpleNamespace(additional_config={"das": {"head": {"passes": 3}, "branch_blocks": 8}}))
 
 
-def test_engines_that_cannot_are_refused() -> None:
+def test_engines_that_cannot_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def config(**changes: Any) -> Any:
         parallel = SimpleNamespace(tensor_parallel_size=changes.get("ranks", 1), data_parallel_size=1)
         return SimpleNamespace(
@@ -179,3 +180,32 @@ def test_engines_that_cannot_are_refused() -> None:
     ):
         with pytest.raises(NotInstalled, match=words):
             require_head(config(**changes))
+    monkeypatch.setattr(versions, "DAS_EAGLE3", ("0.1.0",))
+    with pytest.raises(UnsupportedVersion, match=r"das_eagle3 needs 0.1.0; choose another method, such as eagle3"):
+        require_head(config())
+
+
+@pytest.mark.slow
+def test_a_head_sees_nothing_of_a_cached_prompt_that_it_has_not_read(
+    engines: Engines, repetitive_policy: str, head_folder: Path
+) -> None:
+    """The blocks of such a prompt hold what another text left there: here values that are not finite."""
+    llm = build(engines, repetitive_policy, head_folder, extra={"block_size": 32}, drafter=NO_HISTORY)
+    proposer, runner = proposer_of(llm), core_of(llm).model_executor.driver_worker.worker.model_runner
+    prompts = [[6 + (7 * i + j) % 200 for j in range(100)] for i in range(4)]
+    params = [SamplingParams(temperature=1.0, max_tokens=40, seed=index, detokenize=False) for index in range(4)]
+    budget = proposer.draft_round.budget
+    proposer.draft_round.budget = RandomLimits([0])  # the head is not asked, and reads nothing
+    expected, _, _ = roll(llm, prompts, params, PROBLEMS[:4], 1)
+    (name,) = runner.drafter.draft_attn_groups[0].layer_names
+    cache = runner.compilation_config.static_forward_context[name].kv_cache
+    cache = cache[0] if isinstance(cache, list) else cache
+    cache.fill_(math.nan)
+    proposer.draft_round.budget = budget
+    tokens, _, report = roll(llm, prompts, params, PROBLEMS[:4], 2)
+    assert tokens == expected
+    assert report["draft_passes"] > 0
+    assert not report["alarms"]
+    read = report["draft_rows"]
+    llm.reset_prefix_cache()
+    assert roll(llm, prompts, params, PROBLEMS[:4], 3)[2]["draft_rows"] > read  # then it reads the prompts as well

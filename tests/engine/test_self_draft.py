@@ -14,7 +14,7 @@ from vllm import SamplingParams
 from das.engine.build import EngineSettings
 from das.engine.drafters import cpu_linears, cuda_linears
 from das.engine.drafters.draft_passes import blocks_needed
-from das.engine.drafters.self_draft import BROKEN, SelfDrafter
+from das.engine.drafters.self_draft import SelfDraft
 from das.engine.engine_config import das_settings
 from das.engine.versions import NotInstalled
 
@@ -114,7 +114,7 @@ def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
     engines: Engines, tiny_policy: str, undrafted: Any, poison: float
 ) -> None:
     llm = engines.build(tiny_policy, method="self_draft")
-    layers = runner_of(llm).drafter.draft_round.drafter
+    layers = runner_of(llm).drafter.model
     rollout(llm, 1)  # builds and uses the quantized layers
     healthy = list(layers._layers._drafting)
 
@@ -124,7 +124,7 @@ def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
     layers._layers._drafting[0] = replace(healthy[0], linear=poisoned)
     tokens, report = rollout(llm, 2)
     assert tokens == undrafted["plain"]
-    assert BROKEN in report["alarms"]
+    assert SelfDraft.BROKEN in report["alarms"]
     assert report["drafted"] == 0
     caches = runner_of(llm).kv_caches
     scratch = list(runner_of(llm).das_draft_blocks)
@@ -146,31 +146,21 @@ def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_pol
     drafter = runner.drafter.draft_round.drafter
     draft, num_rounds = drafter._draft, 0
 
-    def watched(*arguments: Any) -> None:
+    def watched(*arguments: Any) -> bool:
         nonlocal num_rounds
         before = [cache.view(torch.int32).clone() for cache in runner.kv_caches]
-        draft(*arguments)
+        whole: bool = draft(*arguments)
         for old, cache in zip(before, runner.kv_caches, strict=True):
             new = cache.view(torch.int32)
             assert torch.equal(new[~scratch], old[~scratch])
             assert not torch.equal(new[scratch], old[scratch])
         num_rounds += 1
+        return whole
 
     drafter._draft = watched
     tokens, report = rollout(llm)
     assert num_rounds > 5
     assert sum(map(len, tokens)) > report["passes"]
-
-
-def test_what_a_round_took_is_handed_out_once() -> None:
-    """Rounds without drafts come in between, and their passes take no draft passes."""
-    drafter = SelfDrafter("w8a8", None, lambda: float("nan"))
-    drafter._passes_made.append((4, 2e-3))
-    drafter._requantize_s = 0.1
-    work = drafter.handed_out()
-    assert (list(work.passes), work.requantize_s) == ([(4, 2e-3)], 0.1)
-    work = drafter.handed_out()
-    assert (list(work.passes), work.requantize_s) == ([], 0.0)
 
 
 def test_an_engine_that_was_built_for_other_drafts_is_refused(engines: Engines, tiny_policy: str) -> None:

@@ -4,7 +4,11 @@ vLLM's own proposer runs the head after every pass of the policy. Here the head 
 and then reads all that the request's text grew by since, in one pass. KEPT tokens of a request wait at most. If there
 are more, the oldest are forgotten: the head's attention then begins behind them, at the begin of a block.
 
-The head has KV blocks of its own under the numbers of the policy's, and writes into these alone.
+Where the head does not pay, nobody wants its drafts, and the waiting must be cheap: a pass is noted as it is, and
+sorted by request only when the head is about to read.
+
+The head has KV blocks of its own under the numbers of the policy's, and writes into these alone. A request whose prompt
+is in the prefix cache gets blocks that the policy has filled, and the head perhaps has not: `_written` knows.
 """
 
 from dataclasses import dataclass, field
@@ -36,15 +40,32 @@ class _Unread:
             self.seen_from = self.start
 
 
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A pass of the policy that is not sorted by request yet. All arrays are of its requests, int64."""
+
+    names: list[str]
+    begins: np.ndarray  # of each request's rows in the pass; one more at the end
+    starts: np.ndarray  # position of each request's first row
+    counts: np.ndarray  # rows that the head may read: those of accepted tokens and prompts
+    hidden: torch.Tensor  # [rows, layers * hidden]
+
+
 class HeadPasses:
-    """Passes of the head in `runner`'s drafter over rows of the runner's batch."""
+    """Passes of the head in `runner`'s drafter over rows of the runner's batch. It stays with the runner, because the
+    blocks of the head's KV cache do.
+    """
 
     def __init__(self, runner: Any):
         self.runner = runner
         self.block_size = check_block_size(runner)
         self._kept = max(KEPT, 2 * self.block_size)
         self._drafter = runner.drafter
+        self._unsorted: list[_Pass] = []
+        self._num_unsorted = 0  # tokens in them that the head may read
         self._unread: dict[str, _Unread] = {}  # by request
+        # Of each KV block, whether the head has read all tokens that are in it.
+        self._written = np.zeros(runner.kv_cache_config.num_blocks, bool)
         self._rows = np.empty(0, np.int64)  # of the batch, that draft
         self._first = np.empty(0, np.int64)  # of each row, the first position that the head sees
         self._next = np.empty(0, np.int64)  # the position of its next input
@@ -57,23 +78,64 @@ class HeadPasses:
         """
         runner, batch = self.runner, self.runner.input_batch
         num = batch.num_reqs
-        hidden = torch.cat(aux_hidden_states, dim=-1)
-        whole = len(hidden) <= 2 * self._kept  # a part of more keeps only its own tokens in memory
         begins = runner.query_start_loc.np[: num + 1].astype(np.int64)
         starts = batch.num_computed_tokens_cpu[:num].astype(np.int64)
+        lengths = begins[1:] - begins[:-1]
+        self._forget_blocks(starts, lengths)
         # The head takes a token together with the hidden state before it, so the last token has none to read yet.
-        counts = np.minimum(begins[1:] - begins[:-1], batch.num_tokens_no_spec[:num] - 1 - starts)
-        for name, begin, start, count in zip(
-            batch.req_ids, begins.tolist(), starts.tolist(), counts.tolist(), strict=False
-        ):
-            unread = self._unread.get(name)
-            if unread is None or unread.stop != start:  # new, or computed anew after it was preempted
-                lost = unread is not None and bool(unread.parts)  # the head has not read what lies before
-                unread = self._unread[name] = _Unread(start, start, start if lost else 0)
-            part = hidden[begin : begin + count]
-            unread.append(part if whole else part.clone(), self._kept)
-        if len(self._unread) > 2 * len(runner.requests):
-            self._unread = {name: own for name, own in self._unread.items() if name in runner.requests}
+        counts = np.minimum(lengths, batch.num_tokens_no_spec[:num] - 1 - starts)
+        hidden = torch.cat(aux_hidden_states, dim=-1)
+        if len(hidden) > 2 * self._kept:  # of a large pass only the rows that may be read stay in memory
+            hidden = torch.cat([hidden[i : i + n] for i, n in zip(begins.tolist(), counts.tolist(), strict=False)])
+            begins = np.concatenate(([0], np.cumsum(counts)))
+        self._unsorted.append(_Pass(batch.req_ids[:num], begins, starts, counts, hidden))
+        self._num_unsorted += int(counts.sum())
+        if self._num_unsorted > self._kept * num:
+            self._sort()
+
+    def _forget_blocks(self, starts: np.ndarray, lengths: np.ndarray) -> None:
+        """The policy has begun to fill some blocks anew: the head has read nothing of what is in them now."""
+        size = self.block_size
+        firsts, stops = -(-starts // size), -(-(starts + lengths) // size)
+        begun = np.flatnonzero(firsts < stops)
+        if not len(begun):
+            return
+        tables = self._tables()
+        for row in begun.tolist():
+            self._written[tables[row, firsts[row] : stops[row]]] = False
+
+    def _tables(self) -> np.ndarray:
+        """KV blocks of each row of the batch, int32 [rows, blocks]."""
+        tables: np.ndarray = self.runner.input_batch.block_table[self._drafter.kv_cache_gid].block_table.np
+        return tables
+
+    def _sort(self) -> None:
+        """Give each request what the waiting passes computed for it."""
+        live = self.runner.requests
+        for done in self._unsorted:
+            whole = len(done.hidden) <= 2 * self._kept  # a part of more keeps only its own tokens in memory
+            for name, begin, start, count in zip(
+                done.names, done.begins.tolist(), done.starts.tolist(), done.counts.tolist(), strict=False
+            ):
+                if name not in live:
+                    continue
+                unread = self._unread.get(name)
+                if unread is None or unread.stop != start:  # new, or computed anew after it was preempted
+                    unread = self._unread[name] = _Unread(start, start, self._seen_from(name, start))
+                part = done.hidden[begin : begin + count]
+                unread.append(part if whole else part.clone(), self._kept)
+        self._unsorted.clear()
+        self._num_unsorted = 0
+        if len(self._unread) > 2 * len(live):
+            self._unread = {name: own for name, own in self._unread.items() if name in live}
+
+    def _seen_from(self, name: str, start: int) -> int:
+        """The first position from which on the head has read all of a request's text before `start`."""
+        row, size = self.runner.input_batch.req_id_to_index.get(name), self.block_size
+        if row is None:  # it waits for blocks
+            return start // size * size
+        unread = np.flatnonzero(~self._written[self._tables()[row, : start // size]])
+        return int(unread[-1] + 1) * size if len(unread) else 0
 
     def forget(self, request: str) -> None:
         """A request finished: nobody will read its hidden states."""
@@ -81,6 +143,7 @@ class HeadPasses:
 
     def begin(self, rows: np.ndarray) -> None:
         """The next passes draft for these rows of the batch, int64 [R]."""
+        self._sort()
         names = self.runner.input_batch.req_ids
         size = self.block_size
         self._rows = rows
@@ -101,6 +164,7 @@ class HeadPasses:
         batch = self.runner.input_batch
         readers = self._readers(among)
         firsts, starts, counts, tokens, parts = [], [], [], [], []
+        blocks = self._tables()
         for row in readers.tolist():
             unread = self._unread[batch.req_ids[row]]
             first = -(-unread.seen_from // self.block_size) * self.block_size
@@ -111,6 +175,8 @@ class HeadPasses:
             starts.append(start)
             counts.append(len(own))
             parts.append(own)
+            # The last block may get more tokens, so it counts when all of it has been read.
+            self._written[blocks[row, start // self.block_size : unread.stop // self.block_size]] = True
             unread.start, unread.parts = unread.stop, []
         size = np.array(counts, np.int64)
         combined = self._drafter.model.combine_hidden_states(torch.cat(parts))
@@ -166,7 +232,7 @@ class HeadPasses:
 
         drafter, device = self._drafter, self.runner.device
         group = drafter.draft_attn_groups[0]
-        tables = self.runner.input_batch.block_table[drafter.kv_cache_gid].block_table.np[rows].copy()
+        tables = self._tables()[rows].copy()
         for table, skipped in zip(tables, (firsts // self.block_size).tolist(), strict=True):
             if skipped:
                 table[:-skipped] = table[skipped:].copy()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from das.engine.drafters.quantized import FORMATS
-from das.engine.versions import NotInstalled
+from das.engine.versions import NotInstalled, require_das_eagle3
 
 LAST_WITH_INT8 = 99  # compute capability: vLLM's int8 kernels stop before Blackwell's 10.0
 
@@ -34,9 +34,12 @@ def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
 
 
 def require_head(vllm_config: Any) -> None:
-    """Raise NotInstalled, in one line, for an engine in which a history beside a draft head was not checked."""
+    """Raise NotInstalled, in one line, for an engine in which a history beside a draft head was not checked, and
+    UnsupportedVersion for such a vLLM.
+    """
     from vllm.platforms import current_platform
 
+    require_das_eagle3()
     if not current_platform.is_cpu():
         raise NotInstalled("das_eagle3: on CPUs only so far; choose another method, such as das")
     _require_plain("das_eagle3", vllm_config)

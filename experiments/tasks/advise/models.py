@@ -7,10 +7,12 @@ from omegaconf import DictConfig
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
+from das.model_drafts.either_or import EitherOr
+from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
 from das.replay.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST, W8_PASS
-from das.replay.model_drafter import DraftPass, HeadOnText, ModelOnText, SelfDraftOnText
+from das.replay.model_on_text import CopyOnText, DraftPass, HeadOnText
 from das.replay.profile_engine import ModelDrafter, Profile, ProfileEngine, constant_rate
 from das.replay.scale import CostScaled
 from das.replay.text_engine import TextEngine
@@ -63,14 +65,14 @@ def hybrid(task: DictConfig, case: Case, arm: str) -> list[Step]:
     """The sampled steps with a history and the model of this arm."""
     times, budget = case.times(), make_budget(MARGINAL)
     rates = acceptances(task)[arm].rates
-    model: ModelOnText
+    drafter: InTurns | EitherOr
     if arm == "w4":
         price = DraftPass(times.form, W4_PASS, W4_REQUEST * case.scale)
-        model = SelfDraftOnText(rates, price, 0.0, MOST_PASSES, budget.worth, HistoryDrafter())
+        drafter = InTurns(CopyOnText(rates, price), MOST_PASSES, budget.worth, HistoryDrafter())
     else:
         price, passes = DraftPass(times.form, PASSES[arm]), int(task[f"{arm}_tokens"])
-        model = HeadOnText(rates, price, 0.0, passes, budget.worth, HistoryDrafter())
-    return case.simulate(TextEngine(times, case.simulated_max_num_seqs, model, budget, case.max_tokens))
+        drafter = EitherOr(HeadOnText(rates, price), passes, budget.worth, HistoryDrafter())
+    return case.simulate(TextEngine(times, case.simulated_max_num_seqs, drafter, budget, case.max_tokens))
 
 
 def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, list[list[Step]]]]:

@@ -12,9 +12,12 @@ from das.budget import make_budget
 from das.budget.latency_forms import Drafting
 from das.drafter import Drafts, HistoryDrafter
 from das.drafter.chains import SURE
+from das.model_drafts.drafter import ModelDrafter
+from das.model_drafts.either_or import EitherOr
+from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.hardware import MODELS, derived
-from das.replay.model_drafter import WRONG, DraftPass, HeadOnText, ModelOnText, SelfDraftOnText
+from das.replay.model_on_text import WRONG, CopyOnText, DraftPass, HeadOnText
 from das.replay.profile_engine import Profile
 from das.replay.scale import CheaperPass
 from das.replay.text_engine import TextEngine
@@ -33,6 +36,13 @@ def worth(probs: Sequence[float]) -> float:
 def num_sure(probs: Sequence[float]) -> int:
     """Tokens at the beginning of a draft that are all accepted with a probability of SURE or more."""
     return sum(bool(np.prod(probs[: j + 1]) >= SURE) for j in range(len(probs)))
+
+
+def hybrid(head: bool, history: HistoryDrafter, passes: int = 4, **options: Any) -> ModelDrafter:
+    """A model beside the history; worth is unknown, so every pass is made. options: of the model."""
+    if head:
+        return EitherOr(HeadOnText(RATES, PRICE, **options), passes, lambda: float("nan"), history)
+    return InTurns(CopyOnText(RATES, PRICE, **options), passes, lambda: float("nan"), history)
 
 
 class Slow:
@@ -159,8 +169,7 @@ def test_hybrids_are_the_loop(seed: int, head: bool) -> None:
     max_num_seqs, passes = 1 + seed % 7, 1 + seed % 4
     times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5, draft_request=1e-5, draft_token=1e-6)
     budget = {"name": "fixed", "tokens": 6}
-    kind = HeadOnText if head else SelfDraftOnText
-    model = kind(RATES, PRICE, 1e-4, passes, lambda: float("nan"), HistoryDrafter(min_prob=0.05))
+    model = hybrid(head, HistoryDrafter(min_prob=0.05), passes, host=1e-4)
     engine = TextEngine(times, max_num_seqs, model, make_budget(budget), 400)
     history, state = HistoryDrafter(min_prob=0.05), [1.0, 0.0]
     for tick in (1, 2):
@@ -180,7 +189,7 @@ def slow_tail(slow: Slow, engine: TextEngine) -> float:
     return sum(took for _, took in engine._model_work.passes)
 
 
-def rollout(model: ModelOnText, budget: dict[str, Any], work: Workload) -> Step:
+def rollout(model: ModelDrafter, budget: dict[str, Any], work: Workload) -> Step:
     engine = TextEngine(Times(FORMS[0]), 16, model, make_budget(budget), 2000)
     return simulate_rollout(work, [engine], [range(len(work))], 1)
 
@@ -190,7 +199,7 @@ def rollout(model: ModelOnText, budget: dict[str, Any], work: Workload) -> Step:
 def test_a_model_alone_has_the_closed_form_of_tau(rates: tuple[float, ...], tokens: int) -> None:
     random = np.random.default_rng(1)
     work = workload([str(i) for i in range(40)], [random.integers(0, 99, 1500) for _ in range(40)])
-    model = SelfDraftOnText(rates, PRICE, 0.0, tokens, lambda: float("nan"), None)
+    model = InTurns(CopyOnText(rates, PRICE), tokens, lambda: float("nan"))
     step = rollout(model, {"name": "fixed", "tokens": tokens}, work)
     tau = Profile((rates + rates[-1:] * tokens)[:tokens]).tau
     assert step.tokens_per_pass == pytest.approx(tau, rel=0.02)
@@ -201,9 +210,7 @@ def test_luck_is_a_places_own() -> None:
     what many do."""
     work = workload(["a"], [np.random.default_rng(2).integers(0, 99, 1500)])
     wrong = [
-        rollout(
-            SelfDraftOnText((0.8,), PRICE, 0.0, k, lambda: float("nan"), None), {"name": "fixed", "tokens": k}, work
-        )
+        rollout(InTurns(CopyOnText((0.8,), PRICE), k, lambda: float("nan")), {"name": "fixed", "tokens": k}, work)
         for k in (1, 60)
     ]
     # With drafts of 60 tokens every pass but the last ends at a place where the model is wrong, or after 60 tokens.
@@ -214,8 +221,8 @@ def test_luck_is_a_places_own() -> None:
 
 def test_a_model_drafts_nothing_while_too_many_are_live() -> None:
     work = made(3)
-    for kind in (SelfDraftOnText, HeadOnText):
-        model = kind(RATES, PRICE, 0.0, 4, lambda: float("nan"), HistoryDrafter(), most_live=0)
+    for head in (False, True):
+        model = hybrid(head, HistoryDrafter(), most_live=0)
         engine = TextEngine(Times(FORMS[0]), 4, model, make_budget({"name": "fixed", "tokens": 6}), 400)
         alone = TextEngine(Times(FORMS[0]), 4, HistoryDrafter(), make_budget({"name": "fixed", "tokens": 6}), 400)
         steps = [simulate_rollout(work, [one], [range(len(work))], 1) for one in (engine, alone)]
@@ -226,7 +233,7 @@ def test_a_model_drafts_nothing_while_too_many_are_live() -> None:
 def test_a_pass_that_does_not_pay_is_not_made() -> None:
     """At a price far above what tokens are worth, only the passes that learn it are made."""
     work = made(4, problems=4, group=16)
-    model = SelfDraftOnText(RATES, PRICE, 10.0, 4, lambda: 1e-3, HistoryDrafter())
+    model = InTurns(CopyOnText(RATES, PRICE, host=10.0), 4, lambda: 1e-3, HistoryDrafter())
     engine = TextEngine(Times(FORMS[0]), 4, model, make_budget({"name": "fixed", "tokens": 6}), 400)
     simulate_rollout(work, [engine], [range(len(work))], 1)
     assert engine.draft_passes == 1

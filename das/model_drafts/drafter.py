@@ -4,40 +4,57 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from das.budget.draft_price import DraftPassPrice, DraftWork
 from das.drafter import Drafts, HistoryDrafter, TreeDrafts
-from das.engine.coupled import CoupledSampler
+from das.drafter.saved import SavedText
+
+# Tokens that a pass drafted, int64 [A], and P(each is accepted | those before it are), float64 [A]; None: the model
+# computed values that are not finite, and drafts no more.
+Drawn = tuple[np.ndarray, np.ndarray] | None
+
+
+class DraftingModel(Protocol):
+    """A model that drafts for the requests of one engine."""
+
+    def clock(self) -> float:
+        """Seconds since any time. What lies between two readings is what the passes between them took."""
+
+    def prepare(self, requests: Sequence[str]) -> float | None:
+        """Get ready to draft for these requests. Returns the seconds that quantizing took; None if it may not draft."""
+
+    def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+        """What the requests emitted in the pass that verified the last drafts; nothing if their rollout is over."""
 
 
 class ModelDrafter(ABC):
-    """A drafter (das.draft_round.Drafter) for the requests of one engine, without what makes the drafts.
+    """A drafter (das.draft_round.Drafter) for the requests of one engine, without the rule by which drafts are made.
 
     passes    the most passes of the model that draft for one target pass; None: any number
     worth     seconds that one more emitted token saves; nan while nobody knows
     history   drafts, too; None: nothing does
     """
 
-    def __init__(self, passes: int | None, worth: Callable[[], float], history: HistoryDrafter | None = None):
+    def __init__(
+        self,
+        model: DraftingModel,
+        passes: int | None,
+        worth: Callable[[], float],
+        history: HistoryDrafter | None = None,
+    ):
+        self.model: DraftingModel = model
         self.most_passes = passes
         self.worth = worth
         self.history = history
         self.window = 0 if history is None else history.window
         self.price = DraftPassPrice()
-        self.sampler = CoupledSampler()
         self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each pass of the last drafts
         self._requantize_s = 0.0  # before the last drafts
-        self._runner: Any = None
         self._usual = 1.0  # probability with which a drafted token is usually accepted
         self._tick = 0  # without a history
-        self._alarms: list[str] = []
-
-    @abstractmethod
-    def attach(self, runner: Any) -> None:
-        """Draft in this model runner, whose KV cache is made. Called before every round of drafts."""
 
     @abstractmethod
     def propose_batch(
@@ -68,7 +85,7 @@ class ModelDrafter(ABC):
 
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
         """What the requests emitted in the pass that verified the last drafts."""
-        self.sampler.observe(requests, [list(new) for new in tokens])
+        self.model.observe(requests, [list(new) for new in tokens])
         if self.history is not None:
             self.history.observe_batch(requests, tokens)
 
@@ -90,9 +107,14 @@ class ModelDrafter(ABC):
     def end_step(self, history_tick: int) -> None:
         """Move the history's window."""
         self._tick = history_tick
-        self.sampler.observe((), ())  # what was drafted last belongs to requests that are over
+        self.model.observe((), ())  # what was drafted last belongs to requests that are over
         if self.history is not None:
             self.history.end_step(history_tick)
+
+    def add_history(self, responses: Sequence[SavedText]) -> None:
+        """Responses that other engines finished."""
+        if self.history is not None:
+            self.history.add_history(responses)
 
     def save(self, path: Path) -> None:
         """Write the history."""
@@ -106,11 +128,10 @@ class ModelDrafter(ABC):
 
     def state(self) -> dict[str, np.ndarray]:
         """What was learned of acceptance, for a checkpoint. Prices are learned again within a few passes."""
-        return {**self.sampler.state(), "usual": np.array(self._usual)}
+        return {"usual": np.array(self._usual)}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Continue from what `state` returned."""
-        self.sampler.restore(state)
         self._usual = float(state["usual"])
 
     def handed_out(self) -> DraftWork:
@@ -119,22 +140,23 @@ class ModelDrafter(ABC):
         self._passes_made, self._requantize_s = [], 0.0
         return drafting
 
-    def alarms(self) -> list[str]:
-        """What went wrong since the last call."""
-        alarms, self._alarms = self._alarms, []
-        return alarms
+    def _prepare(self, requests: Sequence[str]) -> bool:
+        """Begin a round of drafts. Returns whether the model may draft in it."""
+        took = self.model.prepare(requests)
+        self._passes_made, self._requantize_s = [], took or 0.0
+        return took is not None
 
     def _pays(self, tokens: float, seconds: float) -> bool:
         """Whether passes that take so long are worth it if they let the policy emit so many tokens more."""
         worth = self.worth()
         if math.isnan(worth) or tokens * worth >= seconds:
+            self.price.accept()
             return True
-        self.price.fade()
+        self.price.decline()
         return False
 
     def _note_pass(self, rows: int, seconds: float, likely: np.ndarray) -> None:
         """A pass drafted tokens that are accepted with these probabilities."""
         self._usual += 0.02 * (float(likely.mean()) - self._usual)
-        self._runner.das_meter.record_draft_pass(rows, seconds)
         self._passes_made.append((rows, seconds))
         self.price.observe(rows, seconds)

@@ -1,0 +1,68 @@
+"""What models that draft in an engine have in common. das.model_drafts asks them, das.engine.proposer attaches them."""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from das.engine.coupled import CoupledSampler
+from das.model_drafts.drafter import Drawn
+
+logger = logging.getLogger("vllm.das")
+
+
+class EngineModel(ABC):
+    """A model that drafts in the engine of one model runner, with the verifier's own noise.
+
+    BROKEN: what is said if it computes values that are not finite. It drafts nothing then until new weights come.
+    """
+
+    BROKEN: str
+
+    def __init__(self) -> None:
+        self.sampler = CoupledSampler()
+        self._runner: Any = None
+        self._broken: int | None = None  # the version of the policy's weights at which it computed values not finite
+        self._alarms: list[str] = []
+
+    @abstractmethod
+    def attach(self, runner: Any) -> None:
+        """Draft in this model runner, whose KV cache is made. Called before every round of drafts."""
+
+    def clock(self) -> float:
+        """Seconds."""
+        return time.perf_counter()
+
+    def prepare(self, requests: Sequence[str]) -> float | None:
+        """As das.model_drafts.drafter.DraftingModel has it."""
+        return None if self._broken == self._runner.das_weights_version else 0.0
+
+    def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+        """As das.model_drafts.drafter.DraftingModel has it."""
+        self.sampler.observe(requests, tokens)
+
+    def alarms(self) -> list[str]:
+        """What went wrong since the last call."""
+        alarms, self._alarms = self._alarms, []
+        return alarms
+
+    def _rows(self, requests: Sequence[str]) -> np.ndarray:
+        """Their rows in the runner's batch, int64 [R]."""
+        batch = self._runner.input_batch
+        return np.array([batch.req_id_to_index[name] for name in requests], np.int64)
+
+    def _drawn(self, model: Any, hidden: torch.Tensor, among: np.ndarray) -> Drawn:
+        """Draw a token from each hidden state, [A, hidden]. model: what computes logits from them.
+
+        among: of which request of the round each is, int64 [A].
+        """
+        if not bool(torch.isfinite(hidden).all()):
+            self._broken = self._runner.das_weights_version
+            self._alarms.append(self.BROKEN)
+            logger.error("speculation: %s", self.BROKEN)
+            return None
+        return self.sampler.draw(model.compute_logits(hidden).float(), among)

@@ -1,0 +1,84 @@
+"""Which drafts are asked for, and what they took. What is drafted: tests/replay/test_model_on_text.py."""
+
+import math
+
+import numpy as np
+
+from das.budget.latency_forms import Drafting
+from das.drafter import HistoryDrafter
+from das.model_drafts.either_or import EitherOr
+from das.model_drafts.in_turns import InTurns
+from das.replay.model_on_text import CopyOnText, HeadOnText
+
+PRICE = Drafting(2e-3, 1e-5, 0.0, 1e-4)
+REQUESTS = ["a", "b"]
+
+
+def at_work(model: CopyOnText | HeadOnText) -> None:
+    """The two requests stand in a text of 100 tokens, and have 10 tokens of context."""
+    model.begin_text(np.arange(100, dtype=np.int32))
+    model.stand_at(np.array([0, 50]), np.array([10, 10]))
+
+
+def begun(drafter: InTurns | EitherOr) -> None:
+    for name in REQUESTS:
+        drafter.begin(name, "problem", [1, 2, 3])
+
+
+def test_what_a_round_took_is_handed_out_once() -> None:
+    """Rounds without drafts come in between, and their passes take no draft passes."""
+    copy = CopyOnText((1.0,), PRICE)
+    at_work(copy)
+    drafter = InTurns(copy, 3, lambda: math.nan, HistoryDrafter())
+    begun(drafter)
+    drafter.propose_batch(REQUESTS, [5, 5])
+    assert [rows for rows, _ in drafter.handed_out().passes] == [2, 2, 2]
+    assert not drafter.handed_out().passes
+
+
+class CountedHead(HeadOnText):
+    """A head that counts how often what it has not read is counted."""
+
+    num_asked = 0
+
+    def num_unread(self, requests: list[str], among: np.ndarray) -> int:  # type: ignore[override]
+        self.num_asked += 1
+        return super().num_unread(requests, among)
+
+
+def test_a_head_that_cannot_pay_is_declined_before_anything_is_counted() -> None:
+    """Its least price, that of a token of each request, is more than tokens are worth."""
+    head, worth = CountedHead((0.9,), PRICE), math.nan
+    drafter = EitherOr(head, 3, lambda: worth, HistoryDrafter())
+    begun(drafter)
+    at_work(head)
+    drafter.propose_batch(REQUESTS, [5, 5])
+    assert len(drafter.handed_out().passes) == 3
+    asked, worth = head.num_asked, 1e-6
+    at_work(head)
+    drafter.propose_batch(REQUESTS, [5, 5])
+    assert not drafter.handed_out().passes
+    assert head.num_asked == asked
+
+
+def test_a_head_with_much_to_read_is_declined() -> None:
+    """It would pay for a token of each request, and not for all of their contexts."""
+    head, worth = CountedHead((0.9,), PRICE), math.nan
+    drafter = EitherOr(head, 1, lambda: worth, HistoryDrafter())
+    begun(drafter)
+    at_work(head)
+    for _ in range(2):
+        drafter.propose_batch(REQUESTS, [5, 5])
+    price = drafter.price
+    assert price.row > 0
+    drafter.handed_out()
+    head.begin_text(np.arange(100, dtype=np.int32))  # another rollout: it has read nothing
+    head.stand_at(np.array([0, 50]), np.array([10, 10]))
+    worth = (price.seconds(2) + price.seconds(20)) / 2 / (2 * 0.9)
+    drafter.propose_batch(REQUESTS, [5, 5])
+    assert not drafter.handed_out().passes
+    head.stand_at(np.array([0, 50]), np.array([10, 10]))
+    head.read(np.array([0, 1]))
+    head.stand_at(np.array([0, 50]), np.array([11, 11]))
+    drafter.propose_batch(REQUESTS, [5, 5])
+    assert len(drafter.handed_out().passes) == 1
