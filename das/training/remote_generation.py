@@ -1,4 +1,4 @@
-"""TRL's generation backend on engines in other processes. Where a lag allows it, they roll out while the policy trains."""
+"""TRL's generation backend on engines in other processes. With a lag they roll out while the policy trains."""
 
 import time
 from collections.abc import Mapping, Sequence
