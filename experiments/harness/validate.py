@@ -115,9 +115,7 @@ def check_cluster(config: RunConfig) -> None:
     if config.task["name"] not in WITH_CLUSTER:
         raise UserError(f"cluster=ray: task={config.task['name']} has its own engine; use {', '.join(WITH_CLUSTER)}")
     if config.arm.method == STOCK:
-        raise UserError(
-            "cluster=ray: arm=stock is vLLM without das, which a cluster does not start; leave it out"
-        )
+        raise UserError("cluster=ray: arm=stock is vLLM without das, which a cluster does not start; leave it out")
     if config.data.name == AGENT:
         raise UserError("cluster=ray: rollouts in several turns do not run on a cluster yet; set cluster=none")
     if config.resolved["drafter"].get("warm") is not None:
