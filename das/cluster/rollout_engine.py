@@ -32,7 +32,6 @@ class RolloutEngine:
 
         Raises what build_engine raises.
         """
-        self._settings = settings
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any] | None]] = queue.SimpleQueue()
         self._news = threading.Condition()  # guards the three below
         self._finished: dict[int, Response] = {}  # by index, until they are acknowledged
@@ -222,8 +221,8 @@ class RolloutEngine:
             self._internal[name] = self.llm.llm_engine.add_request(name, prompt, params)
             self._live[name] = request
         self._waiting = waiting
-        unstarted = max(0, len(self._live) - self._settings.max_num_seqs)
-        self.llm.collective_rpc("das_waiting", args=(waiting + unstarted,))
+        _, unbegun = self.llm.llm_engine.engine_core.engine_core.scheduler.get_request_counts()
+        self.llm.collective_rpc("das_waiting", args=(waiting + unbegun,))  # the budget counts down as requests begin
 
     def _abort(self, names: list[str]) -> None:
         self.llm.llm_engine.abort_request(names)
