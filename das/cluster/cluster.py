@@ -17,18 +17,17 @@ import numpy as np
 from das.arrays import load_arrays, save_arrays
 from das.cluster.dispatcher import Dispatcher, Request
 from das.cluster.history_store import HistoryStore, Trajectory
-from das.cluster.messages import ClusterError, EngineRequest, Response, Turn
+from das.cluster.messages import ClusterError, EngineRequest, Response, Turn, requests_of
 from das.cluster.ray_engines import Engine, Event, RayEngines
 from das.cluster.settings import ClusterSettings
 from das.drafter import HistoryDrafter, native
 from das.drafter.constants import PROMPT_CONTEXT
 from das.drafter.saved import SavedHistory
-from das.engine.build import EngineError, EngineSettings
+from das.engine.build import DAS_EAGLE3, STOCK, EngineError, EngineSettings
 from das.engine.reports import merged_reports
-from das.engine.rollout import Rollout, RolloutRequest, warn_of
+from das.engine.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 
-METHODS = ("none", "das", "das_self", "self_draft", "ngram", "suffix", "draft_model")  # that engines can have here
-WITH_HISTORY = ("das", "das_self")
+WITH_HISTORY = ("das", "das_self", DAS_EAGLE3)
 TURN_S = 0.5  # seconds after which an engine answers at the latest; requests of a lost engine wait so long for another
 LOSSES = 3  # engines that may die with a request before the request is blamed
 STATE = "cluster.npz"
@@ -63,7 +62,7 @@ class _Running:
 class Cluster:
     """The engines of one trainer, and what they must be told of past rollouts.
 
-    Raises EngineError for a method that engines of a cluster do not have, ClusterError where they cannot be started.
+    Raises EngineError for the method `stock`, ClusterError where the engines cannot be started.
     """
 
     def __init__(
@@ -75,8 +74,8 @@ class Cluster:
         weights_bytes: int = 0,
     ) -> None:
         """The arguments are those of RayEngines."""
-        if engine.method not in METHODS:
-            raise EngineError(f"a cluster has no engines of method {engine.method}: choose {', '.join(METHODS)}")
+        if engine.method == STOCK:
+            raise EngineError("a cluster has no engines of method stock, which is vLLM without das: choose another one")
         if engine.tensor_parallel_size > 1:
             raise EngineError(
                 f"tensor_parallel_size={engine.tensor_parallel_size}: engines of a cluster are one process each; set 1"
@@ -114,13 +113,16 @@ class Cluster:
             self._evaluating = False
             self.engines.evaluate(False)
 
-    def probe(self, prompt: Sequence[int], params: Any) -> Response:
-        """What every engine samples after a prompt. Raises ClusterError where two of them do not agree."""
-        answers = self.engines.call_all("probe", list(prompt), params)
+    def probe(self, tokens: Sequence[int]) -> np.ndarray:
+        """The log-probs that every engine gives to the tokens but the first, as RolloutEngine.probe.
+
+        Raises ClusterError where two of them do not agree in every bit.
+        """
+        answers: dict[int, np.ndarray] = self.engines.call_all("probe", list(tokens))
         (number, first), *others = answers.items()
         for other, answer in others:
-            if not answer.equals(first):
-                raise ClusterError(f"engines {number} and {other} compute something else with equal weights and seeds")
+            if answer.tobytes() != first.tobytes():
+                raise ClusterError(f"engines {number} and {other} compute something else with equal weights")
         return first
 
     # ---- rollouts ----
@@ -156,13 +158,8 @@ class Cluster:
 
     def _run(self, request: RolloutRequest, turn: int) -> _Running:
         """Have all responses of a rollout or turn generated."""
-        prompts = [prompt["prompt_token_ids"] for prompt in request.prompts]
-        requests = [
-            EngineRequest(index, list(prompt), problem, seed)
-            for index, (prompt, problem, seed) in enumerate(zip(prompts, request.problems, request.seeds, strict=True))
-        ]
         dispatcher = Dispatcher(predicted(request))
-        running = _Running(dispatcher, requests, turn, request.sampling_params, time.perf_counter())
+        running = _Running(dispatcher, requests_of(request), turn, request.sampling_params, time.perf_counter())
         self.engines.settle()
         if self._leaving - self.engines.engines.keys():
             self.resize(self._size)  # an engine died that should leave: its successor leaves
@@ -292,8 +289,6 @@ class Cluster:
         responses = [response.tokens.tolist() for response in ordered]
         handover_s = time.perf_counter() - start + self.engines.receiving_s
         self.engines.receiving_s = 0.0
-        if request.schedule is not None:
-            request.schedule.observe(request.problems, [len(response) for response in responses])
         tokens = sum(map(len, responses))
         restarts, self._restarts = self.engines.restarts - self._restarts, self.engines.restarts
         report["cluster"] = {
@@ -306,15 +301,8 @@ class Cluster:
             "by_engine": by_engine(running, reports),
         }
         report["engines"] = running.timeline
-        return Rollout(
-            step=request.step,
-            problems=list(request.problems),
-            responses=responses,
-            finish_reasons=[response.finish_reason for response in ordered],
-            requests=costs,
-            rollout_s=running.rollout_s,
-            report=report,
-        )
+        reasons = [response.finish_reason for response in ordered]
+        return measured_rollout(request, responses, reasons, costs, running.rollout_s, report)
 
     # ---- state ----
 

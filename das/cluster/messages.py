@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from das.engine.rollout import RolloutRequest
+
 
 class ClusterError(RuntimeError):
     """The engines cannot go on. The message says why in one line, and what to change."""
@@ -20,6 +22,15 @@ class EngineRequest:
     prompt: Sequence[int]
     problem: str
     seed: int
+
+
+def requests_of(rollout: RolloutRequest) -> list[EngineRequest]:
+    """The requests of a rollout, in the order of its prompts."""
+    prompts = [prompt["prompt_token_ids"] for prompt in rollout.prompts]
+    return [
+        EngineRequest(index, list(prompt), problem, seed)
+        for index, (prompt, problem, seed) in enumerate(zip(prompts, rollout.problems, rollout.seeds, strict=True))
+    ]
 
 
 @dataclass(frozen=True)
@@ -53,16 +64,17 @@ class Turn:
 
 @dataclass(frozen=True)
 class WeightsPart:
-    """Some tensors of the policy. data: their bytes, one after the other; tensors: name, type and shape of each."""
+    """Some tensors. data: their bytes, one after the other; tensors: name, type and shape of each."""
 
     tensors: list[tuple[str, str, list[int]]]
     data: np.ndarray  # uint8
+    drafter: bool = False  # whether they are those of the drafter that learns in the run, and not the policy's
 
 
 def weights_checksum(parts: Iterable[WeightsPart]) -> str:
-    """SHA-256 of names, types, shapes and bytes."""
+    """SHA-256 of names, types, shapes and bytes, and of whose they are."""
     sha = hashlib.sha256()
     for part in parts:
-        sha.update(repr(part.tensors).encode())
+        sha.update(repr((part.drafter, part.tensors)).encode())
         sha.update(np.ascontiguousarray(part.data).data)
     return sha.hexdigest()

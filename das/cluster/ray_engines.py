@@ -94,7 +94,7 @@ class RayEngines:
         self._places: dict[int, _Place] = {}
         self._engines_begun = self._places_begun = 0
         self._weights = _Weights()
-        self._evaluating = False
+        self._evaluating = self._stopped = False
         self._ray, self._disconnect = connect(cluster, threads, weights_bytes)
         try:
             self._gpus = int(self._ray.cluster_resources().get("GPU", 0))
@@ -237,6 +237,8 @@ class RayEngines:
 
     def next_event(self, timeout_s: float = 0.5) -> Event | None:
         """Wait for an engine's answer or loss; None if nothing has come. What brings engines up to date is not told."""
+        if self._stopped:
+            raise ClusterError("the engines of the cluster were closed")
         if gone := dead(self._ray):
             raise ClusterError(f"Ray cannot go on: its process {gone} has died")
         self._bring_up_to_date()
@@ -352,8 +354,12 @@ class RayEngines:
         if not self.engines:
             raise ClusterError(f"no engine is left, and none of {STARTS} new ones started: {self.last_loss}")
 
+    def stop(self) -> None:
+        """Have what another thread waits for end with ClusterError, so that `close` can be called."""
+        self._stopped = True
+
     def close(self) -> None:
-        """End all engines and the connection to Ray."""
+        """End all engines and the connection to Ray. No other thread may use them."""
         for engine in list(self.engines.values()):
             if not dead(self._ray):
                 self._kill(engine)

@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from das.cluster.messages import ClusterError, EngineRequest, Response, Turn, WeightsPart, weights_checksum
+from das.cluster.weights import unpacked
 from das.drafter.saved import SavedText
+from das.engine.admission import LIMIT_KEY
 from das.engine.build import EngineSettings, build_engine
 from das.engine.install import install
 from das.engine.loaded_weights import cached_blocks
@@ -30,7 +32,6 @@ class RolloutEngine:
 
         Raises what build_engine raises.
         """
-        self._settings = settings
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any] | None]] = queue.SimpleQueue()
         self._news = threading.Condition()  # guards the three below
         self._finished: dict[int, Response] = {}  # by index, until they are acknowledged
@@ -54,29 +55,25 @@ class RolloutEngine:
     # ---- weights ----
 
     def load_weights(self, version: int, checksum: str, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Compute with these weights from now on, and say what of them did not arrive; empty if all is well.
+        """Compute and draft with these weights from now on, and say what of them did not arrive; empty if all is well.
 
         version: the number that responses will carry. checksum: of the parts, as they were sent. check: names of the
-        tensors that are compared with what the engine holds. No request may be live.
+        policy's tensors that are compared with what the engine holds; a drafter's are all compared. No request may be
+        live.
         """
         return self._do(lambda: self._load_weights(version, checksum, parts, check))
 
     def _load_weights(self, version: int, checksum: str, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        import torch
-
         if self._live:
             return f"{len(self._live)} requests are live"
         if weights_checksum(parts) != checksum:
             return "they were damaged on the way (SHA-256)"
-        sample, checked = [], set(check)
+        sample, checked, drafter = [], set(check), []
         for part in parts:
-            start = 0
-            data = torch.from_numpy(np.array(part.data))  # a copy, because what Ray shares is read-only
-            for name, dtype_name, shape in part.tensors:
-                dtype = getattr(torch, dtype_name)
-                stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-                tensor = data[start:stop].view(dtype).view(shape)
-                start = stop
+            for name, tensor in unpacked(part):
+                if part.drafter:
+                    drafter.append((name, tensor))
+                    continue
                 self._model_load([(name, tensor)])
                 if name in checked:
                     sample.append((name, tensor))
@@ -88,7 +85,8 @@ class RolloutEngine:
                 return str(lost)
         if blocks := cached_blocks(self.llm):
             return f"the prefix cache holds {blocks} blocks of older weights"
-        return ""
+        lost = self.llm.collective_rpc("das_load_head", args=(drafter,))[0] if drafter else ""
+        return f"of the drafter: {lost}" if lost else ""
 
     def _model_load(self, tensors: list[tuple[str, Any]]) -> None:
         self.llm.llm_engine.model_executor.driver_worker.model_runner.model.load_weights(tensors)
@@ -97,17 +95,18 @@ class RolloutEngine:
         """The type in which the engine computes, such as float32."""
         return str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
 
-    def probe(self, prompt: Sequence[int], params: Any) -> Response:
-        """What the engine samples after a prompt outside of all rollouts. No request may be live.
+    def probe(self, tokens: Sequence[int]) -> np.ndarray:
+        """The log-probs that the engine gives to the tokens [T] but the first, [T - 1]. No request may be live."""
+        from vllm import SamplingParams
 
-        params: vLLM's SamplingParams, with a seed.
-        """
+        params = SamplingParams(max_tokens=1, prompt_logprobs=0, seed=0, detokenize=False, extra_args={LIMIT_KEY: 0})
 
-        def generate() -> Response:
-            output = self.llm.generate([{"prompt_token_ids": list(prompt)}], _flat(params), use_tqdm=False)[0]
-            return self._response(-1, output, {})
+        def scored() -> np.ndarray:
+            output = self.llm.generate([{"prompt_token_ids": list(tokens)}], params, use_tqdm=False)[0]
+            found = zip(output.prompt_logprobs[1:], tokens[1:], strict=True)
+            return np.array([of_place[token].logprob for of_place, token in found], np.float64)
 
-        return self._do(generate)
+        return self._do(scored)
 
     # ---- rollouts ----
 
@@ -171,6 +170,10 @@ class RolloutEngine:
         """The rollout is over. Returns the worker's report. The arguments are those of das_end_rollout."""
         return dict(self._do(lambda: self.llm.collective_rpc("das_end_rollout", args=(history_tick, judged))[0]))
 
+    def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
+        """vllm.LLM.collective_rpc, between two passes."""
+        return list(self._do(lambda: self.llm.collective_rpc(method, args=tuple(args))))
+
     def begin_evaluation(self) -> None:
         """Draft with a drafter that knows nothing, until `end_evaluation`."""
         self._do(lambda: self.llm.collective_rpc("das_begin_evaluation"))
@@ -218,8 +221,8 @@ class RolloutEngine:
             self._internal[name] = self.llm.llm_engine.add_request(name, prompt, params)
             self._live[name] = request
         self._waiting = waiting
-        unstarted = max(0, len(self._live) - self._settings.max_num_seqs)
-        self.llm.collective_rpc("das_waiting", args=(waiting + unstarted,))
+        _, unbegun = self.llm.llm_engine.engine_core.engine_core.scheduler.get_request_counts()
+        self.llm.collective_rpc("das_waiting", args=(waiting + unbegun,))  # the budget counts down as requests begin
 
     def _abort(self, names: list[str]) -> None:
         self.llm.llm_engine.abort_request(names)

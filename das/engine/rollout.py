@@ -32,6 +32,10 @@ class RolloutRequest:
     schedule: LongestFirst | None = None  # orders the requests and learns from their lengths; None: the order given
     evaluation: bool = False  # the alarm does not compare an evaluation with the rollouts of the training
 
+    def order(self) -> list[int]:
+        """The prompts in the order in which they are handed to an engine."""
+        return list(range(len(self.prompts))) if self.schedule is None else self.schedule.order(self.problems)
+
     def parameters(self) -> list[Any]:
         """The sampling parameters of each prompt: a copy of the shared ones with its own seed and problem id.
 
@@ -143,7 +147,7 @@ def _generate(
 ) -> tuple[list[Any], float]:
     """vLLM's outputs, in the order of the prompts, and the seconds they took. begin: what the worker is told before."""
     parameters = request.parameters()
-    order = list(range(len(parameters))) if request.schedule is None else request.schedule.order(request.problems)
+    order = request.order()
     generate = generate or llm.generate
     llm.collective_rpc(begin, args=(len(parameters),))
     start = time.perf_counter()
@@ -159,18 +163,28 @@ def _measured(request: RolloutRequest, outputs: list[Any], report: dict[str, Any
     costs = {name.rsplit("-", 1)[0]: cost for name, cost in report.pop("requests").items()}
     for name, predicted in report.pop("predicted_length", {}).items():
         costs[name.rsplit("-", 1)[0]]["predicted_length"] = predicted
-    responses = [list(output.outputs[0].token_ids) for output in outputs]
+    return measured_rollout(
+        request,
+        [list(output.outputs[0].token_ids) for output in outputs],
+        [str(output.outputs[0].finish_reason) for output in outputs],
+        [costs[output.request_id] for output in outputs],
+        rollout_s,
+        report,
+    )
+
+
+def measured_rollout(
+    request: RolloutRequest,
+    responses: list[list[int]],
+    finish_reasons: list[str],
+    costs: list[dict[str, Any]],
+    rollout_s: float,
+    report: dict[str, Any],
+) -> Rollout:
+    """The rollout of these responses, from whose lengths the schedule learns. The lists are in the order of prompts."""
     if request.schedule is not None:
         request.schedule.observe(request.problems, [len(response) for response in responses])
-    return Rollout(
-        step=request.step,
-        problems=list(request.problems),
-        responses=responses,
-        finish_reasons=[str(output.outputs[0].finish_reason) for output in outputs],
-        requests=[costs[output.request_id] for output in outputs],
-        rollout_s=rollout_s,
-        report=report,
-    )
+    return Rollout(request.step, list(request.problems), responses, finish_reasons, costs, rollout_s, report)
 
 
 def rollout_row(rollout: Rollout) -> dict[str, Any]:

@@ -1,33 +1,28 @@
 """TRL's generation backend on a cluster of engines (das/cluster): the trainer deals requests and weights out."""
 
 import os
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
 from das.cluster.cluster import Cluster
-from das.cluster.messages import ClusterError, Response, WeightsPart
+from das.cluster.messages import ClusterError, WeightsPart
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineError
 from das.engine.rollout import Rollout, RolloutRequest
-from das.training.generation import SpeculativeGeneration
-from das.training.weight_check import logprob_difference, logprob_problem
-
-PART_BYTES = 256 * 2**20  # weights travel in parts of about this size
+from das.training.remote_generation import RemoteGeneration
 
 
-class ClusterGeneration(SpeculativeGeneration):
-    """SpeculativeGeneration on engines of other processes. Seeds are those of an engine in this process, so tokens,
-    rewards, losses and weights are equal, bit for bit, with any number of engines.
+class ClusterGeneration(RemoteGeneration):
+    """RemoteGeneration on engines of a cluster. Seeds are those of an engine in this process, so tokens, rewards,
+    losses and weights are equal, bit for bit, with any number of engines.
 
-    After each sync every engine compares a sample of tensors, and all engines must sample the same 16 tokens, whose
-    log-probs are compared with the trainer's.
+    After each sync every engine compares a sample of tensors, and all engines must give the same log-probs to a text,
+    which are compared with the trainer's.
     """
 
     def __init__(self, *args: Any, cluster: ClusterSettings, **kwargs: Any):
@@ -60,66 +55,11 @@ class ClusterGeneration(SpeculativeGeneration):
             raise EngineError(str(error)) from error
         self._dtype = getattr(torch, next(iter(self.cluster.engines.call_all("dtype").values())))
 
-    def _load_weights(self) -> str:
-        parts = list(packed(self._iter_named_params()))
-        sample, num_loaded = self.weight_sample.take()
-        if not num_loaded:
-            return "the new weights did not reach the engines: none was loaded"
-        problem = self.cluster.engines.load_weights(parts, [name for name, _ in sample])
-        self.check_s = 0.0  # the engines check while they load
-        return f"the new weights did not reach the engines: {problem}" if problem else ""
+    def _load_parts(self, parts: list[WeightsPart], check: Sequence[str]) -> str:
+        return self.cluster.engines.load_weights(parts, check)
 
-    def _compare_logprobs(self) -> str:
-        self.sync_error = logprob_difference(self.model, self._probe, self.step)
-        return logprob_problem(self.sync_error, self._dtype)
-
-    def _probe(self, prompts: list[Any], params: Any, use_tqdm: bool) -> list[Any]:
-        """What all engines sample, as vLLM's output."""
-        response = self.cluster.probe(prompts[0]["prompt_token_ids"], params)
-        assert response.logprobs is not None
-        tokens = response.tokens.tolist()
-        logprobs = [
-            {token: SimpleNamespace(logprob=logprob)}
-            for token, logprob in zip(tokens, response.logprobs.tolist(), strict=True)
-        ]
-        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=tokens, logprobs=logprobs)])]
-
-    def generate(self, prompts: list[Any], images: Any, num_generations: int, profiler: Any = None) -> Any:
-        """VLLMGeneration.generate: (prompt ids, completion ids, log-probs, their token ids), a list a row each."""
-        if images is not None and any(image is not None for image in images):
-            raise EngineError("cluster: das sends token ids only, and these prompts have images")
-        with profiler or nullcontext():
-            rows = [{"prompt_token_ids": prompt} for prompt in prompts]
-            responses: list[Response] = self._generate_keyed(rows, self._sampling_params())
-        rollout = self._turns[-1].rollout if self._turns else self.last
-        assert rollout is not None
-        start = time.perf_counter()
-        logprobs = None if self.logprobs is None else [_column(response.logprobs) for response in responses]
-        token_ids = None if self.logprobs is None else [response.tokens[:, None].tolist() for response in responses]
-        took = 1e6 * (time.perf_counter() - start) / max(1, rollout.tokens)
-        rollout.report["cluster"]["handover_us_per_token"] += took
-        return prompts, rollout.responses, logprobs, token_ids
-
-    def _sampling_params(self) -> Any:
-        """vLLM's SamplingParams, from the arguments that TRL gives its own colocated engine."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import StructuredOutputsParams
-
-        arguments = {
-            "repetition_penalty": self.repetition_penalty,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "min_p": 0.0 if self.min_p is None else self.min_p,
-            "max_tokens": self.max_completion_length,
-            "logprobs": self.logprobs,
-            **self.generation_kwargs,
-        }
-        if self.structured_outputs_regex is not None:
-            arguments["structured_outputs"] = StructuredOutputsParams(regex=self.structured_outputs_regex)
-        if arguments["logprobs"] not in (None, 0):
-            raise EngineError(f"cluster: logprobs={arguments['logprobs']}: engines return those of sampled tokens only")
-        return SamplingParams(**arguments)
+    def _probe(self, tokens: Sequence[int]) -> np.ndarray:
+        return self.cluster.probe(tokens)
 
     def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         return self.cluster.roll_out(request)
@@ -135,8 +75,7 @@ class ClusterGeneration(SpeculativeGeneration):
         with self.cluster.evaluation():
             yield
 
-    def save_history(self, path: Path) -> None:
-        """Write what all engines rolled out, for `drafter.warm`."""
+    def _save_history(self, path: Path) -> None:
         self.cluster.save_history(path)
 
     def _save_drafter(self, folder: Path) -> None:
@@ -145,30 +84,7 @@ class ClusterGeneration(SpeculativeGeneration):
     def _load_drafter(self, folder: Path) -> None:
         self.cluster.load_state(folder)
 
-    def close(self) -> None:
-        """End the engines."""
+    def _end(self) -> None:
+        self.cluster.engines.stop()
+        self._jobs.shutdown()
         self.cluster.close()
-
-
-def packed(named_tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[WeightsPart]:
-    """The tensors as bytes, in parts of about PART_BYTES."""
-    tensors: list[tuple[str, str, list[int]]] = []
-    data: list[np.ndarray] = []
-    for name, tensor in named_tensors:
-        held = tensor.detach().to("cpu").contiguous()
-        tensors.append((name, str(held.dtype).removeprefix("torch."), list(held.shape)))
-        data.append(held.reshape(-1).view(torch.uint8).numpy().copy())
-        if sum(map(len, data)) >= PART_BYTES:
-            yield WeightsPart(tensors, np.concatenate(data))
-            tensors, data = [], []
-    if tensors:
-        yield WeightsPart(tensors, np.concatenate(data))
-
-
-def _column(logprobs: np.ndarray | None) -> list[list[float | None]]:
-    """Log-probs [T] as TRL takes them: a list for each token, None for NaN."""
-    assert logprobs is not None
-    column: list[list[float | None]] = logprobs[:, None].tolist()
-    for at in np.flatnonzero(np.isnan(logprobs)).tolist():
-        column[at] = [None]
-    return column

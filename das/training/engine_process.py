@@ -1,47 +1,47 @@
-"""An engine in a process of its own, called from this one: it rolls out while the policy trains."""
+"""A RolloutEngine in a process of its own, called from this one: it rolls out while the policy trains."""
 
 import multiprocessing
 import pickle
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
+import numpy as np
 
-from das.engine.build import EngineSettings, build_engine
-from das.engine.install import install
+from das.cluster.messages import Response, WeightsPart, requests_of, weights_checksum
+from das.engine.build import EngineSettings
+from das.engine.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 from das.process import die_with_parent
 from das.training.errors import EngineDied
 
-Result = TypeVar("Result")
 END_S = 5  # seconds that the process gets to end by itself
+TURN_S = 600.0  # seconds after which the engine answers at the latest, with a response or without
 
 
 class EngineProcess:
-    """The part of vllm.LLM that SpeculativeGeneration calls, with the LLM in a child process. One call at a time."""
+    """One engine in a child process. It does for a trainer what a Cluster does, without Ray. One call at a time."""
 
-    def __init__(self, settings: EngineSettings):
+    def __init__(self, settings: EngineSettings, threads: int):
         """Start the process and build its engine. Raises what build_engine raises.
 
-        The thread that calls this must live as long as the engine.
+        threads: of the engine. The thread that calls this must live as long as the engine.
         """
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(
-            target=_serve, args=(theirs, settings, torch.get_num_threads()), name="engine", daemon=True
-        )
+        self._process = spawn.Process(target=_serve, args=(theirs, settings, threads), name="engine", daemon=True)
         self._process.start()
         theirs.close()
+        self._weights = 0  # version
         self._receive()
 
-    def call(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Run function(llm, *args) in the engine's process. Raises what it raises, EngineDied if the process died."""
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of RolloutEngine. Raises what it raises, EngineDied if the process died."""
         try:
-            self._pipe.send_bytes(pickle.dumps((function, args)))
+            self._pipe.send_bytes(pickle.dumps((method, args)))
         except (BrokenPipeError, ConnectionResetError):
             raise self._gone() from None
-        result: Result = self._receive()
-        return result
+        return self._receive()
 
     def _receive(self) -> Any:
         try:
@@ -58,15 +58,45 @@ class EngineProcess:
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
         """vllm.LLM.collective_rpc."""
-        return self.call(_collective_rpc, method, args)
+        found: list[Any] = self.call("collective_rpc", method, args)
+        return found
 
-    def generate(self, prompts: Sequence[Any], params: Any, use_tqdm: bool = False) -> list[Any]:
-        """vllm.LLM.generate."""
-        return self.call(_generate, prompts, params)
+    def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
+        """Compute with these weights from now on, and say what did not arrive. check: as in RolloutEngine."""
+        self._weights += 1
+        problem: str = self.call("load_weights", self._weights, weights_checksum(parts), parts, check)
+        return problem
 
-    def load_weights(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Load the policy's tensors and empty the prefix cache."""
-        self.call(_load_weights, tensors)
+    def probe(self, tokens: Sequence[int]) -> np.ndarray:
+        """RolloutEngine.probe."""
+        logprobs: np.ndarray = self.call("probe", tokens)
+        return logprobs
+
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Response], Rollout]:
+        """Generate one response for each prompt; in the order of the prompts. As das.engine.rollout.roll_out."""
+        self.call("begin", request.sampling_params, 0)
+        requests = requests_of(request)
+        new = [requests[index] for index in request.order()]
+        found: dict[int, Response] = {}
+        acknowledged: list[int] = []
+        start = time.perf_counter()
+        while len(found) < len(requests):
+            turn = self.call("turn", new, acknowledged, 0, TURN_S)
+            found |= {response.index: response for response in turn.finished}
+            new, acknowledged = [], [response.index for response in turn.finished]
+        rollout_s = time.perf_counter() - start
+        report = self.call("end", request.next_history_tick, not request.evaluation)
+        warn_of(report, request.step)
+        responses = [found[index] for index in range(len(requests))]
+        rollout = measured_rollout(
+            request,
+            [response.tokens.tolist() for response in responses],
+            [response.finish_reason for response in responses],
+            [response.cost for response in responses],
+            rollout_s,
+            {name: value for name, value in report.items() if name not in ("requests", "predicted_length")},
+        )
+        return responses, rollout
 
     def close(self) -> None:
         """End the process."""
@@ -77,29 +107,24 @@ class EngineProcess:
             self._process.join()
 
 
-def dtype_of(llm: Any) -> torch.dtype:
-    """The type that an engine computes in."""
-    dtype: torch.dtype = llm.llm_engine.model_config.dtype
-    return dtype
-
-
 def _serve(pipe: Connection, settings: EngineSettings, threads: int) -> None:
-    """Body of the engine's process: it runs one function after the other until the pipe is closed."""
+    """Body of the engine's process: it answers one call after the other until the pipe is closed."""
     die_with_parent()
-    llm: Any = None
+    from das.cluster.rollout_engine import RolloutEngine
+
+    engine: Any = None
 
     def build() -> None:
-        nonlocal llm
-        install(threads=threads, batch_invariant=settings.batch_invariant)
-        llm = build_engine(settings)
+        nonlocal engine
+        engine = RolloutEngine(settings, threads=threads)
 
     _answer(pipe, build)
-    while llm is not None:
+    while engine is not None:
         try:
-            function, args = pickle.loads(pipe.recv_bytes())
+            method, args = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
-        _answer(pipe, function, llm, *args)
+        _answer(pipe, getattr(engine, method), *args)
 
 
 def _answer(pipe: Connection, function: Callable[..., Any], *args: Any) -> None:
@@ -108,18 +133,3 @@ def _answer(pipe: Connection, function: Callable[..., Any], *args: Any) -> None:
     except Exception as error:
         answer = False, error
     pipe.send_bytes(pickle.dumps(answer))
-
-
-def _collective_rpc(llm: Any, method: str, args: Sequence[Any]) -> list[Any]:
-    found: list[Any] = llm.collective_rpc(method, args=tuple(args))
-    return found
-
-
-def _generate(llm: Any, prompts: Sequence[Any], params: Any) -> list[Any]:
-    outputs: list[Any] = llm.generate(prompts, params, use_tqdm=False)
-    return outputs
-
-
-def _load_weights(llm: Any, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
-    llm.llm_engine.model_executor.driver_worker.model_runner.model.load_weights(tensors)
-    llm.reset_prefix_cache()

@@ -8,10 +8,11 @@ derive something else from their weights when the engine starts (experts, latent
 something else.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from das.engine.admission import LIMIT_KEY
@@ -52,21 +53,27 @@ class WeightSample:
             self._num_loaded += 1
             yield name, tensor
 
+    def chosen(self, names: Sequence[str]) -> list[str]:
+        """The sample of a sync that loads tensors of these names elsewhere. The next sync takes other ones."""
+        sample = [name for index, name in enumerate(names) if (index + self._syncs) % self.every == 0]
+        self._syncs += 1
+        return sample
+
     def take(self) -> tuple[list[tuple[str, torch.Tensor]], int]:
         """The sample, and how many tensors the sync loaded. The next sync takes other ones."""
         tensors, num_loaded = self._tensors, self._num_loaded
         self._tensors, self._num_loaded, self._syncs = [], 0, self._syncs + 1
         return tensors, num_loaded
 
-    def problem(self, llm: Any, count_cached: Callable[[Any], int] = cached_blocks) -> str:
-        """Say what is wrong with the engine after this sync, or nothing. count_cached: cached_blocks of the engine."""
+    def problem(self, llm: Any) -> str:
+        """Say what is wrong with the engine after this sync, or nothing."""
         tensors, num_loaded = self.take()
         if not num_loaded:
             return "the new weights did not reach the engine: none was loaded"
         for lost in llm.collective_rpc("das_lost_weights", args=(tensors, self._syncs)):
             if lost:
                 return f"the new weights did not reach the engine: {lost}"
-        if blocks := count_cached(llm):
+        if blocks := cached_blocks(llm):
             return (
                 f"the engine's prefix cache holds {blocks} blocks of older weights: end all requests before the next "
                 "training step, or set enable_prefix_caching to False"
@@ -96,21 +103,13 @@ def logprob_difference(model: Any, engine_generate: Callable[..., Any], seed: in
     return float((engine_T - trainer_T).abs().max())
 
 
-def trainer_logprobs(model: Any) -> torch.Tensor:
-    """The log-probs that the trainer's model gives to the tokens of PROBE, but for the first. No mode is changed."""
+def trainer_logprobs(model: Any) -> np.ndarray:
+    """The log-probs that the trainer's model gives to the tokens of PROBE but the first. No mode is changed."""
     tokens = torch.tensor([[*PROBE]], device=next(model.parameters()).device)
     with evaluating(model), torch.no_grad():
         logits_T_V = model(input_ids=tokens).logits[0, :-1]
-    return logits_T_V.float().log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0].cpu()
-
-
-def engine_logprobs(engine_generate: Callable[..., Any]) -> torch.Tensor:
-    """The same of the engine. engine_generate: `llm.generate` of vLLM."""
-    from vllm import SamplingParams
-
-    params = SamplingParams(max_tokens=1, prompt_logprobs=0, seed=0, detokenize=False, extra_args={LIMIT_KEY: 0})
-    found = engine_generate([{"prompt_token_ids": [*PROBE]}], params)[0].prompt_logprobs[1:]
-    return torch.tensor([entry[token].logprob for entry, token in zip(found, PROBE[1:], strict=True)])
+    logprobs: np.ndarray = logits_T_V.float().log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0].cpu().numpy()
+    return logprobs
 
 
 @contextmanager

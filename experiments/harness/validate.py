@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 from math import lcm
 
-from das.cluster.cluster import METHODS
 from das.engine.build import DRAFT_MODEL, STOCK, check_draft_model, speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
@@ -115,13 +114,8 @@ def check_cluster(config: RunConfig) -> None:
         return
     if config.task["name"] not in WITH_CLUSTER:
         raise UserError(f"cluster=ray: task={config.task['name']} has its own engine; use {', '.join(WITH_CLUSTER)}")
-    if config.arm.method not in METHODS:
-        raise UserError(f"cluster=ray: arm={config.arm.name} cannot run on a cluster; choose {', '.join(METHODS)}")
-    if config.arm.online:
-        raise UserError(
-            f"cluster=ray: what arm={config.arm.name} learns in the run does not reach engines of a cluster; choose an "
-            "arm that is frozen"
-        )
+    if config.arm.method == STOCK:
+        raise UserError("cluster=ray: arm=stock is vLLM without das, which a cluster does not start; leave it out")
     if config.data.name == AGENT:
         raise UserError("cluster=ray: rollouts in several turns do not run on a cluster yet; set cluster=none")
     if config.resolved["drafter"].get("warm") is not None:
@@ -183,8 +177,8 @@ def check_ahead(config: RunConfig) -> None:
     setting = f"trainer.lag={trainer.lag}" if trainer.lag else "engine.own_process=true"
     if problem := ahead_problem(trainer.lag, trainer.arguments, config.data.name == AGENT, engine.processes):
         raise UserError(f"{setting}: {problem}")
-    if config.cluster is not None:
-        raise UserError(f"{setting}: engines of cluster=ray do not roll out ahead yet; set cluster=none")
+    if engine.own_process and config.cluster is not None:
+        raise UserError("engine.own_process=true: engines of cluster=ray have processes of their own; leave it out")
     if engine.own_process and config.arm.method == STOCK:
         raise UserError("engine.own_process=true: arm=stock rolls out in the trainer's process; leave it out")
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.overlap import exposed_times, hidden_share
+from analysis.sections.nemo_rl_async import Times
 
 TIMES = st.lists(st.integers(1, 30), min_size=1, max_size=8)
 
@@ -59,3 +60,10 @@ def test_a_longer_lag_evens_out_what_varies() -> None:
     shares = [hidden_share(exposed_times(rollouts, trains, lag), rollouts, trains) for lag in (0, 1, 2, 4)]
     assert shares[0] == pytest.approx(0)
     assert 0.1 < shares[1] < shares[2] < shares[3] < 1
+
+
+def test_times_at_a_lag_follow_from_those_of_lag_0() -> None:
+    alone = Times([2.9] * 6, [3.0] * 6, [2.0] * 6)
+    assert (alone.exposed, alone.step, alone.hidden) == (3, 5, pytest.approx(0, abs=0.1))
+    ahead = alone.at_lag(1)
+    assert (ahead.exposed, ahead.step, ahead.hidden) == (1, 3, pytest.approx(1))

@@ -26,8 +26,11 @@ SILENT_S = 20.0
 FAULTS = ("kill", "freeze", "raise", "resize")
 
 
-def plant(fault: str) -> None:
-    """Let the fault strike once in each rollout of the clusters of this process, as soon as an engine has requests."""
+def plant(fault: str, only: int | None = None) -> None:
+    """Let the fault strike once in each rollout of the clusters of this process, as soon as an engine has requests.
+
+    only: the number of the one rollout in which it strikes, counted from 0.
+    """
     original = Cluster._hand_out
     struck: list[Any] = []
 
@@ -38,6 +41,8 @@ def plant(fault: str) -> None:
         if running in struck or not holding:
             return
         struck.append(running)
+        if only is not None and len(struck) - 1 != only:
+            return
         engine = cluster.engines.engines[holding[0]]
         if fault == "resize":
             cluster.resize(2 if len(struck) % 2 else 1)

@@ -16,8 +16,8 @@ from das.cluster.cluster import predicted
 from das.cluster.messages import ClusterError, Response, weights_checksum
 from das.cluster.ray_engines import require_equal_versions
 from das.cluster.settings import ClusterSettings
+from das.cluster.weights import packed, unpacked
 from das.engine.rollout import RolloutRequest
-from das.training.cluster_generation import packed
 
 RESPONSE = Response(0, np.arange(3, dtype=np.int32), np.array([-1.0, -0.5, -0.25]), "stop", 1, {"passes": 2})
 
@@ -41,8 +41,12 @@ def test_checksum_covers_every_bit_and_every_name(monkeypatch: pytest.MonkeyPatc
     parts = list(packed(tensors.items()))
     assert [name for part in parts for name, _, _ in part.tensors] == ["a", "b", "c"]
     before = weights_checksum(parts)
-    monkeypatch.setattr("das.training.cluster_generation.PART_BYTES", 1)
+    monkeypatch.setattr("das.cluster.weights.PART_BYTES", 1)
     assert len(list(packed(tensors.items()))) == 3
+    for name, tensor in (pair for part in packed(tensors.items()) for pair in unpacked(part)):
+        assert tensor.dtype == tensors[name].dtype
+        assert torch.equal(tensor, tensors[name])
+    assert weights_checksum(packed(tensors.items(), drafter=True)) != weights_checksum(packed(tensors.items()))
     tensors["b"][3] = 1.0078125  # the next number
     monkeypatch.undo()
     assert weights_checksum(packed(tensors.items())) != before

@@ -13,6 +13,7 @@ from vllm import SamplingParams
 
 from das.cluster.messages import ClusterError, EngineRequest, Response, WeightsPart, weights_checksum
 from das.cluster.rollout_engine import RolloutEngine
+from das.cluster.weights import packed
 from das.drafter.saved import SavedText
 from das.engine.build import EngineSettings
 
@@ -124,7 +125,7 @@ def test_weights_arrive_or_it_says_what_did_not(
     tensors = load_file(f"{repetitive_policy}/model.safetensors")
     louder = {name: tensor * (0.25 if name == "model.norm.weight" else 1.0) for name, tensor in tensors.items()}
     for version, held in ((1, louder), (2, tensors)):
-        parts = [part(dict(list(held.items())[:5])), part(dict(list(held.items())[5:]))]
+        parts = [*packed(list(held.items())[:5]), *packed(list(held.items())[5:])]
         assert engine.load_weights(version, weights_checksum(parts), parts, sorted(held)) == ""
         engine.begin(PARAMS, 0)
         found = finish(engine, REQUESTS)
@@ -132,24 +133,23 @@ def test_weights_arrive_or_it_says_what_did_not(
         assert {response.weights for response in found.values()} == {version}
         same = [found[i].tokens.tolist() == expected[0][i] for i in range(24)]
         assert all(same) if held is tensors else not all(same)
-    parts = [part(tensors)]
+    parts = list(packed(tensors.items()))
     assert "SHA-256" in engine.load_weights(3, "other", parts, [])
+    head = list(packed([("fc.weight", torch.zeros(2, 2))], drafter=True))
+    assert "no drafter that is a model" in engine.load_weights(3, weights_checksum(head), head, [])
     strange = [WeightsPart([("model.strange", "float32", [1])], np.zeros(4, np.uint8))]
     with pytest.raises((KeyError, ValueError)):
         engine.load_weights(3, weights_checksum(strange), strange, [])
 
 
-def part(tensors: dict[str, torch.Tensor]) -> WeightsPart:
-    names = [(name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)) for name, tensor in tensors.items()]
-    flat = [tensor.contiguous().view(torch.uint8).flatten().numpy() for tensor in tensors.values()]
-    return WeightsPart(names, np.concatenate(flat))
-
-
-def test_probe_is_repeatable(engine: RolloutEngine) -> None:
-    params = SamplingParams(temperature=1.0, max_tokens=8, logprobs=0, seed=3, extra_args={"das_limit": 0})
-    first, second = (engine.probe(PROMPTS[0], params) for _ in range(2))
-    assert first.equals(second)
-    assert len(first.tokens) == 8
+def test_probe_gives_log_probs_of_a_text(engine: RolloutEngine, expected: Any) -> None:
+    """Those of a response that follows a prompt are the ones with which it was sampled, up to rounding."""
+    tokens, logprobs = expected
+    scored = engine.probe([*PROMPTS[0], *tokens[0]])[len(PROMPTS[0]) - 1 :]
+    assert np.abs(scored - logprobs[0]).max() < 1e-4
+    first, second = (engine.probe(PROMPTS[1]) for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+    assert first.shape == (39,)
 
 
 def test_top_logprobs_are_refused(engine: RolloutEngine) -> None:

@@ -51,6 +51,17 @@ def test_every_tensor_is_checked_within_so_many_syncs(every: int, count: int) ->
         assert sum(len(names) for names in window) == count
 
 
+@pytest.mark.parametrize(("every", "count"), [(1, 5), (3, 11), (4, 2)])
+def test_every_tensor_that_is_loaded_elsewhere_is_checked_too(every: int, count: int) -> None:
+    """By name, in the same turns as those of an engine in this process."""
+    here, elsewhere, engine = WeightSample(every), WeightSample(every), Engine()
+    names = [f"w{index}" for index in range(count)]
+    for _ in range(2 * every):
+        sync(here, [torch.zeros(1)] * count)
+        here.problem(engine)
+        assert elsewhere.chosen(names) == [name for name, _ in engine.asked[-1]]
+
+
 def test_the_sample_is_a_copy() -> None:
     """TRL takes LoRA weights apart while it walks on."""
     sample, engine, weight = WeightSample(1), Engine(), torch.ones(3)

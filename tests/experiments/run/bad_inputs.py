@@ -178,9 +178,8 @@ kind(
     "cluster that cannot be",
     (["cluster=ray", "cluster.engines=0"], "cluster.engines=0: must be a number from 1 to 4096"),
     (["cluster=ray", "cluster.silent_s=0"], "cluster.silent_s=0: must be a number from 0.1 to 86400"),
-    (["cluster=ray", "arms=[none,eagle3_frozen]"], "cluster=ray: arm=eagle3_frozen cannot run on a cluster"),
-    (["cluster=ray", "task=rollout", "arm=stock"], "cluster=ray: arm=stock cannot run on a cluster; choose none, das"),
-    (["cluster=ray", "arms=[none,draft_model_online]"], "learns in the run does not reach engines of a cluster"),
+    (["cluster=ray", "task=rollout", "arm=stock"], "cluster=ray: arm=stock is vLLM without das"),
+    (["cluster=ray", "engine.own_process=true"], "engines of cluster=ray have processes of their own; leave it out"),
     (["cluster=ray", "data=calculator"], "cluster=ray: rollouts in several turns do not run on a cluster yet"),
     (["cluster=ray", "drafter.warm=history.npz"], "cluster=ray: engines of a cluster begin without a history"),
     (

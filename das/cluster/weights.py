@@ -1,0 +1,39 @@
+"""Tensors as bytes, on their way from the trainer to an engine in another process."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+
+from das.cluster.messages import WeightsPart
+
+PART_BYTES = 256 * 2**20  # weights travel in parts of about this size
+
+
+def packed(named_tensors: Iterable[tuple[str, torch.Tensor]], drafter: bool = False) -> Iterator[WeightsPart]:
+    """Copies of the tensors, in parts of about PART_BYTES.
+
+    drafter: whether they are those of the drafter that learns in the run.
+    """
+    tensors: list[tuple[str, str, list[int]]] = []
+    data: list[np.ndarray] = []
+    for name, tensor in named_tensors:
+        held = tensor.detach().to("cpu").contiguous()
+        tensors.append((name, str(held.dtype).removeprefix("torch."), list(held.shape)))
+        data.append(held.reshape(-1).view(torch.uint8).numpy().copy())
+        if sum(map(len, data)) >= PART_BYTES:
+            yield WeightsPart(tensors, np.concatenate(data), drafter)
+            tensors, data = [], []
+    if tensors:
+        yield WeightsPart(tensors, np.concatenate(data), drafter)
+
+
+def unpacked(part: WeightsPart) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a part."""
+    data = torch.from_numpy(np.array(part.data))  # a copy, because what Ray shares is read-only
+    start = 0
+    for name, dtype_name, shape in part.tensors:
+        dtype = getattr(torch, dtype_name)
+        stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        yield name, data[start:stop].view(dtype).view(shape)
+        start = stop
