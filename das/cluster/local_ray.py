@@ -4,7 +4,10 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +18,17 @@ from das.cluster.messages import ClusterError
 from das.cluster.settings import ClusterSettings
 
 PREFIX = "das-ray-"  # folders of local Rays: das-ray-PID-..., in the folder for temporary files
-ANSWER_S = 10.0  # seconds that a Ray at an address gets to answer
+ANSWER_S = 10.0  # seconds within which something must listen at an address
+CONNECT_S = 60.0  # seconds within which a Ray must admit a process; importing Ray takes some of them
+GCS_S = 24 * 3600  # seconds after which Ray ends a process that cannot reach the gcs_server; we look ourselves
+REFUSED = "refused: "
+TRY = f"""
+import sys, ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+except Exception as error:
+    sys.exit("{REFUSED}" + " ".join(str(error).split()))
+"""
 STORE_BYTES = 256 * 2**20  # of the object store beside three copies of the weights: responses and histories
 
 
@@ -27,6 +40,8 @@ def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tupl
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send statistics
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # 20 s are too few on a busy machine
+    # Ray would end this process, with a message of its own, 60 s after its gcs_server died, also amid training.
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(GCS_S))
     try:
         import ray
     except ModuleNotFoundError:
@@ -92,10 +107,19 @@ def _at_exit(ray: Any, folder: str | None) -> Callable[[], None]:
 
 
 def dead(ray: Any) -> str:
-    """Which process of this machine's own Ray has died; empty if all live. Without one of them nothing can start."""
+    """Which process of Ray has died; empty if all live. Without one of them nothing can start. Of a Ray that others
+    started only the gcs_server is looked at: whether something listens at its address.
+    """
     node = ray._private.worker._global_node
-    gone = [name for name, _ in node.dead_processes() if name in ("gcs_server", "raylet")]
-    return gone[0] if gone else ""
+    if node.all_processes:
+        gone = [name for name, _ in node.dead_processes() if name in ("gcs_server", "raylet")]
+        return gone[0] if gone else ""
+    host, _, port = node.gcs_address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+    except OSError as error:
+        return f"gcs_server at {node.gcs_address} ({error})"
+    return ""
 
 
 def sweep() -> None:
@@ -107,10 +131,30 @@ def sweep() -> None:
 
 
 def _require_answer(address: str) -> None:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    """Raise ClusterError, in one line, unless a process of this machine can connect to a Ray at the address.
+
+    A process of its own tries it, because Ray would end this one or go on trying for minutes.
+    """
+    host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ClusterError(f"cluster.address={address}: must be HOST:PORT of a Ray, as `ray start --head` prints it")
     try:
         socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise ClusterError(f"cluster.address={address}: no Ray answers there ({error})") from None
+    refusal = f"no Ray answered within {CONNECT_S:g} s; does another program listen there?"
+    with subprocess.Popen([sys.executable, "-c", TRY, address], stderr=subprocess.PIPE, text=True) as child:
+        overdue = threading.Timer(CONNECT_S, child.kill)
+        overdue.start()
+        assert child.stderr is not None
+        for line in child.stderr:
+            if "InvalidAuthToken" in line:
+                refusal = (
+                    "it asks for another token: set RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH as on its nodes"
+                )
+                child.kill()
+            elif line.startswith(REFUSED):
+                refusal = line.removeprefix(REFUSED).strip()[:300]
+        overdue.cancel()
+    if child.returncode:
+        raise ClusterError(f"cluster.address={address}: {refusal}")
