@@ -114,11 +114,10 @@ def dead(ray: Any) -> str:
     if node.all_processes:
         gone = [name for name, _ in node.dead_processes() if name in ("gcs_server", "raylet")]
         return gone[0] if gone else ""
-    host, _, port = node.gcs_address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
-    except OSError as error:
-        return f"gcs_server at {node.gcs_address} ({error})"
+        require_listener(node.gcs_address)
+    except ClusterError as error:
+        return f"gcs_server ({error})"
     return ""
 
 
@@ -130,18 +129,21 @@ def sweep() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def require_listener(address: str) -> None:
+    """Raise ClusterError, in one line, where nothing listens at an address. address: HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(f"cluster.address={address}: no Ray answers there ({error})") from None
+
+
 def _require_answer(address: str) -> None:
     """Raise ClusterError, in one line, unless a process of this machine can connect to a Ray at the address.
 
     A process of its own tries it, because Ray would end this one or go on trying for minutes.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ClusterError(f"cluster.address={address}: must be HOST:PORT of a Ray, as `ray start --head` prints it")
-    try:
-        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
-    except (OSError, OverflowError) as error:
-        raise ClusterError(f"cluster.address={address}: no Ray answers there ({error})") from None
+    require_listener(address)
     refusal = f"no Ray answered within {CONNECT_S:g} s; does another program listen there?"
     with subprocess.Popen([sys.executable, "-c", TRY, address], stderr=subprocess.PIPE, text=True) as child:
         overdue = threading.Timer(CONNECT_S, child.kill)
@@ -149,9 +151,7 @@ def _require_answer(address: str) -> None:
         assert child.stderr is not None
         for line in child.stderr:
             if "InvalidAuthToken" in line:
-                refusal = (
-                    "it asks for another token: set RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH as on its nodes"
-                )
+                refusal = "it asks for another token: set RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH as on its nodes"
                 child.kill()
             elif line.startswith(REFUSED):
                 refusal = line.removeprefix(REFUSED).strip()[:300]

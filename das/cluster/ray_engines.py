@@ -90,7 +90,7 @@ class RayEngines:
         self._engine_settings, self._kv_cache_gib, self._threads = engine, kv_cache_gib, threads
         self.engines: dict[int, Engine] = {}
         self.restarts = 0  # engines that were started in place of lost ones
-        self.receiving_s = 0.0  # spent to take answers of turns out of Ray
+        self.receiving_s = 0.0  # of processor time, spent to take answers of turns out of Ray
         self.last_loss = ""
         self._places: dict[int, _Place] = {}
         self._engines_begun = self._places_begun = 0
@@ -283,7 +283,7 @@ class RayEngines:
         """Take an answer. None if it is one of those that bring an engine up to date."""
         method, reference = engine.doing, engine.pending
         engine.doing, engine.pending = "", None
-        start = time.perf_counter()
+        start = time.thread_time()
         try:
             answer = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
@@ -303,7 +303,7 @@ class RayEngines:
             case "begin_evaluation" | "end_evaluation":
                 engine.evaluating = method == "begin_evaluation"
             case "turn":
-                self.receiving_s += time.perf_counter() - start
+                self.receiving_s += time.thread_time() - start
                 return self._progressed(engine, answer)
             case _:
                 engine.proven, self._places[engine.place].failed_starts = True, 0

@@ -51,6 +51,8 @@ def config_error_line(error: Exception, overrides: list[str]) -> str:
         return f"{' '.join(overrides)} chooses a config file that is not UTF-8: {error}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {error}"
+    if "'cluster." in str(error) and "cluster=ray" not in overrides:  # Hydra would advise a plus sign
+        return f"{str(error).split('. ')[0]}: it is a setting of cluster=ray; give that, too"
     return str(error)
 
 
