@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import das
+from das.cluster.guard import descendants, hand_over, start_guard
 from das.cluster.messages import ClusterError
 from das.cluster.settings import ClusterSettings
 
@@ -50,6 +51,7 @@ def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tupl
         raise ClusterError("this process is connected to Ray already: call ray.shutdown() before the trainer is built")
     if settings.address is None:
         _use_own_token()
+        _use_loopback(ray)
         return ray, _start(ray, settings.engines * threads, weights_bytes)
     _require_answer(settings.address)
     try:
@@ -70,6 +72,12 @@ def _use_own_token() -> None:
     AuthenticationTokenLoader.instance().reset_cache()
 
 
+def _use_loopback(ray: Any) -> None:
+    """Let this process's Ray be 127.0.0.1 alone. On Linux it would replace that by the machine's own address."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported; its processes inherit it
+    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+
+
 def _start(ray: Any, cores: int, weights_bytes: int) -> Callable[[], None]:
     """Start a Ray that only this machine can reach."""
     sweep()
@@ -78,6 +86,8 @@ def _start(ray: Any, cores: int, weights_bytes: int) -> Callable[[], None]:
     paths = [here, *(str(Path(path).resolve()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
     scratch = Path(folder) / "tmp"
     scratch.mkdir()
+    guard = start_guard(folder)
+    before = descendants(os.getpid())
     try:
         ray.init(
             address="local",
@@ -92,16 +102,17 @@ def _start(ray: Any, cores: int, weights_bytes: int) -> Callable[[], None]:
             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(scratch)}},
         )
     except Exception as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        guard.communicate()
         raise ClusterError(f"Ray did not start: {' '.join(str(error).split())[:300]}") from error
-    return _at_exit(ray, folder)
+    hand_over(guard, descendants(os.getpid()) - before)
+    return _at_exit(ray, guard)
 
 
-def _at_exit(ray: Any, folder: str | None) -> Callable[[], None]:
+def _at_exit(ray: Any, guard: "subprocess.Popen[str] | None") -> Callable[[], None]:
     def disconnect() -> None:
         ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)  # processes that are ending may still write there
+        if guard is not None:
+            guard.communicate()  # closes its input, and waits for it
 
     return weakref.finalize(ray, disconnect)
 
@@ -122,7 +133,7 @@ def dead(ray: Any) -> str:
 
 
 def sweep() -> None:
-    """Remove the folders of local Rays whose process was killed. Their processes ended by themselves."""
+    """Remove the folders of local Rays whose process was killed together with its guard."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
         pid = folder.name.removeprefix(PREFIX).split("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():

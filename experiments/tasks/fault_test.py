@@ -129,14 +129,12 @@ def slow_down(victim: psutil.Process, run: Any) -> None:
 
 
 def of_ray(driver: int) -> list[psutil.Process]:
-    """Processes that live of the Ray which a process of this id started: they have its folder in their command line
-    or in their environment.
-    """
+    """Processes that live of the Ray which a process of this id started: they write into its folder."""
     found = []
     for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            words = [*process.cmdline(), process.environ().get("TMPDIR", "")]
-            if any(f"{PREFIX}{driver}-" in word for word in words):
+        with suppress(psutil.Error, OSError):
+            files = [os.readlink(descriptor) for descriptor in Path(f"/proc/{process.pid}/fd").iterdir()]
+            if any(f"{PREFIX}{driver}-" in file for file in files):
                 found.append(process)
     return found
 
