@@ -9,7 +9,8 @@ SUMMED = ("lost_requests", "replayed_requests", "restarts")
 def cluster_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The entry `cluster` of result.json, over the steps of all arms; nothing for a run without a cluster.
 
-    rows: of metrics.jsonl. handover_us_per_token: time of the training process for each response token.
+    rows: of metrics.jsonl. handover_us_per_token: processor time of the training process for each
+    response token.
     """
     steps = [row for row in rows if "cluster" in row]
     if not steps:

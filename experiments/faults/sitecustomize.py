@@ -2,6 +2,8 @@
 
 DAS_FAULT=sync:N kills the run during a process's Nth weight sync, when the engine holds the new weights and has not
 packed them yet. DAS_FAULT=engine:N makes the Nth decode pass raise, DAS_FAULT=memory:N as if there were no memory left.
+DAS_FAULT=store:N fills Ray's object store twice over before the Nth weights are sent. With DAS_FAULT=KIND:N:FILE only
+one process strikes: the one that creates FILE.
 """
 
 import os
@@ -9,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 # Kind of fault -> the function that strikes: its module and its name.
@@ -17,9 +20,12 @@ PLACES = {
     "engine": ("das.engine.patches.runner", "_sample"),
 }
 PLACES["memory"] = PLACES["engine"]
+PLACES["store"] = ("das.cluster.ray_engines", "weights_checksum")
+PUT = 32 * 2**20  # bytes
+_kept: list[Any] = []  # what fills the object store, until the process ends
 
 
-def _plant(kind: str, count: int) -> None:
+def _plant(kind: str, count: int, once: str) -> None:
     """Wait until the module is imported, then replace its function by one that strikes when called `count` times."""
     module, name = PLACES[kind]
     while not hasattr(sys.modules.get(module), name):
@@ -30,17 +36,34 @@ def _plant(kind: str, count: int) -> None:
     def strike(*args: Any) -> Any:
         nonlocal calls_left
         calls_left -= 1
-        if calls_left == 0 and kind == "sync":
+        if calls_left or (once and not _first(once)):
+            return original(*args)
+        if kind == "sync":
             os.killpg(0, signal.SIGKILL)
-        if calls_left == 0 and kind == "memory":
-            raise MemoryError("a fault that a test put here")
-        if calls_left == 0:
-            raise RuntimeError("a fault that a test put here")
-        return original(*args)
+        if kind == "store":
+            _fill_store()
+            return original(*args)
+        raise (MemoryError if kind == "memory" else RuntimeError)("a fault that a test put here")
 
     setattr(sys.modules[module], name, strike)
 
 
+def _first(path: str) -> bool:
+    """Whether this process is the first one that comes here."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        return True
+    return False
+
+
+def _fill_store() -> None:
+    import numpy as np
+    import ray
+
+    for _ in range(2 * int(ray.cluster_resources()["object_store_memory"]) // PUT):
+        _kept.append(ray.put(np.ones(PUT, np.uint8)))
+
+
 if "DAS_FAULT" in os.environ:
-    kind, _, count = os.environ["DAS_FAULT"].partition(":")
-    threading.Thread(target=_plant, args=(kind, int(count)), daemon=True).start()
+    kind, count, *once = os.environ["DAS_FAULT"].split(":", 2)
+    threading.Thread(target=_plant, args=(kind, int(count), once[0] if once else ""), daemon=True).start()

@@ -3,6 +3,8 @@
 from importlib.util import find_spec
 from math import lcm
 
+from das.cluster.local_ray import require_listener
+from das.cluster.messages import ClusterError
 from das.engine.build import DRAFT_MODEL, STOCK, check_draft_model, speculative_config
 from das.engine.versions import require_supported
 from das.training import ranks
@@ -122,6 +124,11 @@ def check_cluster(config: RunConfig) -> None:
         raise UserError("cluster=ray: engines of a cluster begin without a history; set drafter.warm=null")
     if config.engine.processes > 1:
         raise UserError(f"engine.processes={config.engine.processes}: with cluster=ray one process trains; set it to 1")
+    if config.cluster.address is not None:
+        try:
+            require_listener(config.cluster.address)
+        except ClusterError as error:
+            raise UserError(str(error)) from None
     if find_spec("ray") is None:
         raise UserError("cluster=ray needs ray, which is not installed: run `make ray`")
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -51,6 +52,9 @@ def config_error_line(error: Exception, overrides: list[str]) -> str:
         return f"{' '.join(overrides)} chooses a config file that is not UTF-8: {error}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {error}"
+    setting = re.search(r"Could not override '(cluster\.\w+)'", str(error))
+    if setting and "cluster=ray" not in overrides:  # Hydra would advise a plus sign
+        return f"{setting[1]}: only cluster=ray has this setting; give cluster=ray, too"
     return str(error)
 
 

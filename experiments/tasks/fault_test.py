@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,21 @@ import psutil
 from omegaconf import DictConfig
 
 from analysis import read
+from das.cluster.local_ray import PREFIX
+from das.training import checkpoint
+from experiments.harness.resume import CHECKPOINTS
 from experiments.harness.struck_runs import ORPHAN_S, finish, start, wait_until
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
-FROM_INSIDE = {"raise": "engine", "memory": "memory"}  # kinds of experiments/faults/sitecustomize.py
-KINDS = ("kill", "freeze", "driver", "gcs", *FROM_INSIDE)
+# Our kind -> that of experiments/faults/sitecustomize.py, and its passes or weight syncs before it strikes.
+PASSES, SYNCS = range(20, 100), range(1, 4)
+FROM_INSIDE = {"raise": ("engine", PASSES), "memory": ("memory", PASSES), "store": ("store", SYNCS)}
+KINDS = ("kill", "freeze", "slow", "driver", "gcs", *FROM_INSIDE)
 ENGINE, GCS = "ray::EngineActor", "gcs_server"  # names of Ray's processes
+STOPPED_S, RUNNING_S = 0.4, 0.1  # of a slow engine, in turn: it takes 5 times as long
+STRUCK = "struck"  # file of a run whose fault strikes from inside: it has
 EXACT = ("completions_digest", "rewards_digest", "loss", "grad_norm")  # metrics that must be equal
 
 
@@ -30,6 +38,7 @@ class Fault:
     """What one strike did. ended: survived, one line, or what went wrong."""
 
     kind: str
+    struck: bool  # False: the run was over before
     step: int  # the last one that had ended
     ended: str
     orphans: list[str]
@@ -38,7 +47,7 @@ class Fault:
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     """Train once in one process, undisturbed; strike `task.faults` runs on a cluster, and write result.json.
 
-    Raises RunFailed unless every struck run ends equal or in one line, and leaves no process.
+    Raises RunFailed unless every run is struck, ends equal or in one line, and leaves no process.
     """
     kinds = [str(kind) for kind in composed.task.kinds]
     if not kinds or not set(kinds) <= set(KINDS):
@@ -59,52 +68,83 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     counts = {"tried": 0, "survived": 0, "one_line": 0, "orphans": 0}
     for number in range(composed.task.faults):
         fault = strike(kinds[number % len(kinds)], arguments, path / f"struck_{number}", whole, rng)
-        progress.note(f"{fault.kind:8s} after step {fault.step}: {fault.ended} {' '.join(fault.orphans)}")
+        missed = "" if fault.struck else "not struck, "
+        progress.note(f"{fault.kind:6s} after step {fault.step}: {missed}{fault.ended} {' '.join(fault.orphans)}")
         faults.append(fault)
         counts = {
-            "tried": len(faults),
-            "survived": sum(fault.ended == "survived" for fault in faults),
-            "one_line": sum(fault.ended == "one line" for fault in faults),
+            "tried": sum(fault.struck for fault in faults),
+            "survived": sum(fault.struck and fault.ended == "survived" for fault in faults),
+            "one_line": sum(fault.struck and fault.ended == "one line" for fault in faults),
             "orphans": sum(len(fault.orphans) for fault in faults),
         }
         run_folder.write_result({"faults": counts, "struck": [vars(fault) for fault in faults]})
     progress.note(f"{counts['survived']} of {counts['tried']} survived bit for bit, {counts['one_line']} in one line")
-    if counts["survived"] + counts["one_line"] < counts["tried"] or counts["orphans"]:
-        raise RunFailed(f"a run was lost, differs, or left a process: see {path}/result.json")
+    if counts["survived"] + counts["one_line"] < len(faults) or counts["orphans"]:
+        raise RunFailed(f"a run was lost, differs, left a process, or was not struck: see {path}/result.json")
 
 
 def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: random.Random) -> Fault:
     """Start a run on a cluster, strike it once, and see how it ends."""
     environment = {}
     if kind in FROM_INSIDE:
-        environment = {"DAS_FAULT": f"{FROM_INSIDE[kind]}:{rng.randrange(20, 200)}"}
+        fault, counts = FROM_INSIDE[kind]
+        folder.mkdir()
+        environment = {"DAS_FAULT": f"{fault}:{rng.choice(counts)}:{folder / STRUCK}"}
     process = start(arguments, folder, environment)
     driver = psutil.Process(process.pid)
     metrics = folder / "metrics.jsonl"
     after = rng.randrange(1, len(read.metrics(whole)))
     wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.read_bytes().count(b"\n") >= after))
     time.sleep(rng.random() * 2)
-    offspring = driver.children(recursive=True) if process.poll() is None else []
-    if kind == "driver":
-        driver.kill()
-    elif kind not in FROM_INSIDE:
-        victims = [child for child in offspring if child.name().startswith(GCS if kind == "gcs" else ENGINE)]
-        if victims:
-            os.kill(rng.choice(victims).pid, signal.SIGSTOP if kind == "freeze" else signal.SIGKILL)
+    victims = [driver] if kind == "driver" else victims_of(driver, GCS if kind == "gcs" else ENGINE)
+    struck = kind not in FROM_INSIDE and bool(victims) and process.poll() is None
+    if struck and kind == "slow":
+        slow_down(rng.choice(victims), process)
+    elif struck:
+        os.kill(rng.choice(victims).pid, signal.SIGSTOP if kind == "freeze" else signal.SIGKILL)
     done = finish(process)
-    _, alive = psutil.wait_procs(offspring, timeout=ORPHAN_S)
+    _, alive = psutil.wait_procs(of_ray(process.pid), timeout=ORPHAN_S)
     orphans = [child.name() for child in alive]
     step = len(read.metrics(folder)) if metrics.exists() else 0
     if kind == "driver":
         done = finish(start([f"resume={folder}"], folder))
-    return Fault(kind, step, verdict(done, whole, folder), orphans)
+    return Fault(kind, struck or (folder / STRUCK).exists(), step, verdict(done, whole, folder), orphans)
+
+
+def victims_of(driver: psutil.Process, name: str) -> list[psutil.Process]:
+    """Processes below the driver whose names begin like this; none if it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return [child for child in driver.children(recursive=True) if child.name().startswith(name)]
+    return []
+
+
+def slow_down(victim: psutil.Process, run: Any) -> None:
+    """Stop a process most of the time, until it ends or the run does."""
+    with suppress(psutil.NoSuchProcess):
+        while run.poll() is None:
+            victim.suspend()
+            time.sleep(STOPPED_S)
+            victim.resume()
+            time.sleep(RUNNING_S)
+
+
+def of_ray(driver: int) -> list[psutil.Process]:
+    """Processes that live of the Ray which a process of this id started: they write into its folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            files = [os.readlink(descriptor) for descriptor in Path(f"/proc/{process.pid}/fd").iterdir()]
+            if any(f"{PREFIX}{driver}-" in file for file in files):
+                found.append(process)
+    return found
 
 
 def verdict(done: Any, whole: Path, folder: Path) -> str:
     """survived, one line, or what went wrong. done: the struck run's end."""
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        return "one line" if len(lines) == 1 and "resume=" in lines[0] else f"failed: {done.stderr.strip()[-300:]}"
+        hint = "resume=" if checkpoint.steps(folder / CHECKPOINTS) else ""
+        return "one line" if len(lines) == 1 and hint in lines[0] else f"failed: {done.stderr.strip()[-300:]}"
     for row, other in zip(read.metrics(whole), read.metrics(folder), strict=True):
         for name in EXACT:
             if row[name] != other[name]:

@@ -6,6 +6,7 @@ A JOB is METHOD:ENGINES[:FAULT], such as das:2:kill; 0 engines: in this process.
 computed. Faults strike in every step, as soon as the engine that they strike has requests:
 
 kill    SIGKILL for the engine       freeze  SIGSTOP for it       raise   its next pass raises
+stall   SIGSTOP for STALL_S seconds
 resize  one more engine is asked for amid the first step and joins in the second one, amid which it is sent away
 """
 
@@ -14,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ import das  # noqa: E402
 from das.cluster.cluster import Cluster  # noqa: E402
 
 SILENT_S = 20.0
-FAULTS = ("kill", "freeze", "raise", "resize")
+STALL_S = 6.0
+FAULTS = ("kill", "freeze", "raise", "stall", "resize")
 
 
 def plant(fault: str, only: int | None = None) -> None:
@@ -50,6 +53,8 @@ def plant(fault: str, only: int | None = None) -> None:
             engine.actor.call.remote("turn", ["no request"], [], 0, 0.0)
         else:
             os.kill(engine.pid, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
+        if fault == "stall":
+            threading.Timer(STALL_S, os.kill, (engine.pid, signal.SIGCONT)).start()
 
     Cluster._hand_out = hand_out  # type: ignore[method-assign]
 

@@ -177,6 +177,9 @@ kind(
 kind(
     "cluster that cannot be",
     (["cluster=ray", "cluster.engines=0"], "cluster.engines=0: must be a number from 1 to 4096"),
+    (["cluster.engines=2"], "cluster.engines: only cluster=ray has this setting; give cluster=ray, too"),
+    (["cluster=ray", "cluster.address=here"], "cluster.address=here: must be HOST:PORT of a Ray"),
+    (["cluster=ray", "cluster.address=127.0.0.1:1"], "cluster.address=127.0.0.1:1: no Ray answers there"),
     (["cluster=ray", "cluster.silent_s=0"], "cluster.silent_s=0: must be a number from 0.1 to 86400"),
     (["cluster=ray", "task=rollout", "arm=stock"], "cluster=ray: arm=stock is vLLM without das"),
     (["cluster=ray", "engine.own_process=true"], "engines of cluster=ray have processes of their own; leave it out"),

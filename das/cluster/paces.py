@@ -1,0 +1,66 @@
+"""Which engines of a rollout are slow: too slow for their requests to be left to them while others have none.
+
+Nobody knows when a response ends. If as many passes are left of it as are done, an engine whose passes take k times
+as long needs k units for the rest, and an idle engine that starts again needs 2. So starting again pays above k = 2.
+`SLOW` is larger, because pass times are noisy and differ with the number of requests.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SLOW = 3.0  # times the time of a pass of an idle engine
+PATIENCE_S = 1.0  # seconds that an engine must have had requests before it is judged
+
+
+@dataclass
+class _Pace:
+    asked: float  # when it was last heard of
+    passes: int  # that it had finished by then
+    busy_s: float = 0.0  # seconds with requests
+    made: int = 0  # passes in them
+
+
+class Paces:
+    """How long the passes of each engine take in one rollout. Times are those of any clock, in seconds.
+
+    `began` comes first for an engine. Raises KeyError for an engine that did not begin.
+    """
+
+    def __init__(self) -> None:
+        self._paces: dict[int, _Pace] = {}
+
+    def began(self, engine: int, passes: int, now: float) -> None:
+        """An engine has no requests, and has made this many passes since it was built."""
+        self._paces[engine] = _Pace(now, passes)
+
+    def took(self, engine: int, now: float) -> None:
+        """An engine without requests gets some: the time before does not count."""
+        self._paces[engine].asked = now
+
+    def heard(self, engine: int, passes: int, now: float) -> None:
+        """An engine that has had requests since it was last heard of has made this many passes since it was built."""
+        pace = self._paces[engine]
+        pace.busy_s += now - pace.asked
+        pace.made += passes - pace.passes
+        pace.asked, pace.passes = now, passes
+
+    def slow(self, holding: Iterable[int], idle: Iterable[int], now: float) -> list[int]:
+        """Engines of `holding`, which have requests, whose passes take SLOW times as long as those of the slowest idle
+        engine did, or longer; the slowest first. None where none idles, or those that idle had nothing to do yet.
+        """
+        idle_s = [self._pass_s(engine, 0.0) for engine in idle if self._paces[engine].made]
+        if not idle_s:
+            return []
+        silent = {engine: now - self._paces[engine].asked for engine in holding}
+        pass_s = {
+            engine: self._pass_s(engine, silent_s)
+            for engine, silent_s in silent.items()
+            if self._paces[engine].busy_s + silent_s >= PATIENCE_S
+        }
+        slow = [engine for engine, seconds in pass_s.items() if seconds >= SLOW * max(idle_s)]
+        return sorted(slow, key=lambda engine: -pass_s[engine])
+
+    def _pass_s(self, engine: int, silent_s: float) -> float:
+        """Seconds of a pass. silent_s: seconds for which it has had requests and was not heard of."""
+        pace = self._paces[engine]
+        return (pace.busy_s + silent_s) / max(1, pace.made)
