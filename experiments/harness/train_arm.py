@@ -206,7 +206,7 @@ def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
         trainer.train()
     history = ranks.own_file(run.folder / HISTORY)
     trainer.vllm_generation.save_history(history)
-    return {name: digest_of_all_ranks(digest) for name, digest in trainer.final_digests().items()}
+    return trainer.final_digests()
 
 
 class StepLog:
@@ -245,9 +245,10 @@ class StepLog:
 def restore_last_files(run: ArmRun) -> None:
     """Bring back the files that only a finished run has, from the checkpoint of its last step."""
     last = checkpoint.step_folder(run.folder / resume.CHECKPOINTS, run.start)
-    for name in (FINAL, HISTORY):
-        if (last / name).exists():
-            shutil.copy(last / name, run.folder / name)
+    for name, place in ((FINAL, run.folder / FINAL), (HISTORY, ranks.own_file(run.folder / HISTORY))):
+        saved = ranks.own_folder(last) / name
+        if saved.exists():
+            shutil.copy(saved, place)
 
 
 def check_drafted(config: RunConfig, folder: Path) -> None:
@@ -262,12 +263,3 @@ def check_drafted(config: RunConfig, folder: Path) -> None:
 def text_digest(text: str) -> str:
     """Short SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def digest_of_all_ranks(digest: str) -> str:
-    """One digest for the run. digest: this rank's own.
-
-    Where all ranks hold the same (as in DDP) it is theirs; where each holds a shard it is a digest of their digests.
-    """
-    digests = ranks.gather(digest)
-    return digest if len(set(digests)) == 1 else text_digest("".join(digests))

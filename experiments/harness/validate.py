@@ -154,10 +154,6 @@ def check_processes(config: RunConfig) -> None:
         raise UserError(problem)
     if launched != wanted:
         raise UserError(f"engine.processes={wanted}, but {launched} were launched: set engine.processes={launched}")
-    if wanted > 1 and (config.checkpoint.every or config.resume is not None):
-        raise UserError(
-            f"engine.processes={wanted}: several processes cannot write checkpoints yet; set checkpoint.every=0"
-        )
     if config.problems_per_step % wanted:
         raise UserError(
             f"a step's {config.problems_per_step} problems cannot be divided equally among {wanted} processes: "

@@ -37,7 +37,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     with ranks.main_first():
         check_processes(config)
         check(config)
-        if config.resume is not None:
+        if config.resume is not None and ranks.is_main():
             start = resume.newest({path: config}, progress.note)
             resume.rewind(path, start)
             resume.announce(path, start, progress)
@@ -48,6 +48,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         with_head(config, policy, progress.note)
         if config.eval.every:
             held_out(config, policy, rows, progress.note)
+    start = ranks.gather(start)[0]
     group = config.task["group"] or path.name
     with one_line_failure(path), quiet_into(ranks.own_file(path / "log.txt")) as terminal:
         if ranks.is_main():
