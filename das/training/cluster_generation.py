@@ -1,9 +1,14 @@
-"""TRL's generation backend on a cluster of engines (das/cluster): the trainer deals requests and weights out."""
+"""TRL's generation backend on a cluster of engines (das/cluster): the trainer deals requests and weights out.
+
+Of several ranks only the main one talks to the cluster. It rolls out what all ask for, and hands each its responses.
+"""
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +21,9 @@ from das.cluster.messages import ClusterError, Response, WeightsPart
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineError
 from das.engine.rollout import Rollout, RolloutRequest
+from das.training import ranks
 from das.training.generation import SpeculativeGeneration
+from das.training.merge import divided
 from das.training.weight_check import logprob_difference, logprob_problem
 
 PART_BYTES = 256 * 2**20  # weights travel in parts of about this size
@@ -24,11 +31,14 @@ PART_BYTES = 256 * 2**20  # weights travel in parts of about this size
 
 class ClusterGeneration(SpeculativeGeneration):
     """SpeculativeGeneration on engines of other processes. Seeds are those of an engine in this process, so tokens,
-    rewards, losses and weights are equal, bit for bit, with any number of engines.
+    rewards, losses and weights are equal, bit for bit, with any number of engines. With several ranks they equal those
+    of as many ranks that have an engine each.
 
     After each sync every engine compares a sample of tensors, and all engines must sample the same 16 tokens, whose
     log-probs are compared with the trainer's.
     """
+
+    engines_of_all_ranks = True
 
     def __init__(self, *args: Any, cluster: ClusterSettings, **kwargs: Any):
         """cluster: how many engines, and where. The other arguments are those of SpeculativeGeneration.
@@ -40,7 +50,6 @@ class ClusterGeneration(SpeculativeGeneration):
 
     def _init_vllm(self) -> None:
         for unwanted, why in (
-            (self.accelerator.num_processes > 1, "launch the trainer as a single process"),
             (self.enable_sleep_mode, "its engines do not share the trainer's memory: set vllm_enable_sleep_mode=False"),
             (self.tensor_parallel_size > 1, "its engines are one process each: set vllm_tensor_parallel_size=1"),
             (self.mode == "server", 'it starts its engines itself: set vllm_mode="colocate"'),
@@ -48,25 +57,38 @@ class ClusterGeneration(SpeculativeGeneration):
             if unwanted:
                 raise EngineError(f"cluster: {why}")
         self.llm: Any = None
+        self.cluster: Cluster  # on the main rank
+        weights_bytes = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        self._dtype = getattr(torch, ranks.from_main(lambda: self._start_engines(weights_bytes)))
+
+    def _start_engines(self, weights_bytes: int) -> str:
+        """Start the engines, and say what type they compute in."""
         try:
             self.cluster = Cluster(
                 self.cluster_settings,
                 self.engine,
                 kv_cache_gib=int(os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")),
                 threads=torch.get_num_threads(),
-                weights_bytes=sum(p.numel() * p.element_size() for p in self.model.parameters()),
+                weights_bytes=weights_bytes,
             )
         except ClusterError as error:
             raise EngineError(str(error)) from error
-        self._dtype = getattr(torch, next(iter(self.cluster.engines.call_all("dtype").values())))
+        dtype: str = next(iter(self.cluster.engines.call_all("dtype").values()))
+        return dtype
 
     def _load_weights(self) -> str:
-        parts = list(packed(self._iter_named_params()))
+        self.check_s = 0.0  # the engines check while they load
+        tensors = self._iter_named_params()  # all ranks gather those that are sharded
+        if not ranks.is_main():
+            for _ in tensors:
+                pass
+            self.weight_sample.take()
+            return ""
+        parts = list(packed(tensors))
         sample, num_loaded = self.weight_sample.take()
         if not num_loaded:
             return "the new weights did not reach the engines: none was loaded"
         problem = self.cluster.engines.load_weights(parts, [name for name, _ in sample])
-        self.check_s = 0.0  # the engines check while they load
         return f"the new weights did not reach the engines: {problem}" if problem else ""
 
     def _compare_logprobs(self) -> str:
@@ -75,7 +97,7 @@ class ClusterGeneration(SpeculativeGeneration):
 
     def _probe(self, prompts: list[Any], params: Any, use_tqdm: bool) -> list[Any]:
         """What all engines sample, as vLLM's output."""
-        response = self.cluster.probe(prompts[0]["prompt_token_ids"], params)
+        response = ranks.from_main(lambda: self.cluster.probe(prompts[0]["prompt_token_ids"], params))
         assert response.logprobs is not None
         tokens = response.tokens.tolist()
         logprobs = [
@@ -97,7 +119,8 @@ class ClusterGeneration(SpeculativeGeneration):
         logprobs = None if self.logprobs is None else [_column(response.logprobs) for response in responses]
         token_ids = None if self.logprobs is None else [response.tokens[:, None].tolist() for response in responses]
         took = 1e6 * (time.perf_counter() - start) / max(1, rollout.tokens)
-        rollout.report["cluster"]["handover_us_per_token"] += took
+        if ranks.is_main():
+            rollout.report["cluster"]["handover_us_per_token"] += took
         return prompts, rollout.responses, logprobs, token_ids
 
     def _sampling_params(self) -> Any:
@@ -122,7 +145,26 @@ class ClusterGeneration(SpeculativeGeneration):
         return SamplingParams(**arguments)
 
     def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
-        return self.cluster.roll_out(request)
+        """Roll out what all ranks ask for, on the main rank. Each gets the responses that it asked for."""
+        asked = ranks.gather((request.prompts, list(request.problems), list(request.seeds)))
+        parts: list[tuple[list[Any], Rollout]] = []
+        ranks.from_main(lambda: parts.extend(self._roll_out_for(request, asked)))
+        start = time.perf_counter()
+        responses, rollout = ranks.scatter(parts)
+        if ranks.is_main():
+            tokens = sum(part.tokens for _, part in parts)
+            rollout.report["cluster"]["handover_us_per_token"] += 1e6 * (time.perf_counter() - start) / tokens
+        return responses, rollout
+
+    def _roll_out_for(
+        self, request: RolloutRequest, asked: Sequence[tuple[Sequence[Any], list[str], list[int]]]
+    ) -> list[tuple[list[Any], Rollout]]:
+        """The responses and the rollout of each rank. asked: prompts, problems and seeds of each rank."""
+        prompts, problems, seeds = (list(chain.from_iterable(of_ranks)) for of_ranks in zip(*asked, strict=True))
+        responses, rollout = self.cluster.roll_out(replace(request, prompts=prompts, problems=problems, seeds=seeds))
+        own = divided(rollout, [len(prompts) for prompts, _, _ in asked])
+        waiting = iter(responses)
+        return [(list(islice(waiting, len(part.responses))), part) for part in own]
 
     def _roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
         return self.cluster.roll_out_turn(request, turn)
@@ -132,22 +174,26 @@ class ClusterGeneration(SpeculativeGeneration):
 
     @contextmanager
     def _evaluation_drafter(self) -> Iterator[None]:
-        with self.cluster.evaluation():
+        with self.cluster.evaluation() if ranks.is_main() else nullcontext():
             yield
 
     def save_history(self, path: Path) -> None:
         """Write what all engines rolled out, for `drafter.warm`."""
-        self.cluster.save_history(path)
+        if ranks.is_main():
+            self.cluster.save_history(path)
 
     def _save_drafter(self, folder: Path) -> None:
-        self.cluster.save_state(folder)
+        if ranks.is_main():
+            self.cluster.save_state(folder)
 
     def _load_drafter(self, folder: Path) -> None:
-        self.cluster.load_state(folder)
+        if ranks.is_main():
+            self.cluster.load_state(folder)
 
     def close(self) -> None:
         """End the engines."""
-        self.cluster.close()
+        if ranks.is_main():
+            self.cluster.close()
 
 
 def packed(named_tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[WeightsPart]:

@@ -115,13 +115,14 @@ def trainer_parts(run: ArmRun) -> TrainerParts:
     from transformers import AutoModelForCausalLM
 
     from das.training.resumable_trainer import Checkpoints
+    from das.training.sharding import sharded_loading
 
     config = with_head(run.config, run.policy)
     settings = engine_settings(config, run.policy)
     arguments = grpo_arguments(config, run.folder)
     rows = dataset(config, run.policy)
     model = AutoModelForCausalLM.from_pretrained(
-        run.policy, dtype=settings.dtype, use_safetensors=True, trust_remote_code=False
+        run.policy, dtype=settings.dtype, use_safetensors=True, trust_remote_code=False, **sharded_loading()
     )
     # All ranks have read the same files, so one of them computes the digest.
     policy_digest = ranks.gather(weights_digest(model) if ranks.is_main() else "")[0]

@@ -11,6 +11,7 @@ from analysis import read
 from analysis.arms import arm_result
 from analysis.cluster_engines import cluster_result
 from das.training import ranks
+from das.training.support import fsdp_on_cpu
 from das.training.turns import Alone
 from experiments.harness import resume
 from experiments.harness.config import run_config
@@ -37,6 +38,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     with ranks.main_first():
         check_processes(config)
         check(config)
+        if fsdp_on_cpu():
+            progress.note("FSDP 2: accelerate has none on a CPU, so torch's fully_shard shards the policy")
         if config.resume is not None and ranks.is_main():
             start = resume.newest({path: config}, progress.note)
             resume.rewind(path, start)
