@@ -9,9 +9,11 @@ from das.training import ranks
 
 
 @pytest.mark.slow
-def test_all_ranks_get_what_the_main_rank_found_or_raise_what_it_raised() -> None:
+@pytest.mark.parametrize("script", ["rank_talk.py", "rank_rollout.py"])
+def test_two_ranks(script: str) -> None:
+    """What the main rank found, or raised, all get; and of a rollout that it made, each rank gets its part."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    run_script(*launch, Path(__file__).with_name("rank_talk.py"))
+    run_script(*launch, Path(__file__).with_name(script))
 
 
 def test_a_single_process_asks_itself() -> None:
