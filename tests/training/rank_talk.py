@@ -1,5 +1,7 @@
 """Ranks that tell each other things. Each asserts what it is told."""
 
+import pytest
+
 from das.engine.build import EngineError
 from das.training import ranks
 
@@ -20,10 +22,7 @@ if __name__ == "__main__":
     ranks.join()
     assert ranks.gather(ranks.rank()) == [0, 1]
     assert ranks.from_main(answer) == 7
-    try:
+    with pytest.raises(EngineError, match="no engine"):
         ranks.from_main(fail)
-    except EngineError as error:
-        assert str(error) == "no engine"
-        asked.append(9)
-    assert asked == ([0, 0, 9] if ranks.is_main() else [9])
+    assert asked == ([0, 0] if ranks.is_main() else [])
     assert ranks.scatter(["first", "second"] if ranks.is_main() else []) == ["first", "second"][ranks.rank()]
