@@ -6,7 +6,7 @@ python run.py task=train arm=das budget=classes
 python run.py resume=outputs/compare/DATE      resume a run that was stopped
 python run.py -m budget=fixed budget.tokens=4,8,16
 python run.py --help                           list all tasks
-torchrun --nproc_per_node 2 run.py task=train engine.processes=2 checkpoint.every=0
+torchrun --nproc_per_node 2 run.py task=train engine.processes=2
 """
 
 import sys

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from das.training import ranks
+
 PIECE = 2**24  # numbers of a tensor that are on the host at once, 64 MB
 
 
@@ -28,6 +30,15 @@ def optimizer_digest(optimizer: torch.optim.Optimizer) -> str:
     """Digest of an optimizer's state in parameter order (Adam: step, first and second moment of each parameter)."""
     state = optimizer.state_dict()["state"]
     return tensors_digest(value for index in sorted(state) for _, value in sorted(state[index].items()))
+
+
+def of_all_ranks(own: str) -> str:
+    """One digest for the run. own: this rank's. All ranks must call it.
+
+    Where all ranks hold the same (as in DDP) it is theirs; where each holds a shard it is a digest of their digests.
+    """
+    digests = ranks.gather(own)
+    return own if len(set(digests)) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
 def tensors_digest(values: Iterable[Any]) -> str:

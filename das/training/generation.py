@@ -24,6 +24,7 @@ from das.training.dataset_rows import history_tick, problem_id
 from das.training.determinism import algorithms_of_the_engine
 from das.training.head_training import OnlineHead
 from das.training.lag import FinishedRollout, Sync, done
+from das.training.sharding import whole
 from das.training.support import invariance_problem, unsupported
 from das.training.weight_check import WeightSample, check_together, logprob_difference, logprob_problem
 
@@ -33,6 +34,7 @@ STATE = "generation.npz"
 class SpeculativeGeneration(VLLMGeneration):
     """Colocated vLLM with keyed verification and drafts. Call `announce` before each `generate`."""
 
+    engines_of_all_ranks = False  # whether all ranks roll out together, on engines that belong to none of them
     head: OnlineHead | None = None  # a drafter that is trained beside the policy; its trainer sets it
 
     def __init__(
@@ -136,7 +138,7 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors that TRL loads in a sync. The weight check takes its sample of them."""
-        return self.weight_sample.watch(super()._iter_named_params())
+        return self.weight_sample.watch(whole(super()._iter_named_params()))
 
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine and check that they arrived.

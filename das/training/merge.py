@@ -1,8 +1,8 @@
-"""Merge the rollouts that several ranks made in one step: counts are summed, times are the slowest rank's."""
+"""Merge the rollouts that several ranks made in one step, or divide the one that was made for all of them."""
 
 from collections.abc import Sequence
 
-from das.engine.reports import merged_reports
+from das.engine.reports import COUNTS, merged_reports
 from das.engine.rollout import Rollout
 from das.training.conversations import added_turns
 
@@ -30,3 +30,33 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
         rollout_s=ranks[slowest].rollout_s,
         report=report,
     )
+
+
+def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
+    """The rollout of each rank, of one that was made for all ranks: `merged` puts them together again.
+
+    shares: how many responses each rank asked for, in rank order. Each gets its responses and what they cost. What
+    cannot be told apart (times, the timeline, other counts) stays with the first rank.
+    """
+    parts = []
+    for rank, share in enumerate(shares):
+        start = sum(shares[:rank])
+        own = slice(start, start + share)
+        report = {name: value for name, value in rollout.report.items() if not isinstance(value, (list, dict))}
+        report |= {name: 0 for name in COUNTS if name in report}
+        if rank == 0:
+            report = dict(rollout.report)
+        costs = rollout.requests[own]
+        report |= {name: sum(cost[name] for cost in costs) for name in ("passes", "drafted")}
+        parts.append(
+            Rollout(
+                step=rollout.step,
+                problems=rollout.problems[own],
+                responses=rollout.responses[own],
+                finish_reasons=rollout.finish_reasons[own],
+                requests=costs,
+                rollout_s=rollout.rollout_s,
+                report=report,
+            )
+        )
+    return parts

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -18,8 +19,10 @@ from das.cluster.messages import Response, WeightsPart
 from das.cluster.weights import packed
 from das.engine.build import EngineError
 from das.engine.rollout import Rollout, RolloutRequest
+from das.training import ranks
 from das.training.generation import SpeculativeGeneration
 from das.training.lag import FinishedRollout
+from das.training.sharding import whole
 from das.training.weight_check import PROBE, check_together, logprob_problem, trainer_logprobs
 
 
@@ -66,9 +69,15 @@ class RemoteGeneration(SpeculativeGeneration):
         self._load(self._copied(), self.step)
 
     def _copied(self) -> Weights:
-        parts = list(packed(VLLMGeneration._iter_named_params(self)))
-        if self.head is not None:
-            parts += packed(self.head.tensors(), drafter=True)
+        """All ranks call it and gather what is sharded; the main rank, which alone talks to engines, keeps it."""
+        parts: list[WeightsPart] = []
+        tensors = whole(VLLMGeneration._iter_named_params(self))
+        if ranks.is_main():
+            parts += packed(tensors)
+            if self.head is not None:
+                parts += packed(self.head.tensors(), drafter=True)
+        else:
+            deque(tensors, maxlen=0)
         return Weights(parts, trainer_logprobs(self.model))
 
     def _load(self, weights: Weights, step: int) -> None:
@@ -79,15 +88,16 @@ class RemoteGeneration(SpeculativeGeneration):
 
     def _problem(self, weights: Weights) -> str:
         """Load weights, and say what of them did not arrive, or that the engines compute something else with them."""
-        names = [name for part in weights.parts if not part.drafter for name, _, _ in part.tensors]
-        if not names:
-            return "the new weights did not reach the engine: none was loaded"
-        if lost := self._load_parts(weights.parts, self.weight_sample.chosen(names)):
+        if lost := ranks.from_main(lambda: self._lost(weights)):
             return f"the new weights did not reach the engine: {lost}"
         loaded = time.perf_counter()
         self.sync_error = float(np.abs(self._probe(PROBE) - weights.logprobs).max())
         self.check_s = time.perf_counter() - loaded  # the engines compare tensors while they load
         return logprob_problem(self.sync_error, self._dtype)
+
+    def _lost(self, weights: Weights) -> str:
+        names = [name for part in weights.parts if not part.drafter for name, _, _ in part.tensors]
+        return self._load_parts(weights.parts, self.weight_sample.chosen(names)) if names else "none was loaded"
 
     # ---- rollouts ----
 
@@ -123,7 +133,7 @@ class RemoteGeneration(SpeculativeGeneration):
         with _no_collection():
             logprobs = None if self.logprobs is None else [_column(response.logprobs) for response in responses]
             token_ids = None if self.logprobs is None else [response.tokens[:, None].tolist() for response in responses]
-        if "cluster" in rollout.report:
+        if "cluster" in rollout.report:  # on the main rank
             took = 1e6 * (time.thread_time() - start) / max(1, rollout.tokens)
             rollout.report["cluster"]["handover_us_per_token"] += took
         return prompts, rollout.responses, logprobs, token_ids

@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+from das.training import ranks
+
 HOPPER = 90  # compute capability from which on they spare the trainer
 QUANTIZED = "das cannot sync quantized weights into the engine: load the model without quantization"
 
@@ -18,6 +20,12 @@ def unsupported(model: Any = None, accelerator: Any = None) -> str:
         return "DeepSpeed keeps weights where das cannot compare them: launch with FSDP 2 (launch/fsdp.yaml)"
     if _fsdp_version(state) == 1:
         return "FSDP 1 shards models in a way that das's weight check does not know: use FSDP 2 (launch/fsdp.yaml)"
+    if model is not None and fsdp_on_cpu() and not getattr(model, "is_distributed_loading_by_transformers", False):
+        return (
+            "accelerate has no FSDP on a CPU and would train with DDP without a word: load the policy with "
+            f'model_init_kwargs={{"distributed_config": {{"fsdp_size": {ranks.count()}}}}} (run.py does where '
+            "ACCELERATE_USE_FSDP=true and FSDP_VERSION=2 are set before it is launched), or go without FSDP"
+        )
     if getattr(model, "quantization_method", None) is not None:
         return QUANTIZED
     return ""
@@ -37,10 +45,22 @@ def invariance_problem(capability: int | None, invariant: bool) -> str:
     )
 
 
+def asks_for_fsdp() -> bool:
+    """Whether the launcher, or the trainer's arguments once its accelerator is built, asked for FSDP."""
+    return _is_set("ACCELERATE_USE_FSDP")
+
+
+def fsdp_on_cpu() -> bool:
+    """Whether several ranks were asked to use FSDP where accelerate has none. It uses DDP then, and says nothing."""
+    import torch
+
+    return asks_for_fsdp() and ranks.count() > 1 and not torch.cuda.is_available()
+
+
 def _fsdp_version(state: Any) -> int | None:
     """1 or 2, or None without FSDP. state: the accelerator's, or None."""
     if state is None:
-        return int(os.environ.get("FSDP_VERSION", "1")) if _is_set("ACCELERATE_USE_FSDP") else None
+        return int(os.environ.get("FSDP_VERSION", "1")) if asks_for_fsdp() else None
     return getattr(getattr(state, "fsdp_plugin", None), "fsdp_version", None)
 
 

@@ -10,7 +10,7 @@ from typing import IO, Any
 from omegaconf import DictConfig
 
 from analysis import read
-from das.training import checkpoint
+from das.training import checkpoint, ranks
 from das.training.checkpoint import CheckpointError
 from experiments.harness.config import RunConfig
 from experiments.run.errors import UserError, compose_config, reading
@@ -84,7 +84,10 @@ def hold(folder: Path) -> IO[str]:
 def hint(folder: Path) -> str:
     """The command that resumes the run, for the line that says why it stopped. Empty if it has no checkpoint yet."""
     saved = [*folder.glob(f"{CHECKPOINTS}/step_*"), *folder.glob(f"arms/*/{CHECKPOINTS}/step_*")]
-    return f"; to resume: python run.py resume={folder}" if saved else ""
+    if not saved:
+        return ""
+    launch = f"-m {read.config(folder)['engine']['launch']} " if ranks.count() > 1 else ""
+    return f"; to resume: python {launch}run.py resume={folder}"
 
 
 # ---- whose checkpoints ----
@@ -119,6 +122,12 @@ def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: P
     if old_names := RENAMED.keys() & their_settings.keys():
         raise UserError(
             f"an older version wrote the checkpoints in {folder} ({', '.join(sorted(old_names))}); start a new run"
+        )
+    wrote, resuming = (settings.get("engine.processes", 1) for settings in (their_settings, our_settings))
+    if wrote != resuming:
+        raise UserError(
+            f"{wrote} processes wrote the checkpoints in {folder}, each with the history of its own problems: resume "
+            f"with engine.processes={wrote}, not {resuming}"
         )
     differences = [
         f"{key} ({their_settings.get(key, 'absent')} there, {our_settings.get(key, 'absent')} here)"
@@ -183,8 +192,8 @@ def rewind(folder: Path, step: int) -> list[dict[str, Any]]:
         if later > step:  # damaged, or one that another arm lacks
             checkpoint.discard(checkpoint.step_folder(folder / CHECKPOINTS, later))
     shutil.rmtree(folder / SCRATCH, ignore_errors=True)
-    for name in ("final.json", "history.npz"):
-        (folder / name).unlink(missing_ok=True)
+    for path in (folder / "final.json", *folder.glob("history*.npz")):  # history_rank1.npz ...
+        path.unlink(missing_ok=True)
     return rows
 
 

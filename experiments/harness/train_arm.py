@@ -115,13 +115,14 @@ def trainer_parts(run: ArmRun) -> TrainerParts:
     from transformers import AutoModelForCausalLM
 
     from das.training.resumable_trainer import Checkpoints
+    from das.training.sharding import sharded_loading
 
     config = with_head(run.config, run.policy)
     settings = engine_settings(config, run.policy)
     arguments = grpo_arguments(config, run.folder)
     rows = dataset(config, run.policy)
     model = AutoModelForCausalLM.from_pretrained(
-        run.policy, dtype=settings.dtype, use_safetensors=True, trust_remote_code=False
+        run.policy, dtype=settings.dtype, use_safetensors=True, trust_remote_code=False, **sharded_loading()
     )
     # All ranks have read the same files, so one of them computes the digest.
     policy_digest = ranks.gather(weights_digest(model) if ranks.is_main() else "")[0]
@@ -206,7 +207,7 @@ def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
         trainer.train()
     history = ranks.own_file(run.folder / HISTORY)
     trainer.vllm_generation.save_history(history)
-    return {name: digest_of_all_ranks(digest) for name, digest in trainer.final_digests().items()}
+    return trainer.final_digests()
 
 
 class StepLog:
@@ -245,9 +246,10 @@ class StepLog:
 def restore_last_files(run: ArmRun) -> None:
     """Bring back the files that only a finished run has, from the checkpoint of its last step."""
     last = checkpoint.step_folder(run.folder / resume.CHECKPOINTS, run.start)
-    for name in (FINAL, HISTORY):
-        if (last / name).exists():
-            shutil.copy(last / name, run.folder / name)
+    for name, place in ((FINAL, run.folder / FINAL), (HISTORY, ranks.own_file(run.folder / HISTORY))):
+        saved = ranks.own_folder(last) / name
+        if saved.exists():
+            shutil.copy(saved, place)
 
 
 def check_drafted(config: RunConfig, folder: Path) -> None:
@@ -262,12 +264,3 @@ def check_drafted(config: RunConfig, folder: Path) -> None:
 def text_digest(text: str) -> str:
     """Short SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def digest_of_all_ranks(digest: str) -> str:
-    """One digest for the run. digest: this rank's own.
-
-    Where all ranks hold the same (as in DDP) it is theirs; where each holds a shard it is a digest of their digests.
-    """
-    digests = ranks.gather(digest)
-    return digest if len(set(digests)) == 1 else text_digest("".join(digests))

@@ -9,7 +9,7 @@ from das.engine.build import DRAFT_MODEL, STOCK, check_draft_model, speculative_
 from das.engine.versions import require_supported
 from das.training import ranks
 from das.training.lag import ahead_problem
-from das.training.support import QUANTIZED, unsupported
+from das.training.support import QUANTIZED, asks_for_fsdp, unsupported
 from experiments.harness import heads, held_out
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
@@ -122,8 +122,6 @@ def check_cluster(config: RunConfig) -> None:
         raise UserError("cluster=ray: rollouts in several turns do not run on a cluster yet; set cluster=none")
     if config.resolved["drafter"].get("warm") is not None:
         raise UserError("cluster=ray: engines of a cluster begin without a history; set drafter.warm=null")
-    if config.engine.processes > 1:
-        raise UserError(f"engine.processes={config.engine.processes}: with cluster=ray one process trains; set it to 1")
     if config.cluster.address is not None:
         try:
             require_listener(config.cluster.address)
@@ -155,9 +153,10 @@ def check_processes(config: RunConfig) -> None:
         raise UserError(problem)
     if launched != wanted:
         raise UserError(f"engine.processes={wanted}, but {launched} were launched: set engine.processes={launched}")
-    if wanted > 1 and (config.checkpoint.every or config.resume is not None):
+    if asks_for_fsdp() and config.checkpoint.every:
         raise UserError(
-            f"engine.processes={wanted}: several processes cannot write checkpoints yet; set checkpoint.every=0"
+            f"checkpoint.every={config.checkpoint.every}: a sharded policy (FSDP) writes no checkpoints yet; set "
+            "checkpoint.every=0"
         )
     if config.problems_per_step % wanted:
         raise UserError(

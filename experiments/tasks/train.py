@@ -11,6 +11,7 @@ from analysis import read
 from analysis.arms import arm_result
 from analysis.cluster_engines import cluster_result
 from das.training import ranks
+from das.training.support import fsdp_on_cpu
 from das.training.turns import Alone
 from experiments.harness import resume
 from experiments.harness.config import run_config
@@ -37,7 +38,9 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     with ranks.main_first():
         check_processes(config)
         check(config)
-        if config.resume is not None:
+        if fsdp_on_cpu():
+            progress.note("FSDP 2: accelerate has none on a CPU, so torch's fully_shard shards the policy")
+        if config.resume is not None and ranks.is_main():
             start = resume.newest({path: config}, progress.note)
             resume.rewind(path, start)
             resume.announce(path, start, progress)
@@ -48,6 +51,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         with_head(config, policy, progress.note)
         if config.eval.every:
             held_out(config, policy, rows, progress.note)
+    start = ranks.gather(start)[0]
     group = config.task["group"] or path.name
     with one_line_failure(path), quiet_into(ranks.own_file(path / "log.txt")) as terminal:
         if ranks.is_main():

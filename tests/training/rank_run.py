@@ -63,11 +63,16 @@ class Recorder(GRPOTrainer):
 
 
 def train(
-    method: str, policy: str, folder: Path, further: dict[str, Any], after: Callable[[Any], Any] = lambda trainer: None
+    method: str,
+    policy: str,
+    folder: Path,
+    further: dict[str, Any],
+    after: Callable[[Any], Any] = lambda trainer: None,
+    cluster: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What this rank did. after: called with the trainer in the end; what it returns is the `result`."""
     on_server = further.get("vllm_mode") == "server"  # it has the drafter's options
-    das.speculate(method, drafter={} if on_server else {"window": 2})
+    das.speculate(method, drafter={} if on_server else {"window": 2}, cluster=cluster)
     arguments = {
         "output_dir": str(folder / "trl"),
         "use_vllm": True,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from das.engine.rollout import Rollout, rollout_row
-from das.training.merge import merged
+from das.training.merge import divided, merged
 
 
 def rollout(rollout_s: float, lengths: list[int], drafted: int, alarms: list[str]) -> Rollout:
@@ -51,3 +51,15 @@ def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
 def test_a_single_rollout_is_returned_as_it_is() -> None:
     alone = rollout(4.0, [5, 7], 2, ["stale"])
     assert merged([alone]) is alone
+
+
+def test_a_rollout_that_was_made_for_all_ranks_is_merged_to_itself() -> None:
+    whole = rollout(4.0, [5, 7, 3, 9], 4, [])
+    whole.report |= {"cluster": {"engines": 2}, "calibration_error": 0.25}
+    parts = divided(whole, [1, 3])
+    assert [part.problems for part in parts] == [["p5"], ["p7", "p3", "p9"]]
+    assert [part.report["passes"] for part in parts] == [4, 16]
+    both = merged(parts)
+    assert [cost.pop("rank") for cost in both.requests] == [0, 1, 1, 1]
+    assert both == whole
+    assert rollout_row(both) == rollout_row(whole)

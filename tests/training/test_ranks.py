@@ -116,8 +116,7 @@ def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetit
             ["engine.processes=2", "+trainer.vllm_tensor_parallel_size=2"],
             "run.py trains with engines of one process",
         ),
-        (2, ["engine.processes=2"], "set checkpoint.every=0"),
-        (3, ["engine.processes=3", "checkpoint.every=0", "trainer.per_device_train_batch_size=4"], "among 3 processes"),
+        (3, ["engine.processes=3", "trainer.per_device_train_batch_size=4"], "among 3 processes"),
     ],
 )
 def test_processes_must_be_as_configured(

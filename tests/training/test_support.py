@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hydra import initialize_config_dir
 
 from das.engine.build import EngineError
@@ -48,6 +49,33 @@ def test_fsdp_2_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FSDP_VERSION", "2")
     state = SimpleNamespace(deepspeed_plugin=None, fsdp_plugin=SimpleNamespace(fsdp_version=2))
     assert unsupported() == unsupported(None, SimpleNamespace(state=state)) == ""
+
+
+@pytest.fixture
+def fsdp_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks without a GPU, launched with FSDP 2."""
+    for name, value in (("ACCELERATE_USE_FSDP", "true"), ("FSDP_VERSION", "2"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("fsdp_on_cpu")
+def test_ddp_in_place_of_fsdp_is_refused() -> None:
+    """accelerate has no FSDP on a CPU. Its state then has no plugin."""
+    state = SimpleNamespace(deepspeed_plugin=None)
+    arguments = {"mode": "colocate", "accelerator": SimpleNamespace(state=state)}
+    with pytest.raises(EngineError, match=r'without a word: .*\{"distributed_config": \{"fsdp_size": 2\}\}'):
+        refuse({**arguments, "model": SimpleNamespace(is_distributed_loading_by_transformers=False)})
+    refuse({**arguments, "model": SimpleNamespace(is_distributed_loading_by_transformers=True)})
+
+
+@pytest.mark.usefixtures("fsdp_on_cpu")
+def test_a_sharded_policy_has_no_checkpoints() -> None:
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config, without = (arm_config("das", ["engine.processes=2", *more]) for more in ([], ["checkpoint.every=0"]))
+    with pytest.raises(UserError, match=r"checkpoint\.every=\d+: a sharded policy \(FSDP\) writes no checkpoints yet"):
+        check_processes(config)
+    check_processes(without)
 
 
 def test_quantized_policies_are_refused_before_they_are_loaded(tiny_policy: str, tmp_path: Path) -> None:

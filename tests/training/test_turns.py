@@ -185,6 +185,7 @@ def test_rows_of_environments_are_told_apart_by_all_columns() -> None:
         ({"rollout_func": print}, r"rollout_func calls the engine itself, .* use tools or environment_factory"),
         ({"tools": [print], "tensor_parallel": 2}, "vllm_tensor_parallel_size=1"),
         ({"tools": [print], "mode": "server"}, "set vllm_mode"),
+        ({"tools": [print], "shared": True, "processes": 2}, "launch one process, or go without cluster="),
         ({"tools": [print], "sleep": True, "processes": 2}, "set vllm_enable_sleep_mode=False, or launch one process"),
     ],
 )
@@ -194,5 +195,6 @@ def test_refusals(trainer: dict[str, Any], message: str) -> None:
         vllm_mode=mode, vllm_tensor_parallel_size=size, vllm_enable_sleep_mode=trainer.pop("sleep", False)
     )
     accelerator = SimpleNamespace(num_processes=trainer.pop("processes", 1))
+    generation = SimpleNamespace(engines_of_all_ranks=trainer.pop("shared", False))
     with pytest.raises(EngineError, match=message):
-        follow_turns(SimpleNamespace(args=args, accelerator=accelerator, **trainer))
+        follow_turns(SimpleNamespace(args=args, accelerator=accelerator, vllm_generation=generation, **trainer))

@@ -298,6 +298,16 @@ def other_runs_checkpoint(tmp: Path, policy: Path) -> Made:
     return [*stopped_run(tmp, policy)[0], "trainer.learning_rate=0.5"], "trainer.learning_rate (5e-05 there, 0.5 here)"
 
 
+@kind("checkpoint of another number of processes")
+def other_ranks_checkpoint(tmp: Path, policy: Path) -> Made:
+    arguments, place = stopped_run(tmp, policy)
+    manifest = json.loads((place / checkpoint.MANIFEST).read_text())["manifest"]
+    manifest["about"]["config"]["engine.processes"] = 2
+    text = json.dumps({"sha256": checkpoint._digest(manifest), "manifest": manifest})
+    (place / checkpoint.MANIFEST).write_text(text)
+    return arguments, "resume with engine.processes=2, not 1"
+
+
 @kind("checkpoint with an altered byte")
 def altered_checkpoint(tmp: Path, policy: Path) -> Made:
     arguments, place = stopped_run(tmp, policy)
