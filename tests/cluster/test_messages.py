@@ -12,6 +12,7 @@ import torch
 
 from das.budget.schedule import LongestFirst
 from das.cluster import local_ray
+from das.cluster.actor import versions_with
 from das.cluster.cluster import predicted
 from das.cluster.messages import ClusterError, Response, weights_checksum
 from das.cluster.ray_engines import require_equal_versions
@@ -78,10 +79,10 @@ def test_without_ray_the_line_names_how_to_install_it(monkeypatch: pytest.Monkey
         local_ray.connect(ClusterSettings(), 1, 0)
 
 
-def test_an_address_that_is_none_or_does_not_answer_is_named() -> None:
-    for address, says in (("nowhere", "HOST:PORT"), ("127.0.0.1:1", "no Ray answers there")):
-        with pytest.raises(ClusterError, match=f"cluster.address={address}: .*{says}"):
-            local_ray._require_answer(address)
+def test_an_address_of_another_form_is_refused() -> None:
+    for address in ("nowhere", "ray://node:10001", ":6379", "node:", "node:123456"):
+        with pytest.raises(ValueError, match=f"cluster.address={address}: must be HOST:PORT"):
+            ClusterSettings(address=address)
 
 
 def test_folders_of_killed_processes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +94,17 @@ def test_folders_of_killed_processes_are_swept(tmp_path: Path, monkeypatch: pyte
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.name, "other"])
 
 
-def test_another_version_is_named() -> None:
-    from das.cluster.actor import versions
-
-    require_equal_versions(versions())
+def test_another_version_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    ours = versions_with(str(tmp_path))
+    require_equal_versions(versions_with(str(tmp_path)), ours)
     with pytest.raises(ClusterError, match="another torch than the trainer"):
-        require_equal_versions({**versions(), "torch": "1.0"})
+        require_equal_versions({**ours, "torch": "1.0"}, ours)
+    (tmp_path / "model.safetensors").write_bytes(b"weights" * 2**19)
+    others = versions_with(str(tmp_path))
+    with pytest.raises(ClusterError, match=f"another policy at {tmp_path} than the trainer"):
+        require_equal_versions(others, ours)
+    (tmp_path / "model.safetensors").write_bytes(b"weights" * 2**19 + b"!")
+    assert versions_with(str(tmp_path)) != others
+    with pytest.raises(ClusterError, match="than the trainer: none there"):
+        require_equal_versions(versions_with("nowhere"), ours)
