@@ -82,11 +82,6 @@ class Chains:
         room = (self._limits - self._counts)[among].tolist()
         return tokens, room, (self._floors[among] / np.maximum(self._joint[among], 1e-300)).tolist()
 
-    def drop(self) -> None:
-        """Forget all tokens."""
-        self._counts[:], self._joint[:] = 0, 1.0
-        self._rests = [([], [])] * len(self._rests)
-
     def drafts(self) -> Drafts:
         """All chains, each with what the history drafts behind it."""
         for i, (tokens, probs) in enumerate(self._rests):

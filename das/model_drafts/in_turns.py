@@ -42,21 +42,22 @@ class InTurns(ModelDrafter):
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """As ModelDrafter has it."""
+        alone = None if self.history is None else self.history.propose_batch(requests, limits, floors)
+        # Declining must be cheap, because it is the rule where the model does not pay. No pass is worth more than one
+        # that drafts for every request where the history has nothing.
+        if not self._pays(len(requests) * self._usual, self.price.seconds(len(requests))):
+            return Chains(limits, floors).drafts() if alone is None else alone
         chains = Chains(limits, floors)
-
-        def begun_by_the_history() -> list[list[int]]:
-            if self.history is None:
-                return [[] for _ in requests]
-            return chains.take(np.arange(len(requests)), self.history.propose_batch(requests, limits, floors))
-
-        pending = begun_by_the_history()
-        if self._prepare(requests) and not self._draft(requests, chains, pending):
-            chains.drop()
-            begun_by_the_history()
+        pending: list[list[int]] = [[] for _ in requests]
+        if alone is not None:
+            pending = chains.take(np.arange(len(requests)), alone)
+        if not self._draft(requests, chains, pending):
+            return Chains(limits, floors).drafts() if alone is None else alone
         return chains.drafts()
 
     def _draft(self, requests: Sequence[str], chains: Chains, pending: list[list[int]]) -> bool:
-        """Let the model and the history lengthen the chains in turn. Returns False if the model broke.
+        """Let the model and the history lengthen the chains in turn, as long as a pass pays. Before the first one the
+        model gets ready. Returns False if it broke.
 
         pending: the tokens of each chain that no pass has computed; changed in place.
         """
@@ -69,6 +70,8 @@ class InTurns(ModelDrafter):
             # The first pass computes the last token of each request's text, too.
             num_rows = sum(map(len, tokens)) + (0 if begun else len(among))
             if not self._pays(gain, self.price.seconds(num_rows)):
+                return True
+            if not begun and not self._prepare(requests):
                 return True
             start = self.model.clock()
             if not begun:

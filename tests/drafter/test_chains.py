@@ -74,12 +74,3 @@ def test_a_chain_ends_at_its_floor_and_limit() -> None:
         chains.append(chains.open(1.0)[0], np.array([1, 1]), np.array([0.7, 0.7]))
     assert chains.open(1.0)[0].tolist() == []  # one has its two tokens, the other fell below 0.6
     assert chains.drafts().counts.tolist() == [2, 2]
-
-
-def test_nothing_is_left_of_a_broken_model() -> None:
-    chains = Chains([4, 4, 4], None)
-    chains.append(chains.open(1.0)[0], np.array([9, 9, 9]), np.array([0.9, 0.9, 0.9]))
-    chains.drop()
-    assert chains.drafts().counts.tolist() == [0, 0, 0]
-    chains.take(ALL, HISTORY)
-    assert chains.drafts()[0].tokens == [1, 2, 3, 4]
