@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from das.cluster.messages import ClusterError, EngineRequest, Response, Turn, WeightsPart, weights_checksum
 from das.cluster.weights import unpacked
@@ -102,7 +103,9 @@ class RolloutEngine:
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, seed=0, detokenize=False, extra_args={LIMIT_KEY: 0})
 
         def scored() -> np.ndarray:
-            output = self.llm.generate([{"prompt_token_ids": list(tokens)}], params, use_tqdm=False)[0]
+            # vLLM counts ranks for log-probs of a prompt by a function that torch would compile, for up to a minute.
+            with torch.compiler.set_stance("force_eager"):
+                output = self.llm.generate([{"prompt_token_ids": list(tokens)}], params, use_tqdm=False)[0]
             found = zip(output.prompt_logprobs[1:], tokens[1:], strict=True)
             return np.array([of_place[token].logprob for of_place, token in found], np.float64)
 
