@@ -7,7 +7,10 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
+
+import psutil
 
 from experiments.harness.config import RunConfig
 
@@ -76,7 +79,7 @@ class Tracker:
             if config.wandb != "online":
                 raise
             self._trouble = [f"W&B is out of reach, recording offline ({' '.join(str(error).split())[:200]})"]
-            wandb.teardown()  # its process believes that the failed run is still active
+            _end_wandb()  # its process believes that the failed run is still active
             self.run = start(mode="offline")
         self.run.define_metric("step", hidden=True)
         self.run.define_metric("*", step_metric="step")
@@ -113,6 +116,20 @@ class Tracker:
         """Close the run. It is marked as failed unless `end` was called."""
         if self.run is not None:
             self.run.finish(exit_code=int(self._failed))
+
+
+def _end_wandb() -> None:
+    """End W&B's own process, by force where it does not end by itself: it may wait for its server for ever."""
+    import wandb
+
+    ending = Thread(target=wandb.teardown, daemon=True)
+    ending.start()
+    ending.join(ANSWER_S)
+    if ending.is_alive():
+        for child in psutil.Process().children():
+            if child.name() == "wandb-core":
+                child.kill()
+        ending.join()
 
 
 def evaluation_values(evaluation: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,8 @@ def runner(drafter: str | None, num_spec_tokens: int = 32) -> Any:
         max_num_tokens=8192,
         max_num_reqs=64,
         device=torch.device("cpu"),
+        das_quantized=None,
+        das_weights_version=0,
         **dict.fromkeys(names, lambda *args: None),
     )
 
@@ -71,6 +73,16 @@ def test_the_profile_counts_the_rows_of_drafts_and_the_sampler(monkeypatch: pyte
     rows = 64 * 33
     assert taken == [rows * 1000 * 2 + rows * 1000 * sampling_pieces.SORTED_CELL_BYTES]
     assert sampling_pieces.profiled_bytes(8192, 152064, torch.bfloat16) == 8192 * 152064 * 2 + 2**30
+
+
+def test_the_weights_of_self_drafts_are_there_when_memory_is_profiled() -> None:
+    done: list[Any] = []
+    hooked = runner(PROPOSER)
+    hooked.profile_run = lambda *args: done.append("profile")
+    hooked.das_quantized = SimpleNamespace(make=done.append)
+    hook_runner(hooked)
+    hooked.profile_run()
+    assert done == [0, "profile"]
 
 
 def test_large_shapes_borrow_the_tiles_of_the_most_alike_one() -> None:
