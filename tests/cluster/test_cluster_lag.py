@@ -72,7 +72,9 @@ def test_a_draft_model_that_learns_reaches_engines_elsewhere(tmp_path: Path) -> 
     assert len(set(column(tmp_path / "alone", "head_loss"))) > 1
     for name in ("beside", "two"):
         assert outcome(tmp_path / name) == alone
-        assert column(tmp_path / name, "accepted") == column(tmp_path / "alone", "accepted")
+        # Which requests share a pass differs, and with it what coupled drafts learn; but the drafter is the same.
+        accepted, expected = (sum(column(tmp_path / run, "accepted")) for run in (name, "alone"))
+        assert 0.8 * expected < accepted < 1.25 * expected
     plain = outcome(tmp_path / "none")
     assert {**alone, "final": None} == {**plain, "final": None}
     assert {name: alone["final"][name] for name in plain["final"]} == plain["final"]
