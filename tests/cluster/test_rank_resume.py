@@ -39,7 +39,7 @@ def test_another_number_of_engines_changes_nothing(repetitive_policy: str, tmp_p
     killed = launched(FAULTS, "kill", "3", *start, "arm=das", *ON_CLUSTER, f"hydra.run.dir={cluster}")
     assert killed.returncode != 0
     assert checkpoint.steps(cluster / CHECKPOINTS)[0] == 2, killed.stderr
-    last = launched("run.py", f"resume={cluster}", "cluster.engines=1")
+    last = launched("run.py", f"resume={cluster}", "cluster=ray", "cluster.engines=1")
     assert last.returncode == 0, last.stderr
     assert "resuming after step 2" in last.stdout
     rows, rows_of_own = read.metrics(cluster), read.metrics(own)
