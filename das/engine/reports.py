@@ -10,8 +10,8 @@ COUNTS = (
 
 
 def merged_reports(reports: Mapping[str, Mapping[str, Any]], slowest: str) -> dict[str, Any]:
-    """Counts are summed. The timeline of passes and the times are those of the engine that the others wait for. Alarms
-    name their engine.
+    """Counts are summed. The timeline of passes and the times are those of the engine that the others wait for. The
+    calibration error is the largest. Alarms name their engine.
 
     reports: of das_end_rollout, by a name of the engine, such as "rank 0". slowest: one of these names.
     """
@@ -19,5 +19,8 @@ def merged_reports(reports: Mapping[str, Mapping[str, Any]], slowest: str) -> di
     for name in COUNTS:
         if name in merged:
             merged[name] = sum(report[name] for report in reports.values())
+    errors = [report["calibration_error"] for report in reports.values() if "calibration_error" in report]
+    if errors:
+        merged["calibration_error"] = max(errors)
     merged["alarms"] = [f"{name}: {alarm}" for name, report in reports.items() for alarm in report.get("alarms", [])]
     return merged

@@ -10,9 +10,9 @@ from das.training.conversations import added_turns
 def merged(rollouts: Sequence[Rollout]) -> Rollout:
     """The step's rollout. rollouts: one of each rank, in rank order.
 
-    rollout_s, draft_s, the timeline of passes and the calibration error are those of the slowest rank, because the
-    others wait for it. The alarms of all ranks are kept. Responses are listed in rank order, and each response's cost
-    names its `rank`. A single rollout is returned as it is.
+    rollout_s, draft_s and the timeline of passes are those of the slowest rank, because the others wait for it. The
+    calibration error is the largest one, and the alarms of all ranks are kept. Responses are listed in rank order, and
+    each response's cost names its `rank`. A single rollout is returned as it is.
     """
     if len(rollouts) == 1:
         return rollouts[0]

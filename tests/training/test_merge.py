@@ -48,6 +48,12 @@ def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
     assert row["alarms"] == ["rank 1: stale"]
 
 
+def test_the_largest_calibration_error_counts_whoever_was_slowest() -> None:
+    ranks = [rollout(4.0, [5], 2, []), rollout(3.0, [7], 2, [])]
+    ranks[0].report["calibration_error"], ranks[1].report["calibration_error"] = 0.1, 0.2
+    assert merged(ranks).report["calibration_error"] == merged(ranks[::-1]).report["calibration_error"] == 0.2
+
+
 def test_a_single_rollout_is_returned_as_it_is() -> None:
     alone = rollout(4.0, [5, 7], 2, ["stale"])
     assert merged([alone]) is alone
