@@ -140,9 +140,9 @@ def make(runs: Sequence[Run], store: Path, progress: Progress, at_once: int = 1)
         ready = [run for run in waiting if not any(read in unfinished for _, read in run.reads)]
         for run in ready[: at_once - len(running)]:
             waiting.remove(run)
-            done = sum(run.minutes for run in missing) - sum(run.minutes for run in unfinished)
+            done = sum(other.minutes for other in missing if other not in unfinished)
             slowdown = (time.perf_counter() - began) / 60 / done if done else 1 / at_once
-            remaining = slowdown * sum(run.minutes for run in unfinished)
+            remaining = slowdown * sum(other.minutes for other in unfinished)
             number = missing.index(run) + 1
             progress.note(
                 f"[{number}/{len(missing)}] {run.command()}   (about {remaining:.0f} min for all that remain)"
