@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def cached_folder(final: Path, write: Callable[[Path], None]) -> Path:
     """Return `final`; if it is not there, let `write` fill a folder that gets this name when it is complete.
 
-    So an interrupted `write` leaves nothing that looks complete. When two processes make the same folder, the first
-    one's is kept; both must have the same content.
+    So an interrupted `write` leaves nothing that looks complete. Whoever wants a folder beside one that another process
+    is making waits for it: making a policy takes all cores, and two at once take far longer than one after the other.
     """
     if final.is_dir():
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
-    try:
-        write(scratch)
+    with _alone_in(final.parent):
+        if final.is_dir():  # another process has made it meanwhile
+            return final
+        scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
         try:
+            write(scratch)
             os.rename(scratch, final)
-        except OSError:
-            if not final.is_dir():  # if it is there, another process was quicker
-                raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
     return final
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Inside, no other process is in here for the same folder. The lock ends with the process, however it ends."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,6 +1,8 @@
 """experiments.cache: a folder is made once, and only complete folders get their name."""
 
+import time
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -30,13 +32,20 @@ def test_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_first_of_two_processes_wins(tmp_path: Path) -> None:
+def test_the_second_of_two_waits_for_the_first(tmp_path: Path) -> None:
     final = tmp_path / "policy"
+    first_writes, writers = Event(), []
 
     def write(folder: Path) -> None:
-        (folder / "maker").write_text("second")
-        final.mkdir()
-        (final / "maker").write_text("first")
+        writers.append(folder)
+        first_writes.set()
+        time.sleep(0.2)  # the other one comes meanwhile
+        (folder / "weights").write_text("1")
 
-    assert (cached_folder(final, write) / "maker").read_text() == "first"
+    first = Thread(target=cached_folder, args=(final, write))
+    first.start()
+    first_writes.wait()
+    assert (cached_folder(final, write) / "weights").read_text() == "1"
+    first.join()
+    assert len(writers) == 1
     assert list(tmp_path.iterdir()) == [final]
