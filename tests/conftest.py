@@ -1,7 +1,9 @@
 """Shared parts: a tiny random policy, and engines built and torn down inside the test process."""
 
+import fcntl
 import gc
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shutil import copytree
@@ -16,6 +18,19 @@ from das.engine.environment import set_environment
 set_environment()
 settings.register_profile("untimed", deadline=None)  # a first example compiles C; no test is timed
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_cluster_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Test files of clusters wait for each other: each looks whether it leaves processes behind, and two clusters on two
+    cores make each other's engines silent.
+    """
+    if request.path.parent.name != "cluster":
+        yield
+        return
+    with (Path(tempfile.gettempdir()) / "das_tests_of_clusters.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
