@@ -22,8 +22,8 @@ settings.load_profile("untimed")
 
 @pytest.fixture(scope="module", autouse=True)
 def one_cluster_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Test files of clusters wait for each other: each looks whether it leaves processes behind, and two clusters on two
-    cores make each other's engines silent.
+    """Test files of clusters wait for each other: each looks whether it leaves processes behind, and two clusters on
+    two cores make each other's engines silent.
     """
     if request.path.parent.name != "cluster":
         yield
