@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import das
-from das.cluster.guard import descendants, hand_over, start_guard
+from das.cluster.guard import start_guard
 from das.cluster.messages import ClusterError
 from das.cluster.settings import ClusterSettings
 
@@ -87,7 +87,6 @@ def _start(ray: Any, cores: int, weights_bytes: int) -> Callable[[], None]:
     scratch = Path(folder) / "tmp"
     scratch.mkdir()
     guard = start_guard(folder)
-    before = descendants(os.getpid())
     try:
         ray.init(
             address="local",
@@ -104,11 +103,10 @@ def _start(ray: Any, cores: int, weights_bytes: int) -> Callable[[], None]:
     except Exception as error:
         guard.communicate()
         raise ClusterError(f"Ray did not start: {' '.join(str(error).split())[:300]}") from error
-    hand_over(guard, descendants(os.getpid()) - before)
     return _at_exit(ray, guard)
 
 
-def _at_exit(ray: Any, guard: "subprocess.Popen[str] | None") -> Callable[[], None]:
+def _at_exit(ray: Any, guard: "subprocess.Popen[bytes] | None") -> Callable[[], None]:
     def disconnect() -> None:
         ray.shutdown()
         if guard is not None:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ import psutil
 from omegaconf import DictConfig
 
 from analysis import read
+from das.cluster.guard import writers
 from das.cluster.local_ray import PREFIX
 from das.training import checkpoint
 from experiments.harness.resume import CHECKPOINTS
@@ -129,13 +131,11 @@ def slow_down(victim: psutil.Process, run: Any) -> None:
 
 
 def of_ray(driver: int) -> list[psutil.Process]:
-    """Processes that live of the Ray which a process of this id started: they write into its folder."""
+    """Processes that live of the Ray which a process of this id started."""
     found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            files = [os.readlink(descriptor) for descriptor in Path(f"/proc/{process.pid}/fd").iterdir()]
-            if any(f"{PREFIX}{driver}-" in file for file in files):
-                found.append(process)
+    for pid in writers(f"{tempfile.gettempdir()}/{PREFIX}{driver}-"):
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
     return found
 
 

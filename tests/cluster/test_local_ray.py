@@ -1,12 +1,18 @@
 """A Ray of the run's own is reached from this machine alone, and leaves nothing. What cannot be joined is refused."""
 
 import socket
+import sys
+import tempfile
+import time
+from glob import glob
 from importlib.util import find_spec
 
+import psutil
 import pytest
-from scripts import run_script
+from scripts import ROOT, run_script
 
-from das.cluster.local_ray import require_listener
+from das.cluster.guard import writers
+from das.cluster.local_ray import PREFIX, require_listener
 from das.cluster.messages import ClusterError
 
 OWN = """
@@ -32,11 +38,35 @@ assert not alive, alive
 assert not list(Path(tempfile.gettempdir()).glob(f"{PREFIX}{os.getpid()}-*"))
 """
 
+STARTING = """
+from das.cluster.local_ray import connect
+from das.cluster.settings import ClusterSettings
+
+connect(ClusterSettings(engines=1), 1, 0)
+"""
+LEFT_S = 60  # seconds after which what a trainer left counts as left for good
+
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="a cluster needs ray, which is not installed: run `make ray`")
 def test_own_ray_is_reached_from_here_alone_and_leaves_nothing() -> None:
     run_script("-c", OWN)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="a cluster needs ray, which is not installed: run `make ray`")
+@pytest.mark.parametrize("stage", ["gcs_server", "raylet", "ray::Runtime"])  # names have 15 characters in the kernel
+def test_a_trainer_killed_while_ray_starts_leaves_nothing(stage: str) -> None:
+    trainer = psutil.Popen([sys.executable, "-c", STARTING], cwd=ROOT)
+    while not any(child.name().startswith(stage) for child in trainer.children(recursive=True)):
+        assert trainer.poll() is None
+    trainer.kill()
+    trainer.wait()
+    prefix = f"{tempfile.gettempdir()}/{PREFIX}{trainer.pid}-"
+    until = time.monotonic() + LEFT_S
+    while glob(f"{prefix}*") or writers(prefix):
+        assert time.monotonic() < until, (glob(f"{prefix}*"), writers(prefix))
+        time.sleep(0.1)
 
 
 def test_an_address_where_nothing_listens_is_refused() -> None:
