@@ -91,6 +91,7 @@ class Cluster:
         self._restarts = 0  # of engines, up to the last rollout
         self._size = settings.engines
         self._leaving: set[int] = set()  # numbers of engines that get no more requests
+        self._paces: dict[int, float] = {}  # of engines that were slow in the last rollout: they get less in the next
         self.engines = RayEngines(settings, engine, kv_cache_gib, threads, weights_bytes)
 
     # ---- engines ----
@@ -181,6 +182,8 @@ class Cluster:
             self._hand_out(running)
             self._take_event(running)
         running.rollout_s = time.perf_counter() - running.began
+        slow = (running.given_up | self._paces.keys()) & running.began_at.keys()
+        self._paces = {engine: running.paces.pace(engine) for engine in slow}
         return running
 
     def _begin(self, running: _Running, engine: Engine) -> None:
@@ -249,7 +252,7 @@ class Cluster:
             self._lost(running, event)
         elif event.method == "begin":
             running.began_at[engine] = time.perf_counter() - running.began
-            running.dispatcher.joined(engine, self._slots)
+            running.dispatcher.joined(engine, self._slots, self._paces.get(engine, 1.0))
             running.paces.began(engine, event.answer, time.perf_counter())
             running.note(engine, "joined")
         elif event.method == "turn":

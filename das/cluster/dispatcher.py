@@ -2,17 +2,20 @@
 
 Siblings draft from each other while they decode, so problems stay whole where they can: at the start of a rollout
 problems are dealt, those with the longest expected response first, each to the engine with the least predicted work,
-until every engine has as many requests as it decodes at once, or its even share. The rest waits in one queue, in the
-same order. An engine takes from it what fits, so engines that are slow, or whose responses turn out long, get less.
+until every engine has as many requests as it decodes at once, or its share. Shares are even, but for engines that were
+slow before. The rest waits in one queue, in the same order. An engine takes from it what fits, so engines that are
+slow, or whose responses turn out long, get less.
 
 Nothing here knows a clock, a process or a network: the cluster and the simulator run this one class. Equal calls in
 equal order give equal answers. No placement changes a token, because noise is keyed by request and position.
 """
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Request:
 @dataclass
 class _Engine:
     slots: int
+    pace: float = 1.0
     held: dict[int, None] = field(default_factory=dict)  # started here, not finished here; in the order of starting
     dealt: list[int] = field(default_factory=list)  # kept for this engine until it takes for the first time
     draining: bool = False
@@ -99,8 +103,10 @@ class Dispatcher:
         """Requests that this engine has started and not finished, in the order in which it took them."""
         return tuple(self._engine(engine).held)
 
-    def joined(self, engine: int, slots: int) -> None:
-        """An engine takes part, from the start or amid the rollout. slots: how many requests it decodes at once.
+    def joined(self, engine: int, slots: int, pace: float = 1.0) -> None:
+        """An engine takes part, from the start or amid the rollout.
+
+        slots: how many requests it decodes at once. pace: how many times as long as those of others its passes take.
 
         Engines that join before the first `take` of all are dealt problems; later ones take from the queue.
         """
@@ -108,7 +114,9 @@ class Dispatcher:
             raise ValueError(f"engine {engine} takes part already")
         if slots < 1:
             raise ValueError(f"engine {engine} must decode at least 1 request at once, got {slots}")
-        self._engines[engine] = _Engine(slots)
+        if not pace > 0:
+            raise ValueError(f"the passes of engine {engine} must take above 0 times as long, got {pace}")
+        self._engines[engine] = _Engine(slots, pace)
 
     def take(self, engine: int) -> list[int]:
         """The requests that this engine shall start now, in this order; possibly none.
@@ -177,28 +185,39 @@ class Dispatcher:
     def _deal(self) -> None:
         """Deal problems from the queue to the engines with the least predicted work.
 
-        An engine gets at most as many requests as it has slots, and at most an even share of all. A problem that does
-        not fit goes on at the next engine.
+        An engine gets at most as many requests as it has slots, and at most its share of all, which is the smaller, the
+        longer its passes take. A problem that does not fit goes on at the next engine.
         """
         open_engines = [(number, engine) for number, engine in sorted(self._engines.items()) if not engine.draining]
         if not open_engines:
             return
-        even = -(-len(self._queue) // len(open_engines))
-        by_work = [(0.0, number) for number, _ in open_engines]  # a heap: predicted tokens of each engine with room
-        while self._queue and by_work:
-            work, number = by_work[0]
+        total, speeds = len(self._queue), sum(1 / engine.pace for _, engine in open_engines)
+        heaps: dict[float, list[tuple[float, int]]] = {}  # by pace: predicted tokens of each engine with room
+        for number, engine in open_engines:
+            heaps.setdefault(engine.pace, []).append((0.0, number))
+        while self._queue and heaps:
+            problem = self._next_problem()
+            tokens = sum(request.predicted for request in problem)
+            done = {pace: (heap[0][0] + tokens) * pace for pace, heap in heaps.items()}
+            heap = heaps[min(done, key=done.__getitem__)]
+            work, number = heap[0]
             engine = self._engines[number]
-            problem = self._requests[self._queue[0]].problem
-            room = min(engine.slots, even) - len(engine.dealt)
-            while room and self._queue and self._requests[self._queue[0]].problem == problem:
-                request = self._requests[self._queue.popleft()]
-                engine.dealt.append(request.index)
+            room = min(engine.slots, math.ceil(total / (engine.pace * speeds))) - len(engine.dealt)
+            for request in problem[:room]:
+                engine.dealt.append(self._queue.popleft())
                 work += request.predicted
-                room -= 1
-            if room:
-                heapq.heapreplace(by_work, (work, number))
+            if room > len(problem):
+                heapq.heapreplace(heap, (work, number))
             else:
-                heapq.heappop(by_work)
+                heapq.heappop(heap)
+            if not heap:
+                del heaps[engine.pace]
+
+    def _next_problem(self) -> list[Request]:
+        """Requests of the problem at the front of the queue that stand there together."""
+        requests = map(self._requests.__getitem__, self._queue)
+        problem = self._requests[self._queue[0]].problem
+        return list(takewhile(lambda request: request.problem == problem, requests))
 
     def _share(self, taker: _Engine) -> int:
         """How many of the requests that anybody may start this engine starts now.

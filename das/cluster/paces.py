@@ -60,6 +60,14 @@ class Paces:
         slow = [engine for engine, seconds in pass_s.items() if seconds >= SLOW * max(idle_s)]
         return sorted(slow, key=lambda engine: -pass_s[engine])
 
+    def pace(self, engine: int) -> float:
+        """How many times as long as the fastest engine's its passes took; 1 below SLOW, and for who made none."""
+        made = [number for number, pace in self._paces.items() if pace.made]
+        if engine not in made:
+            return 1.0
+        pace = self._pass_s(engine, 0.0) / min(self._pass_s(number, 0.0) for number in made)
+        return pace if pace >= SLOW else 1.0
+
     def _pass_s(self, engine: int, silent_s: float) -> float:
         """Seconds of a pass. silent_s: seconds for which it has had requests and was not heard of."""
         pace = self._paces[engine]

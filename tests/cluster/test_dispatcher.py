@@ -134,6 +134,17 @@ def test_at_most_an_even_share_or_the_slots_are_dealt() -> None:
     assert many.waiting == 44
 
 
+def test_a_slow_engine_is_dealt_what_it_can_do_in_the_time_of_others() -> None:
+    dispatcher = Dispatcher(requests_of(42, 4), margin=0)
+    for engine in range(5):
+        dispatcher.joined(engine, 100, 5.0 if engine == 0 else 1.0)
+    assert [len(dispatcher.take(engine)) for engine in range(5)] == [8, 40, 40, 40, 40]  # of 168
+    longest = Dispatcher([Request(i, str(i), 100.0 - i) for i in range(4)])
+    for engine in range(2):
+        longest.joined(engine, 100, 3.0 if engine == 0 else 1.0)
+    assert [longest.take(engine) for engine in range(2)] == [[2], [0, 1, 3]]
+
+
 def test_lost_requests_come_first_and_are_shared_evenly() -> None:
     dispatcher = Dispatcher(requests_of(6, 4), margin=0)
     for engine in range(3):

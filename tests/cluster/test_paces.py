@@ -1,5 +1,7 @@
 """Which engines are slow: by the time of their passes, while they have requests and others have none."""
 
+import pytest
+
 from das.cluster.paces import PATIENCE_S, SLOW, Paces
 
 
@@ -44,3 +46,9 @@ def test_an_engine_is_not_judged_before_it_had_time() -> None:
     found, now = paces({0: 0.001, 1: PATIENCE_S / 50}, passes=20)
     assert found.slow([1], [0], now) == []
     assert found.slow([1], [0], now + PATIENCE_S) == [1]
+
+
+def test_the_pace_of_a_slow_engine_is_that_of_its_passes() -> None:
+    found, now = paces({0: 0.1, 1: 0.1 * (SLOW - 0.1), 2: 0.5})
+    found.began(3, 0, now)
+    assert [found.pace(engine) for engine in range(4)] == [1.0, 1.0, pytest.approx(5.0), 1.0]
