@@ -50,6 +50,7 @@ class _Running:
     losses: Counter[int] = field(default_factory=Counter)  # of each request
     paces: Paces = field(default_factory=Paces)
     given_up: set[int] = field(default_factory=set)  # slow engines, whose requests others have started again
+    slow: dict[int, float] = field(default_factory=dict)  # engines that were given up: how many times as slow they were
     replayed: set[int] = field(default_factory=set)  # requests that had to start again
     timeline: list[dict[str, Any]] = field(default_factory=list)
     lost_requests: int = 0
@@ -91,7 +92,7 @@ class Cluster:
         self._restarts = 0  # of engines, up to the last rollout
         self._size = settings.engines
         self._leaving: set[int] = set()  # numbers of engines that get no more requests
-        self._paces: dict[int, float] = {}  # of engines that were slow in the last rollout: they get less in the next
+        self._paces: dict[int, float] = {}  # of engines that were slow in the last rollout: they get less in this one
         self.engines = RayEngines(settings, engine, kv_cache_gib, threads, weights_bytes)
 
     # ---- engines ----
@@ -182,12 +183,11 @@ class Cluster:
             self._hand_out(running)
             self._take_event(running)
         running.rollout_s = time.perf_counter() - running.began
-        slow = (running.given_up | self._paces.keys()) & running.began_at.keys()
-        self._paces = {engine: running.paces.pace(engine) for engine in slow}
+        known = {engine: running.paces.pace(engine) for engine in self._paces if engine in running.began_at}
+        self._paces = {**known, **running.slow}
         return running
 
     def _begin(self, running: _Running, engine: Engine) -> None:
-        # An engine that joins amid a rollout in several turns has no turn to go on with.
         self.engines.call(engine, "begin", running.params, self.history.history_tick, running.turn)
 
     def _hand_out(self, running: _Running) -> None:
@@ -203,9 +203,13 @@ class Cluster:
                 if engine.live:  # what it still finishes counts
                     arrived = running.arrived.pop(engine.number, [])
                     self.engines.call(engine, "turn", [], arrived, dispatcher.waiting, TURN_S, ())
-                elif engine.number in self._leaving:
+                    continue
+                if engine.number in self._leaving:
                     self._dismiss(running, engine)
-                continue
+                    continue
+                if not dispatcher.waiting or any(not dispatcher.held(other) for other in dispatcher.live):
+                    continue
+                self._take_back(running, engine.number)
             if not dispatcher.held(engine.number):
                 running.paces.took(engine.number, time.perf_counter())
             taken = [running.requests[index] for index in dispatcher.take(engine.number)]
@@ -228,11 +232,19 @@ class Cluster:
             return
         idle = [engine for engine in dispatcher.live if not dispatcher.held(engine) and engine not in self._leaving]
         holding = [engine for engine in dispatcher.live if dispatcher.held(engine)]
-        for engine in running.paces.slow(holding, idle, time.perf_counter())[: len(idle)]:
+        now = time.perf_counter()
+        for engine in running.paces.slow(holding, idle, now)[: len(idle)]:
             lost = dispatcher.lost(engine)
             running.given_up.add(engine)
+            running.slow[engine] = running.paces.pace(engine, running.paces.silent_s(engine, now))
             running.replayed.update(lost)
             running.note(engine, f"slow: {len(lost)} requests start again elsewhere")
+
+    def _take_back(self, running: _Running, engine: int) -> None:
+        """A slow engine that was given up gets requests again: they wait, and nobody else idles."""
+        running.given_up.discard(engine)
+        running.dispatcher.joined(engine, self._slots)
+        running.note(engine, "joined")
 
     def _dismiss(self, running: _Running, engine: Engine) -> None:
         """An engine that shall leave holds nothing more."""

@@ -51,7 +51,7 @@ class Paces:
         idle_s = [self._pass_s(engine, 0.0) for engine in idle if self._paces[engine].made]
         if not idle_s:
             return []
-        silent = {engine: now - self._paces[engine].asked for engine in holding}
+        silent = {engine: self.silent_s(engine, now) for engine in holding}
         pass_s = {
             engine: self._pass_s(engine, silent_s)
             for engine, silent_s in silent.items()
@@ -60,13 +60,18 @@ class Paces:
         slow = [engine for engine, seconds in pass_s.items() if seconds >= SLOW * max(idle_s)]
         return sorted(slow, key=lambda engine: -pass_s[engine])
 
-    def pace(self, engine: int) -> float:
-        """How many times as long as the fastest engine's its passes took; 1 below SLOW, and for who made none."""
-        made = [number for number, pace in self._paces.items() if pace.made]
-        if engine not in made:
-            return 1.0
-        pace = self._pass_s(engine, 0.0) / min(self._pass_s(number, 0.0) for number in made)
+    def pace(self, engine: int, silent_s: float = 0.0) -> float:
+        """How many times as long as the fastest engine's its passes take; 1 below SLOW, and where none was made.
+
+        silent_s: seconds for which it has had requests and was not heard of.
+        """
+        fastest = min((self._pass_s(each, 0.0) for each, pace in self._paces.items() if pace.made), default=0.0)
+        pace = self._pass_s(engine, silent_s) / fastest if fastest else 1.0
         return pace if pace >= SLOW else 1.0
+
+    def silent_s(self, engine: int, now: float) -> float:
+        """Seconds since it was heard of, or got its first requests."""
+        return now - self._paces[engine].asked
 
     def _pass_s(self, engine: int, silent_s: float) -> float:
         """Seconds of a pass. silent_s: seconds for which it has had requests and was not heard of."""

@@ -308,6 +308,7 @@ class RayEngines:
                 self.receiving_s += time.thread_time() - start
                 return self._progressed(engine, answer)
             case _:
+                engine.live = 0  # only a turn leaves requests live
                 engine.proven, self._places[engine.place].failed_starts = True, 0
                 return Event(engine, method, answer)
         return None

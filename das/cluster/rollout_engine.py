@@ -144,15 +144,19 @@ class RolloutEngine:
         """Start `new` requests, forget responses that arrived, and return those that have not.
 
         acknowledged: indices of responses. waiting: how many requests wait in the queue that engines share. history:
-        responses of other engines that the new requests shall draft from. It returns as soon as there is a response,
-        and after `timeout_s` at the latest. Raises ClusterError once stepping has failed.
+        responses of other engines that the new requests shall draft from. It returns as soon as there is a response
+        and either somebody waits or nothing is left to do, and after `timeout_s` at the latest: an answer costs the
+        trainer as much time as hundreds of tokens. Raises ClusterError once stepping has failed.
         """
         if new or history or waiting != self._waiting:
             self._work.put((lambda: self._start(new, waiting, history), None))
         with self._news:
             for index in acknowledged:
                 self._finished.pop(index, None)
-            self._news.wait_for(lambda: self._finished or self._error, timeout_s)
+            self._news.wait_for(
+                lambda: self._error or (self._finished and (waiting or not self._live)),
+                timeout_s,
+            )
             if self._error is not None:
                 raise ClusterError(f"{type(self._error).__name__}: {' '.join(str(self._error).split())[:300]}")
             return Turn(list(self._finished.values()), len(self._live), self._passes)
@@ -193,7 +197,9 @@ class RolloutEngine:
         return future.result()
 
     def _run(self) -> None:
-        """Work and step. An error of a function goes to whoever waits for it; any other one ends the engine."""
+        """Work and step. An error of a function goes to whoever waits for it; any other one ends the engine, and goes
+        to all who call it then.
+        """
         try:
             while True:
                 while not self._live or not self._work.empty():
@@ -203,6 +209,10 @@ class RolloutEngine:
             with self._news:
                 self._error = error
                 self._news.notify_all()
+            while True:
+                _, future = self._work.get()
+                if future is not None:
+                    future.set_exception(error)
 
     def _call(self, function: Callable[[], Any], future: Future[Any] | None) -> None:
         if future is None:

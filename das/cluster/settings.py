@@ -1,5 +1,6 @@
 """What a cluster of engines is asked for."""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -24,11 +25,11 @@ class ClusterSettings:
     start_s: float = 600.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.engines <= MAX_ENGINES:
-            raise ValueError(f"cluster.engines={self.engines}: must be a number from 1 to {MAX_ENGINES}")
-        if self.address is not None and not re.fullmatch(r"[^:]+:\d{1,5}", self.address):
+        if type(self.engines) is not int or not 1 <= self.engines <= MAX_ENGINES:
+            raise ValueError(f"cluster.engines={self.engines}: must be a whole number from 1 to {MAX_ENGINES}")
+        if self.address is not None and not re.fullmatch(r"[^:]+:\d{1,5}", str(self.address)):
             raise ValueError(f"cluster.address={self.address}: must be HOST:PORT of a Ray, as `ray start` prints it")
-        if self.silent_s <= 0 or self.start_s <= 0:
-            raise ValueError(
-                f"cluster.silent_s={self.silent_s}, cluster.start_s={self.start_s}: must be seconds above 0"
-            )
+        for name in ("silent_s", "start_s"):
+            seconds = getattr(self, name)
+            if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
+                raise ValueError(f"cluster.{name}={seconds}: must be seconds above 0")

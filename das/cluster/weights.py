@@ -30,10 +30,10 @@ def packed(named_tensors: Iterable[tuple[str, torch.Tensor]], drafter: bool = Fa
 
 def unpacked(part: WeightsPart) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a part."""
-    data = torch.from_numpy(np.array(part.data))  # a copy, because what Ray shares is read-only
     start = 0
     for name, dtype_name, shape in part.tensors:
         dtype = getattr(torch, dtype_name)
         stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        yield name, data[start:stop].view(dtype).view(shape)
+        data = part.data[start:stop].copy()  # what Ray shares is read-only, and a slice may begin anywhere
+        yield name, torch.from_numpy(data).view(dtype).view(shape)
         start = stop

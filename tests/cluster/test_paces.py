@@ -50,5 +50,7 @@ def test_an_engine_is_not_judged_before_it_had_time() -> None:
 
 def test_the_pace_of_a_slow_engine_is_that_of_its_passes() -> None:
     found, now = paces({0: 0.1, 1: 0.1 * (SLOW - 0.1), 2: 0.5})
+    assert [found.pace(engine) for engine in range(3)] == [1.0, 1.0, pytest.approx(5.0)]
     found.began(3, 0, now)
-    assert [found.pace(engine) for engine in range(4)] == [1.0, 1.0, pytest.approx(5.0), 1.0]
+    assert found.pace(3) == 1.0
+    assert found.pace(3, silent_s=2.0) == pytest.approx(20.0)
