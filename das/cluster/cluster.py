@@ -25,7 +25,7 @@ from das.drafter import HistoryDrafter, native
 from das.drafter.constants import PROMPT_CONTEXT
 from das.drafter.saved import SavedHistory
 from das.engine.build import DAS_EAGLE3, STOCK, EngineError, EngineSettings
-from das.engine.reports import merged_reports
+from das.engine.reports import merged_reports, of_engine
 from das.engine.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 
 WITH_HISTORY = ("das", "das_self", DAS_EAGLE3)
@@ -383,12 +383,7 @@ def predicted(request: RolloutRequest) -> list[Request]:
 
 def of_all(reports: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     """The reports of all engines as one. What each says of its requests is left out: responses bring their costs."""
-    named = {
-        f"engine {number}": {
-            name: value for name, value in report.items() if name not in ("requests", "predicted_length")
-        }
-        for number, report in reports.items()
-    }
+    named = {f"engine {number}": of_engine(report) for number, report in reports.items()}
     return merged_reports(named, max(named, key=lambda name: max(named[name]["step_time_s"], default=0.0)))
 
 

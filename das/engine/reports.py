@@ -1,4 +1,4 @@
-"""The reports of several engines about one rollout as one."""
+"""What engines report about a rollout: without what they say of single requests, and several reports as one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +7,13 @@ COUNTS = (
     *("passes", "drafted", "draft_rounds", "branches", "copied_blocks", "draft_passes", "draft_rows"),
     *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens"),
 )
+
+OF_REQUESTS = ("requests", "predicted_length")
+
+
+def of_engine(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker's report without what it says of single requests, whose responses bring their own costs."""
+    return {name: value for name, value in report.items() if name not in OF_REQUESTS}
 
 
 def merged_reports(reports: Mapping[str, Mapping[str, Any]], slowest: str) -> dict[str, Any]:

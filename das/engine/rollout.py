@@ -12,6 +12,7 @@ import numpy as np
 from das.budget.schedule import LongestFirst
 from das.engine.admission import PROBLEM_KEY
 from das.engine.noise import splitmix64
+from das.engine.reports import of_engine
 
 # Groups of responses by length, as quantiles of the rollout's lengths.
 CLASSES = {"short": (0.0, 0.5), "medium": (0.5, 0.8), "long": (0.8, 1.0)}
@@ -133,7 +134,7 @@ def end_turns(llm: Any, step: int, next_history_tick: int, evaluation: bool) -> 
     """End a rollout in several turns. Returns the report of what was done after the last of them."""
     report: dict[str, Any] = llm.collective_rpc("das_end_rollout", args=(next_history_tick, not evaluation))[0]
     warn_of(report, step)
-    return {key: value for key, value in report.items() if key not in ("requests", "predicted_length")}
+    return of_engine(report)
 
 
 def warn_of(report: dict[str, Any], step: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from das.cluster.messages import Response, WeightsPart, requests_of, weights_checksum
 from das.engine.build import EngineSettings
+from das.engine.reports import of_engine
 from das.engine.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 from das.process import die_with_parent
 from das.training.errors import EngineDied
@@ -94,7 +95,7 @@ class EngineProcess:
             [response.finish_reason for response in responses],
             [response.cost for response in responses],
             rollout_s,
-            {name: value for name, value in report.items() if name not in ("requests", "predicted_length")},
+            of_engine(report),
         )
         return responses, rollout
 
