@@ -34,18 +34,14 @@ class DraftPassPrice:
         self.base, self.row, self.faded = factor * self.base, factor * self.row, True
 
     def decline(self) -> None:
-        """A pass was not made because of its price, which fades. Trials in a row that do not pay come ever later."""
+        """No pass was made because of its price, which fades. Trials in a row that do not pay come ever later."""
         self.fade(FADE ** (1 / self._patience))
 
-    def accept(self) -> None:
-        """A pass is made because it is expected to pay."""
-        if not self.faded:
-            self._patience = 1
-
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn from a pass of so many rows."""
-        if self.faded:
-            self._patience = min(2 * self._patience, MAX_PATIENCE)  # until it is accepted at the price that it shows
+        """Learn from a pass of so many rows. One that was made at a price that had faded is a trial; one that was made
+        at the price that the last pass showed says that trials need not come late any more.
+        """
+        self._patience = min(2 * self._patience, MAX_PATIENCE) if self.faded else 1
         expected = self.seconds(rows)
         if expected and not self.faded:
             seconds = min(seconds, SLOW * expected)

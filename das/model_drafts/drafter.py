@@ -33,7 +33,6 @@ class DraftingModel(Protocol):
 class ModelDrafter(ABC):
     """A drafter (das.draft_round.Drafter) for the requests of one engine, without the rule by which drafts are made.
 
-    passes    the most passes of the model that draft for one target pass; None: any number
     worth     seconds that one more emitted token saves; nan while nobody knows
     history   drafts, too; None: nothing does
     """
@@ -41,12 +40,10 @@ class ModelDrafter(ABC):
     def __init__(
         self,
         model: DraftingModel,
-        passes: int | None,
         worth: Callable[[], float],
         history: HistoryDrafter | None = None,
     ):
         self.model: DraftingModel = model
-        self.most_passes = passes
         self.worth = worth
         self.history = history
         self.window = 0 if history is None else history.window
@@ -140,20 +137,25 @@ class ModelDrafter(ABC):
         self._passes_made, self._requantize_s = [], 0.0
         return drafting
 
+    def _begin_round(self) -> None:
+        """Nothing was drafted yet for the coming target pass."""
+        self._passes_made, self._requantize_s = [], 0.0
+
     def _prepare(self, requests: Sequence[str]) -> bool:
-        """Begin a round of drafts. Returns whether the model may draft in it."""
+        """Let the model get ready. Returns whether it may draft in this round."""
         took = self.model.prepare(requests)
-        self._passes_made, self._requantize_s = [], took or 0.0
+        self._requantize_s = took or 0.0
         return took is not None
 
     def _pays(self, tokens: float, seconds: float) -> bool:
         """Whether passes that take so long are worth it if they let the policy emit so many tokens more."""
         worth = self.worth()
-        if math.isnan(worth) or tokens * worth >= seconds:
-            self.price.accept()
-            return True
-        self.price.decline()
-        return False
+        return math.isnan(worth) or tokens * worth >= seconds
+
+    def _stop(self) -> None:
+        """No further pass pays. If this round has none at all, their price kept the model from drafting."""
+        if not self._passes_made:
+            self.price.decline()
 
     def _note_pass(self, rows: int, seconds: float, likely: np.ndarray) -> None:
         """A pass drafted tokens that are accepted with these probabilities."""

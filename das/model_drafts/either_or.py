@@ -1,5 +1,6 @@
 """A draft head where it is expected to do better than the history (das.drafter.alternatives): arm das_eagle3."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -31,17 +32,17 @@ class HeadModel(DraftingModel, Protocol):
 class EitherOr(ModelDrafter):
     """Drafts chains: what the history drafts, or up to `passes` tokens of the head and what the history drafts behind.
 
-    passes: at least 1. worth, history: as ModelDrafter has them. The history drafts first, which takes no pass of a
-    model. A depth is computed for all requests that the head is expected to draft better for, at once, as long as its
-    tokens are expected to save more time than the passes take.
+    passes: the most passes of the head that draft for one target pass, at least 1. worth, history: as ModelDrafter has
+    them. The history drafts first, which takes no pass of a model. A depth is computed for all requests that the head
+    is expected to draft better for, at once, as long as its tokens are expected to save more time than the passes take.
     """
 
     model: HeadModel
     history: HistoryDrafter
 
     def __init__(self, model: HeadModel, passes: int, worth: Callable[[], float], history: HistoryDrafter):
-        super().__init__(model, passes, worth, history)
-        self._passes = passes
+        super().__init__(model, worth, history)
+        self._most_passes = passes
         self._behind = 0.0  # tokens that the history usually adds to accepted ones of the head
 
     def end(self, request: str, keep: bool = True) -> None:
@@ -62,34 +63,45 @@ class EitherOr(ModelDrafter):
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """As ModelDrafter has it."""
+        self._begin_round()
         alone = self.history.propose_batch(requests, limits, floors)
-        if not self._prepare(requests) or not self._may_pay(len(requests)):
+        if not self._prepare(requests):
+            return alone
+        if not (passes := self._best_passes(len(requests))):
+            self._stop()
             return alone
         alternatives = Alternatives(limits, floors, alone)
-        self._draft(requests, alternatives)
+        self._draft(requests, alternatives, passes)
         return alternatives.drafts()
 
-    def _may_pay(self, num_requests: int) -> bool:
-        """Whether the head would pay if the history had nothing for any request.
+    def _best_passes(self, num_requests: int) -> int:
+        """How many passes of the head would save most time if the history had nothing for any request; 0: none pays.
 
         Declining must be cheap, because it is the rule where the head does not pay.
         """
-        passes = self._passes
-        return self._pays(num_requests * self._value(passes), passes * self.price.seconds(num_requests))
+        worth = self.worth()
+        if math.isnan(worth):
+            return self._most_passes
+        tokens = num_requests * self._values(self._most_passes)
+        saved_s = tokens * worth - np.arange(1, self._most_passes + 1) * self.price.seconds(num_requests)
+        best = int(saved_s.argmax())
+        return best + 1 if saved_s[best] >= 0 else 0
 
-    def _draft(self, requests: Sequence[str], alternatives: Alternatives) -> None:
-        """Let the head draft, and the history behind it."""
-        for left in range(self._passes, 0, -1):
-            among, gain = alternatives.open(self._value(left))
+    def _draft(self, requests: Sequence[str], alternatives: Alternatives, passes: int) -> None:
+        """Let the head draft so many tokens, and the history behind it."""
+        for left in range(passes, 0, -1):
+            among, gain = alternatives.open(float(self._values(left)[-1]))
             if not len(among):
                 return
             num_rows, later = len(among), (left - 1) * self.price.seconds(len(among))
             if not self._pays(gain, self.price.seconds(num_rows) + later):
+                self._stop()
                 return
             first = not self._passes_made
             if first:
                 num_rows = self.model.num_unread(requests, among)
                 if not self._pays(gain, self.price.seconds(num_rows) + later):
+                    self._stop()
                     return
             start = self.model.clock()
             drawn = self.model.read(among) if first else self.model.go_on(among, alternatives.last_tokens())
@@ -99,10 +111,11 @@ class EitherOr(ModelDrafter):
             self._ask_history(requests, alternatives)
             self._note_pass(num_rows, self.model.clock() - start, drawn[1])
 
-    def _value(self, passes: int) -> float:
-        """Tokens that so many tokens of the head, and the history behind them, are usually expected to emit."""
+    def _values(self, passes: int) -> np.ndarray:
+        """Tokens that 1 to `passes` of the head's, and the history behind them, are usually expected to emit [P]."""
         reach = self._usual ** np.arange(1, passes + 1)
-        return float(reach.sum() + reach[-1] * self._behind)
+        values: np.ndarray = np.cumsum(reach) + reach * self._behind
+        return values
 
     def _ask_history(self, requests: Sequence[str], alternatives: Alternatives) -> None:
         """Let the history draft behind the head's tokens."""

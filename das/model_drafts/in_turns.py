@@ -27,8 +27,9 @@ class ChainModel(DraftingModel, Protocol):
 class InTurns(ModelDrafter):
     """Drafts chains: the history's tokens where it is sure enough, the model's between them.
 
-    passes, worth, history: as ModelDrafter has them. A depth is computed for all requests at once, as long as its
-    tokens are expected to save more time than the pass takes.
+    passes: the most passes of the model that draft for one target pass; None: any number. worth, history: as
+    ModelDrafter has them. A depth is computed for all requests at once, as long as its tokens are expected to save more
+    time than the pass takes.
     """
 
     model: ChainModel
@@ -36,16 +37,19 @@ class InTurns(ModelDrafter):
     def __init__(
         self, model: ChainModel, passes: int | None, worth: Callable[[], float], history: HistoryDrafter | None = None
     ):
-        super().__init__(model, passes, worth, history)
+        super().__init__(model, worth, history)
+        self._most_passes = passes
 
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """As ModelDrafter has it."""
+        self._begin_round()
         alone = None if self.history is None else self.history.propose_batch(requests, limits, floors)
         # Declining must be cheap, because it is the rule where the model does not pay. No pass is worth more than one
         # that drafts for every request where the history has nothing.
         if not self._pays(len(requests) * self._usual, self.price.seconds(len(requests))):
+            self._stop()
             return Chains(limits, floors).drafts() if alone is None else alone
         chains = Chains(limits, floors)
         pending: list[list[int]] = [[] for _ in requests]
@@ -64,12 +68,13 @@ class InTurns(ModelDrafter):
         begun = False
         while True:
             among, gain = chains.open(self._usual)
-            if not len(among) or len(self._passes_made) == self.most_passes:
+            if not len(among) or len(self._passes_made) == self._most_passes:
                 return True
             tokens = [pending[i] for i in among.tolist()]
             # The first pass computes the last token of each request's text, too.
             num_rows = sum(map(len, tokens)) + (0 if begun else len(among))
             if not self._pays(gain, self.price.seconds(num_rows)):
+                self._stop()
                 return True
             if not begun and not self._prepare(requests):
                 return True

@@ -1,11 +1,14 @@
 """Which drafts are asked for, and what they took. What is drafted: tests/replay/test_model_on_text.py."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from das.budget.latency_forms import Drafting
 from das.drafter import HistoryDrafter
+from das.model_drafts.drafter import Drawn
 from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
 from das.replay.model_on_text import CopyOnText, HeadOnText
@@ -59,6 +62,65 @@ def test_a_head_that_cannot_pay_is_declined_before_anything_is_counted() -> None
     drafter.propose_batch(REQUESTS, [5, 5])
     assert not drafter.handed_out().passes
     assert head.num_asked == asked
+
+
+class UpToDate(HeadOnText):
+    """A head that has read all but the last token of each request. It counts its passes."""
+
+    num_passes = 0
+
+    def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
+        super().num_unread(requests, among)
+        return len(among)
+
+    def read(self, among: np.ndarray) -> Drawn:
+        self.num_passes += 1
+        return super().read(among)
+
+
+@pytest.mark.parametrize("share", [0.95, 0.8])
+def test_trials_of_a_head_that_does_not_pay_come_ever_later(share: float) -> None:
+    """The history drafts well for one of two requests. So the head would pay if the history had nothing for any, which
+    is looked at first, and does not pay for the other one alone.
+    """
+    head, worth = UpToDate((0.9,), PRICE), math.nan
+    history = HistoryDrafter()
+    history.begin("old", "known", [1, 2, 3])
+    history.observe("old", np.arange(4, 60))
+    history.end("old")
+    drafter = EitherOr(head, 1, lambda: worth, history)
+    drafter.begin("a", "known", [1, 2, 3])
+    drafter.begin("b", "unknown", [1, 2, 3])
+
+    at_work(head)
+    for _ in range(20):
+        drafter.propose_batch(REQUESTS, [5, 5])
+    assert head.num_passes == 20
+    worth = share * drafter.price.seconds(1) / drafter._usual
+    assert 2 * drafter._usual * worth > 1.5 * drafter.price.seconds(2)
+    head.num_passes, rounds = 0, 3000
+    for _ in range(rounds):
+        drafter.propose_batch(REQUESTS, [5, 5])
+    assert 0 < head.num_passes <= 30
+
+
+def test_a_head_drafts_fewer_tokens_where_all_of_them_would_not_pay() -> None:
+    head, worth = CountedHead((0.5,), PRICE), math.nan
+    drafter = EitherOr(head, 3, lambda: worth, HistoryDrafter())
+    begun(drafter)
+    for _ in range(200):
+        at_work(head)
+        drafter.propose_batch(REQUESTS, [5, 5])
+    drafter.handed_out()
+    usual, price = drafter._usual, drafter.price
+    assert usual < 0.55
+    worth = 1.2 * price.seconds(2) / (2 * usual)  # one pass pays, the third one's token comes too seldom
+    head.begin_text(np.arange(100, dtype=np.int32))
+    head.stand_at(np.array([0, 50]), np.array([10, 10]))
+    head.read(np.array([0, 1]))
+    head.stand_at(np.array([0, 50]), np.array([11, 11]))
+    drafter.propose_batch(REQUESTS, [5, 5])
+    assert len(drafter.handed_out().passes) == 1
 
 
 def test_a_head_with_much_to_read_is_declined() -> None:
