@@ -38,6 +38,6 @@ class HeadMethod:
         """runner.propose_draft_token_ids. aux_hidden_states: of each layer that the head reads, [tokens, hidden]."""
         proposer, batch = self.proposer, self.runner.input_batch
         proposer.attach(self.runner)
-        assert isinstance(proposer.model, HeadDraft)
-        proposer.model.keep(aux_hidden_states)
+        assert isinstance(proposer.drafting_model, HeadDraft)
+        proposer.drafting_model.keep(aux_hidden_states)
         return proposer.propose(sampled_token_ids, batch.num_tokens_no_spec, batch.token_ids_cpu)

@@ -83,8 +83,9 @@ class DasProposer:
         history = HistoryDrafter(**settings.get("drafter", {})) if has_history else None
         self._history = history  # None for drafts from the policy alone
         self._model_drafter: ModelDrafter | None
-        self.model: EngineModel | None
-        self._model_drafter, self.model = _model_drafter(settings, budget, history)
+        # vLLM takes an attribute `model` for a torch module with buffers, which sleep mode saves.
+        self.drafting_model: EngineModel | None
+        self._model_drafter, self.drafting_model = _model_drafter(settings, budget, history)
         drafter: Drafter | HistoryDrafter | None = self._model_drafter or history
         assert drafter is not None
         self.draft_round = DraftRound(
@@ -116,8 +117,8 @@ class DasProposer:
     def attach(self, runner: Any) -> None:
         """Called before every `propose`: the runner knows the request ids, which vLLM does not pass on."""
         self._runner = runner
-        if self.model is not None:
-            self.model.attach(runner)
+        if self.drafting_model is not None:
+            self.drafting_model.attach(runner)
 
     def propose(
         self,
@@ -325,7 +326,7 @@ class DasProposer:
     def _judge(self, judged: bool) -> list[str]:
         """What the alarm says of the rollout that ends."""
         drafter, record = self.draft_round.drafter, self._record
-        broken = [] if self.model is None else self.model.alarms()
+        broken = [] if self.drafting_model is None else self.drafting_model.alarms()
         lost = record.history_before + record.tokens - drafter.history_tokens if drafter.window else 0
         return broken + self.alarm.end_step(record.passes, record.num_drafted, record.num_accepted, lost, judged)
 
@@ -347,8 +348,8 @@ class DasProposer:
             "told_tick": np.array(self._clock.told),
         }
         save_arrays(folder / LEARNED, {"kind": np.array(LEARNED), **learned})
-        if self.model is not None and self._model_drafter is not None:
-            state = {**self.model.sampler.state(), **self._model_drafter.state()}
+        if self.drafting_model is not None and self._model_drafter is not None:
+            state = {**self.drafting_model.sampler.state(), **self._model_drafter.state()}
             save_arrays(folder / COUPLED, {"kind": np.array(COUPLED), **state})
 
     def load(self, folder: Path) -> None:
@@ -358,9 +359,9 @@ class DasProposer:
         self._clock.told = int(learned.get("told_tick", self.draft_round.drafter.history_tick))  # old files lack it
         self.lengths.restore(learned)
         self.calibration.counts = learned["calibration"]
-        if self.model is not None and self._model_drafter is not None:
+        if self.drafting_model is not None and self._model_drafter is not None:
             state = load_arrays(folder / COUPLED, COUPLED)
-            self.model.sampler.restore(state)
+            self.drafting_model.sampler.restore(state)
             self._model_drafter.restore(state)
         self.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
         self._begin_record()

@@ -15,6 +15,7 @@ from das.engine.build import EngineSettings
 from das.engine.drafters import cpu_linears, cuda_linears
 from das.engine.drafters.draft_passes import blocks_needed
 from das.engine.drafters.self_draft import SelfDraft
+from das.engine.drafters.support import require_self_draft
 from das.engine.engine_config import das_settings
 from das.engine.versions import NotInstalled
 
@@ -67,6 +68,7 @@ def test_nearly_all_is_accepted_and_nothing_changes(
         assert accepted > (0.75 if weights == "w8a8" else 0.3) * report["drafted"] > 0  # by chance 0.004
         assert report["draft_rows"] >= report["drafted"]
         assert not report["alarms"]
+    assert runner_of(llm).get_draft_model() is None  # vLLM's sleep mode saves buffers of what it finds there
 
 
 def test_packed_4_bits_draft_alike(engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +101,17 @@ def test_the_history_saves_draft_passes(engines: Engines, repetitive_policy: str
 def test_weights_are_quantized_once_after_each_sync(engines: Engines, tiny_policy: str) -> None:
     llm = engines.build(tiny_policy, method="self_draft")
     runner = runner_of(llm)
+    x = torch.randn(3, 96)
+
+    def drafted_with() -> torch.Tensor:
+        """What the quantized layer gives for x."""
+        layer = runner.get_model().model.layers[0].mlp.down_proj
+        with runner.das_quantized.used():
+            out: torch.Tensor = layer.quant_method.apply(layer, x)
+        return out
+
     assert rollout(llm, 1)[1]["requantize_s"] > 0
+    before = drafted_with()
     assert rollout(llm, 2)[1]["requantize_s"] == 0
     weight = runner.get_model().model.layers[0].mlp.down_proj.weight.data.clone()
     name = "model.layers.0.mlp.down_proj.weight"
@@ -107,6 +119,7 @@ def test_weights_are_quantized_once_after_each_sync(engines: Engines, tiny_polic
         "reload_weights", kwargs={"weights_iterator": [(name, weight * 0.5)], "is_checkpoint_format": True}
     )
     assert rollout(llm, 3)[1]["requantize_s"] > 0
+    torch.testing.assert_close(drafted_with(), before / 2)
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
@@ -114,7 +127,7 @@ def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
     engines: Engines, tiny_policy: str, undrafted: Any, poison: float
 ) -> None:
     llm = engines.build(tiny_policy, method="self_draft")
-    layers = runner_of(llm).drafter.model
+    layers = runner_of(llm).drafter.drafting_model
     rollout(llm, 1)  # builds and uses the quantized layers
     healthy = list(layers._layers._drafting)
 
@@ -196,6 +209,21 @@ def test_scratch_blocks_hold_any_draft() -> None:
     assert blocks_needed(18, 16) == 3
     for tokens in range(1, 40):
         assert blocks_needed(tokens, 8) == max((start + tokens - 1) // 8 + 1 for start in range(8))
+
+
+def test_floats_that_no_gpu_kernel_takes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(is_cpu=lambda: False, has_device_capability=lambda _: False)
+    monkeypatch.setattr("vllm.platforms.current_platform", gpu)
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(tensor_parallel_size=1, data_parallel_size=1),
+        kv_transfer_config=None,
+        lora_config=None,
+        model_config=SimpleNamespace(uses_mrope=False, quantization=None, dtype=torch.bfloat16),
+    )
+    require_self_draft(config, {"weights": "w4", "passes": None})
+    config.model_config.dtype = torch.float32
+    with pytest.raises(NotInstalled, match=r"take no torch.float32; set dtype=bfloat16"):
+        require_self_draft(config, {"weights": "w4", "passes": None})
 
 
 def test_bad_options_are_refused_in_one_line() -> None:

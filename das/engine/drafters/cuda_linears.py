@@ -41,6 +41,8 @@ def w4(weight: torch.Tensor) -> Linear:
     shape = (num_inputs, num_outputs)
     config = MPLinearLayerConfig(shape, shape, scalar_types.uint4, weight.dtype, group, zero_points=True)
     try:
+        if num_inputs % GROUPS[-1] or num_outputs % IN_A_WORD:
+            raise ValueError(f"they must be multiples of {GROUPS[-1]} and {IN_A_WORD}")
         kernel_type = choose_mp_linear_kernel(config)
     except ValueError as error:
         reason = str(error).splitlines()[-1].strip()

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from das.engine.drafters.quantized import FORMATS
-from das.engine.versions import NotInstalled, require_das_eagle3
+from das.engine.versions import NotInstalled, require_branches, require_das_eagle3
 
 LAST_WITH_INT8 = 99  # compute capability: vLLM's int8 kernels stop before Blackwell's 10.0
 
@@ -23,10 +25,14 @@ def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
     from vllm import _custom_ops
     from vllm.platforms import current_platform
 
+    require_branches()  # scratch blocks hold what the draft passes compute
     _require_plain("self-drafts", vllm_config)
+    dtype = vllm_config.model_config.dtype
     if current_platform.is_cpu():
         if not _custom_ops._supports_onednn:
             raise NotInstalled("self-drafts need a vLLM that was built with oneDNN: choose another method, such as das")
+    elif dtype not in (torch.bfloat16, torch.float16):
+        raise NotInstalled(f"self-drafts: vLLM's kernels for quantized weights take no {dtype}; set dtype=bfloat16")
     elif own["weights"] == "w8a8" and current_platform.has_device_capability(LAST_WITH_INT8 + 1):
         raise NotInstalled("self_draft.weights=w8a8: vLLM has no int8 kernel for this GPU; choose w4")
     if vllm_config.model_config.quantization is not None:
