@@ -10,6 +10,7 @@ import torch
 from conftest import Engines, roll
 from safetensors.torch import load_file
 from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
 
 from das.cluster.messages import ClusterError, EngineRequest, Response, WeightsPart, weights_checksum
 from das.cluster.rollout_engine import RolloutEngine
@@ -169,9 +170,27 @@ def test_a_turn_returns_when_its_time_is_over_and_says_how_far_the_engine_is(eng
     engine.end(8, judged=True)
 
 
-def test_an_engine_that_raises_says_so_at_the_next_turn(engine: RolloutEngine) -> None:
+def test_responses_that_nobody_waits_for_come_together(engine: RolloutEngine, expected: Any) -> None:
+    assert len({len(tokens) for tokens in expected[0][:8]}) > 2
+    num_answers = []
+    for waiting in (0, 1):
+        engine.begin(PARAMS, 0)
+        new, found, answers = REQUESTS[:8], list[int](), 0
+        while len(found) < 8:
+            answer = engine.turn(new, found, waiting, timeout_s=60.0)
+            new, answers = [], answers + 1
+            found += [response.index for response in answer.finished]
+        engine.end(8, judged=True)
+        num_answers.append(answers)
+    assert num_answers[0] == 1
+    assert num_answers[1] > 1
+
+
+def test_an_engine_that_raises_says_so_to_every_later_call(engine: RolloutEngine) -> None:
     """Last, because the engine is gone afterwards."""
     engine.begin(PARAMS, 0)
     too_long = EngineRequest(0, list(range(6, 250)) * 2, "long", 0)
     with pytest.raises(ClusterError, match="VLLMValidationError"):
         finish(engine, [too_long, too_long])
+    with pytest.raises(VLLMValidationError):
+        engine.end(9, judged=True)
