@@ -41,6 +41,7 @@ def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tupl
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send statistics
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # 20 s are too few on a busy machine
+    os.environ.setdefault("RAY_worker_niceness", "0")  # engines would give way to whatever else runs
     # Ray would end this process, with a message of its own, 60 s after its gcs_server died, also amid training.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(GCS_S))
     try:

@@ -28,6 +28,7 @@ own = {process.pid for process in started} | {os.getpid()}
 listening = [each for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.pid in own]
 assert {each.laddr.ip.removeprefix("::ffff:") for each in listening} == {"127.0.0.1"}, listening
 assert not dead(ray)
+assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)
 next(process for process in started if process.name() == "gcs_server").kill()
 while not dead(ray):
     pass
