@@ -1,9 +1,7 @@
 """Shared parts: a tiny random policy, and engines built and torn down inside the test process."""
 
-import fcntl
 import gc
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shutil import copytree
@@ -18,19 +16,21 @@ from das.engine.environment import set_environment
 set_environment()
 settings.register_profile("untimed", deadline=None)  # a first example compiles C; no test is timed
 settings.load_profile("untimed")
+CLUSTER = "tests/cluster/"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_cluster_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Test files of clusters wait for each other: each looks whether it leaves processes behind, and two clusters on
-    two cores make each other's engines silent.
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """All tests of clusters run in one process, one after the other, and those of any other file in one process each.
+
+    Each looks whether it leaves processes behind, and two clusters on two cores make each other's engines silent.
     """
-    if request.path.parent.name != "cluster":
-        yield
-        return
-    with (Path(tempfile.gettempdir()) / "das_tests_of_clusters.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneClusterAtATime(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return CLUSTER if nodeid.startswith(CLUSTER) else str(super()._split_scope(nodeid))
+
+    return OneClusterAtATime(config, log)
 
 
 @pytest.fixture(scope="session")
