@@ -22,7 +22,8 @@ from experiments.commands import usage
 from experiments.harness import resume
 from experiments.registry import TASKS
 from experiments.run import checks
-from experiments.run.errors import UserError, explain_config_error, one_line_errors
+from experiments.run.compose import explain_config_error
+from experiments.run.errors import UserError, one_line_errors
 
 DATE = "%Y-%m-%d_%H-%M-%S"
 

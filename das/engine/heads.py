@@ -35,16 +35,16 @@ def aux_layers_of(head: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(listed or ())
 
 
-def head_problem(folder: Path, policy: Path) -> str:
+def head_problem(folder: Path, policy: Path | None) -> str:
     """Why the head cannot draft for the policy, in one line; empty if nothing speaks against it.
 
-    policy: its folder. Of a hub id, which is no folder, nothing is known here.
+    policy: its folder. Of a hub id, which is no folder, and of a policy that is not made yet, None, nothing is known.
     """
     try:
         head = read_head(folder)
     except ValueError as error:
         return str(error)
-    if not (policy / CONFIG).is_file():
+    if policy is None or not (policy / CONFIG).is_file():
         return ""
     config = json.loads((policy / CONFIG).read_text())
     for key, what in (("hidden_size", "hidden size"), ("vocab_size", "vocabulary")):

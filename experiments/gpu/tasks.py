@@ -11,7 +11,8 @@ from analysis.arms import identity_verdict
 from experiments.gpu.verdict import Scale, Verdict
 from experiments.registry import TASKS
 from experiments.run.checks import check_values
-from experiments.run.errors import CONFIGS, compose_config
+from experiments.run.compose import compose_config
+from experiments.run.errors import CONFIGS
 
 ONE_GPU = ["engine=gpu", "engine.processes=1", "engine.max_model_len=8192"]
 

@@ -6,7 +6,8 @@ from omegaconf import DictConfig
 
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.vary import variants
-from experiments.run.errors import CONFIGS, UserError, compose_config
+from experiments.run.compose import compose_config
+from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
 
 VARIED = "das"  # the arm whose settings `vary` varies; where it is not among the arms, the last of several

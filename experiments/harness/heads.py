@@ -45,7 +45,7 @@ def check_head(config: RunConfig) -> None:
     policy = config.policy.path
     if given is None and policy is not None and not Path(policy).is_dir():
         raise UserError(f"head.path=null: a head is made for policies in folders only, not for {policy}")
-    if given is not None and policy is not None and (problem := heads.head_problem(Path(given), Path(policy))):
+    if given is not None and (problem := heads.head_problem(Path(given), Path(policy) if policy is not None else None)):
         raise UserError(problem)
 
 

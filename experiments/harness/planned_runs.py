@@ -25,8 +25,11 @@ from omegaconf import OmegaConf
 
 from analysis.report import Section
 from experiments.harness import resume
+from experiments.harness.config import run_config
+from experiments.harness.validate import check_ahead, check_cluster
 from experiments.run import child
-from experiments.run.errors import CONFIGS, UserError, compose_config
+from experiments.run.compose import compose_config
+from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import write_text
 
@@ -112,10 +115,18 @@ def passed_on(overrides: Sequence[str]) -> list[str]:
 
 
 def check_runs(experiments: Sequence[Experiment]) -> None:
-    """Compose every run's config before the first run begins. Raises UserError."""
+    """Check every run's config before the first run begins, as far as that does not need the runs that it reads.
+
+    Raises UserError.
+    """
     for experiment in experiments:
         for run in experiment.runs.values():
-            compose_config(list(run.overrides))
+            config = run_config(compose_config(list(run.overrides)))
+            try:
+                check_ahead(config)
+                check_cluster(config)
+            except UserError as error:
+                raise UserError(f"{run.command()}: {error}") from None
 
 
 def section_folder(experiment: Experiment, profile: str) -> str:

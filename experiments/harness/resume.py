@@ -13,7 +13,8 @@ from analysis import read
 from das.training import checkpoint, ranks
 from das.training.checkpoint import CheckpointError
 from experiments.harness.config import RunConfig
-from experiments.run.errors import UserError, compose_config, reading
+from experiments.run.compose import compose_config
+from experiments.run.errors import UserError, reading
 from experiments.run.progress import Progress
 from experiments.run.renamed import RENAMED, renamed
 from experiments.run.run_folder import versions, write_text

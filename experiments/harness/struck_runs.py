@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from das.process import die_with_parent
+from experiments.run.errors import RunFailed
+
 ROOT = Path(__file__).resolve().parents[2]
 ORPHAN_S = 10.0  # seconds within which processes must follow a killed parent
 
@@ -19,7 +22,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def start(arguments: Sequence[str], folder: Path, environment: dict[str, str] | None = None) -> Any:
-    """Start run.py in a process group of its own."""
+    """Start run.py in a process group of its own. It ends with this process."""
     path = [str(ROOT / "experiments" / "faults"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         [sys.executable, str(ROOT / "run.py"), *arguments, f"hydra.run.dir={folder}"],
@@ -27,8 +30,16 @@ def start(arguments: Sequence[str], folder: Path, environment: dict[str, str] | 
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=die_with_parent,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))} | (environment or {}),
     )
+
+
+def leave_alone(arguments: Sequence[str], folder: Path) -> None:
+    """Make the run that struck ones are compared with. Raises RunFailed, in one line."""
+    done = finish(start(arguments, folder))
+    if done.returncode:
+        raise RunFailed(f"the run that is left alone failed: {done.stderr.strip()[-300:].removeprefix('error: ')}")
 
 
 def finish(process: Any) -> Any:

@@ -22,6 +22,7 @@ from experiments.problems.problem_set import COLUMNS
 from experiments.run.errors import CONFIGS, UserError
 
 TRAINING = ("compare", "train")  # tasks that roll out with TRL, which calls tools
+TRAIN = (*TRAINING, "audit", "soak")  # all tasks that train
 WITH_CLUSTER = (*TRAINING, "rollout", "audit")  # tasks that roll out on a cluster
 WANDB_MODES = ("online", "offline", "off")
 
@@ -181,6 +182,8 @@ def check_ahead(config: RunConfig) -> None:
     if not trainer.lag and not engine.own_process:
         return
     setting = f"trainer.lag={trainer.lag}" if trainer.lag else "engine.own_process=true"
+    if config.task["name"] not in TRAIN:
+        raise UserError(f"{setting}: task={config.task['name']} trains nothing; leave it out")
     if problem := ahead_problem(trainer.lag, trainer.arguments, config.data.name == AGENT, engine.processes):
         raise UserError(f"{setting}: {problem}")
     if engine.own_process and config.cluster is not None:

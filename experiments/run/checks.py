@@ -1,23 +1,19 @@
 """Check that a config's values are of the right kind and of a plausible size. The kind follows from configs/."""
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.run.errors import CONFIGS, UserError
+from experiments.run.known_keys import GROUPS, check_keys, leaves, plain_tree
 
-GROUPS = ("policy", "data", "reward", "trainer", "engine", "cluster", "drafter", "head", "budget", "arm")
-TOP = (
-    *("arms", "vary", "seed", "schedule", "checkpoint", "eval", "resume"),
-    *("wandb", "wandb_project", "out", "cache", "profile"),
-)
 LARGEST = 2**31 - 1  # largest value of any number that is not in LIMITS
 
 # Keys that are null everywhere in configs/, with an example that shows their kind.
 EXAMPLES: dict[str, Any] = {
     "resume": "outputs/compare/DATE",
+    "paper": "das",
     "arm.speculative.model": "folder",
     "cluster.address": "127.0.0.1:6379",
     "data.path": "problems.jsonl",
@@ -111,8 +107,13 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 
 def check_values(config: DictConfig) -> None:
-    """Refuse values of the wrong kind, NaN, and numbers that are negative or implausibly large. Raises UserError."""
-    for key, value in _leaves({name: _get(config, name) for name in (*TOP, *GROUPS, "task")}):
+    """Refuse settings that nothing reads, values of the wrong kind, NaN, and numbers that are negative or implausibly
+    large. Raises UserError.
+    """
+    given = {str(name): _get(config, str(name)) for name in config if name != "hydra"}
+    check_keys(given)
+    needed = (*plain_tree(CONFIGS / "config.yaml"), *GROUPS, "task")
+    for key, value in leaves({name: given.get(name) for name in needed}):
         plain_key = key.replace("arm.budget.", "budget.").replace("budget.over.", "budget.")
         _check(key, plain_key, value, _examples(str(config.task.name)).get(plain_key, []))
 
@@ -129,15 +130,6 @@ def _get(config: DictConfig, name: str) -> Any:
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of every setting. An empty group counts as a value."""
-    if not isinstance(node, dict) or (prefix and not node):
-        yield prefix, node
-        return
-    for key, value in node.items():
-        yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
-
-
 @cache
 def _examples(task: str) -> dict[str, list[Any]]:
     """Every value that a key has somewhere in configs/. Of the tasks only `task` counts."""
@@ -145,10 +137,7 @@ def _examples(task: str) -> dict[str, list[Any]]:
     files += [(group, path) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
     examples: dict[str, list[Any]] = {}
     for group, path in files:
-        tree = OmegaConf.to_container(OmegaConf.load(path))
-        assert isinstance(tree, dict)
-        settings = {key: value for key, value in tree.items() if key not in ("defaults", "hydra")}
-        for key, value in _leaves(settings, group):
+        for key, value in leaves(plain_tree(path), group):
             if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
                 examples.setdefault(key, []).append(value)
             *parents, _ = key.split(".")

@@ -26,7 +26,8 @@ from experiments.harness.policies import policy_directory
 from experiments.harness.rollout_steps import tokenized
 from experiments.harness.validate import check
 from experiments.recorded.latency_files import write_latency
-from experiments.run.errors import RunFailed, UserError, compose_config
+from experiments.run.compose import compose_config
+from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, device_name

@@ -19,8 +19,12 @@ from analysis import read
 from das.cluster.guard import writers
 from das.cluster.local_ray import PREFIX
 from das.training import checkpoint
+from experiments.harness.config import run_config
 from experiments.harness.resume import CHECKPOINTS
-from experiments.harness.struck_runs import ORPHAN_S, finish, start, wait_until
+from experiments.harness.struck_runs import ORPHAN_S, finish, leave_alone, start, wait_until
+from experiments.harness.validate import check
+from experiments.run.checks import at_least_one
+from experiments.run.compose import compose_config
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -56,15 +60,14 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         raise UserError(f"task.kinds={kinds}: choose one or more of {', '.join(KINDS)}")
     if composed.cluster.name == "none":
         raise UserError("cluster=none: task=fault_test strikes engines of a cluster; set cluster=ray")
+    at_least_one(composed.task, "faults")
     progress, path = Progress(0), Path(folder)
-    run_folder = RunFolder(path, composed)
     passed_on = [override for override in overrides if not override.startswith(("task", "hydra", "cache"))]
     arguments = ["task=train", *composed.task.run, *passed_on, f"cache={composed.cache}"]
+    check(run_config(compose_config(arguments)))
+    run_folder = RunFolder(path, composed)
     whole = path / "whole"
-    alone = [argument for argument in arguments if not argument.startswith("cluster")]
-    done = finish(start(alone, whole))
-    if done.returncode:
-        raise RunFailed(f"the run that is left alone failed: {done.stderr.strip()[-300:]}")
+    leave_alone([argument for argument in arguments if not argument.startswith("cluster")], whole)
     rng = random.Random(composed.seed)
     faults: list[Fault] = []
     counts = {"tried": 0, "survived": 0, "one_line": 0, "orphans": 0}

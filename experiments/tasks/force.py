@@ -33,7 +33,8 @@ from experiments.harness.engine import engine_settings
 from experiments.harness.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
 from experiments.harness.forced_replay import BASELINE, replay
 from experiments.recorded.forced_works import forced_works, with_end
-from experiments.run.errors import RunFailed, UserError, compose_config
+from experiments.run.compose import compose_config
+from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder

@@ -15,8 +15,12 @@ from omegaconf import DictConfig
 
 from analysis import read
 from das.training import checkpoint
+from experiments.harness.config import run_config
 from experiments.harness.resume import CHECKPOINTS, SCRATCH
-from experiments.harness.struck_runs import ORPHAN_S, finish, start, wait_until
+from experiments.harness.struck_runs import ORPHAN_S, finish, leave_alone, start, wait_until
+from experiments.harness.validate import check
+from experiments.run.checks import at_least_one
+from experiments.run.compose import compose_config
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -46,15 +50,15 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     kinds = [str(kind) for kind in composed.task.kinds]
     if not kinds or not set(kinds) <= set(KINDS):
         raise UserError(f"task.kinds={kinds}: choose one or more of {', '.join(KINDS)}")
+    at_least_one(composed.task, "runs")
     progress = Progress(0)
     path = Path(folder)
-    run_folder = RunFolder(path, composed)
     passed_on = [override for override in overrides if not override.startswith(("task", "hydra", "cache"))]
     arguments = [*composed.task.run, *passed_on, f"cache={composed.cache}"]
+    check(run_config(compose_config(arguments)))
+    run_folder = RunFolder(path, composed)
     undisturbed = path / "whole"
-    done = finish(start(arguments, undisturbed))
-    if done.returncode:
-        raise RunFailed(f"the run that is left alone failed: {done.stderr.strip()[-300:]}")
+    leave_alone(arguments, undisturbed)
     rng = random.Random(composed.seed)
     runs: list[dict[str, Any]] = []
     num_equal = 0

@@ -16,7 +16,8 @@ from experiments.harness import one_by_one
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import run_config
 from experiments.harness.validate import check_processes
-from experiments.run.errors import CONFIGS, UserError, compose_config
+from experiments.run.compose import compose_config
+from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import compare
 
 pytestmark = pytest.mark.slow

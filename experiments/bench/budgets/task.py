@@ -35,7 +35,8 @@ from experiments.bench.budgets.engines import (
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings
 from experiments.harness.policies import policy_directory
-from experiments.run.errors import UserError, compose_config
+from experiments.run.compose import compose_config
+from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, write_timeline
 

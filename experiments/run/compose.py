@@ -1,0 +1,96 @@
+"""Compose a config from overrides. What is wrong with them is said in one line, with what to change."""
+
+import os
+import re
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from experiments.registry import TASKS
+from experiments.run.checks import check_values
+from experiments.run.errors import CONFIGS, USER_ERROR, UserError, stop
+from experiments.run.renamed import renamed
+
+_NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # what compose raises
+_CHOICE = re.compile(
+    r"Could not find '(.+)/([^/']+)'\s+Available options in '[^']*':\s+(.*?)\s+Config search", re.DOTALL
+)
+
+
+def compose_config(overrides: list[str]) -> DictConfig:
+    """The config with these overrides. Raises UserError, in one line, for keys and choices that do not exist."""
+    try:
+        return compose("config", overrides=overrides)
+    except _NO_CONFIG as error:
+        raise UserError(config_error_line(error, overrides)) from error
+
+
+def config_error_line(error: Exception, overrides: list[str]) -> str:
+    """What is wrong with a config, in one line."""
+    if isinstance(error, UnicodeDecodeError):  # it names no file
+        return f"{' '.join(overrides)} chooses a config file that is not UTF-8: {error}"
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: {error}"
+    if choice := _CHOICE.search(str(error)):
+        return f"{choice[1]}={choice[2]}: choose {', '.join(choice[3].split())}"
+    if unknown := re.search(r"Could not override '([\w.]+)'", str(error)):
+        return _unknown_key(unknown[1], str(error), overrides)
+    return str(error)
+
+
+def _unknown_key(key: str, hydra_line: str, overrides: list[str]) -> str:
+    """What to do about a key that the config lacks. Hydra advises a plus sign, which helps where something reads it."""
+    added = [f"+{override}" if override.split("=")[0] == key else override for override in overrides]
+    try:
+        config = compose("config", overrides=added)
+        check_values(config)
+    except UserError as refusal:
+        return str(refusal)
+    except _NO_CONFIG as error:
+        return config_error_line(error, added) if added != overrides else hydra_line
+    if key.startswith("arm."):
+        return (
+            f"{key}: arm={config.arm.name} has no such setting; choose the arm that has it, or in a comparison give "
+            f"+vary.{key}=[VALUE], which is for the arm das, or else for the last one"
+        )
+    return hydra_line
+
+
+def explain_config_error(arguments: list[str]) -> None:
+    """Compose the config before Hydra does, to report a bad key or choice in one line instead of Hydra's several.
+
+    arguments: the command line. A command line with flags (-m, --help, --cfg ...) is left to Hydra.
+    """
+    if any(argument.startswith("-") for argument in arguments):
+        return
+    task = next((argument.removeprefix("task=") for argument in arguments if argument.startswith("task=")), "compare")
+    if task not in TASKS:
+        stop(
+            f"unknown task {task!r}: choose one of {', '.join(TASKS)}; python run.py --help describes them", USER_ERROR
+        )
+    for argument in arguments:
+        if new_name := renamed(argument):
+            stop(f"{argument}: this setting is now called {new_name}", USER_ERROR)
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        try:
+            config = compose("config", overrides=arguments, return_hydra_config=True)
+            folder = Path(config.hydra.run.dir)
+        except _NO_CONFIG as error:
+            stop(config_error_line(error, arguments), USER_ERROR)
+    if config.resume is not None and not Path(str(config.resume)).is_dir():  # Hydra would create it
+        stop(f"resume={config.resume}: no such folder", USER_ERROR)
+    _require_writable(folder)
+
+
+def _require_writable(folder: Path) -> None:
+    """Stop unless a run's folder can be created, or is there and can be written. Hydra would stop with a traceback."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        stop(f"{folder} cannot be created ({error.strerror}): set out=OTHER_DIR", USER_ERROR)
+    if not os.access(folder.parent, os.W_OK) or (folder.exists() and not folder.is_dir()):
+        stop(f"{folder} is not a folder that can be written: set out=OTHER_DIR", USER_ERROR)

@@ -1,0 +1,126 @@
+"""Which settings there are: those that configs/ names, and the fields of the classes that a group is handed on to."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from das.drafter.options import DrafterOptions
+from experiments.run.errors import CONFIGS, UserError
+
+GROUPS = ("policy", "data", "reward", "trainer", "engine", "cluster", "drafter", "head", "budget", "arm")
+# Groups whose files have a name of their own, and settings of their own. An arm is not among them: a comparison gives
+# all of its arms the settings of one.
+NAMED = ("policy", "data", "reward", "cluster", "budget", "task")
+# Groups with settings of any name: they are handed on as they are, or checked where they are read.
+OPEN = {
+    *("arm.speculative", "engine.extra", "policy.chat_template_kwargs", "trainer.chat_template_kwargs"),
+    *("data.hub", "data.kinds", "data.options", "reward.limits", "task.policies", "vary", "experiment"),
+}
+BUDGETS = ("arm.budget", "budget.over")  # settings that hold those of a budget
+
+
+def check_keys(config: Mapping[str, Any]) -> None:
+    """Refuse settings that nothing reads. config: all of it, as plain values. Raises UserError in one line."""
+    for key, value in config.items():
+        if key in (*GROUPS, "task"):
+            _check_group(key, key, value)
+        elif key not in OPEN:
+            top = _parents(plain_tree(CONFIGS / "config.yaml"))
+            for leaf, _ in leaves(value, key):
+                if leaf not in top:
+                    raise UserError(_no_such("", leaf, top, "look at configs/config.yaml"))
+
+
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every setting. An empty group counts as a value."""
+    if not isinstance(node, dict) or (prefix and not node):
+        yield prefix, node
+        return
+    for key, value in node.items():
+        yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+
+
+@cache
+def plain_tree(path: Path) -> dict[str, Any]:
+    """The settings of a file of configs/, without those of the files that it builds on."""
+    tree = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items() if key not in ("defaults", "hydra")}
+
+
+def _check_group(group: str, prefix: str, node: Any) -> None:
+    """group: whose files in configs/ name the settings of `node`, which is at `prefix` of the config."""
+    if not isinstance(node, dict):
+        return  # the check of values says so
+    choice = node.get("name") if group in NAMED else None
+    known = _keys(group, choice)
+    for key, value in node.items():
+        if f"{group}.{key}" in BUDGETS and isinstance(value, dict):
+            _check_group("budget", f"{prefix}.{key}", value)
+            continue
+        for leaf, _ in leaves(value, key):
+            parents = {leaf[:end] for end, letter in enumerate(leaf) if letter == "."}
+            opened = OPEN & {f"{group}.{name}" for name in (leaf, *parents)}
+            if leaf not in known and not opened and key not in _fields(group):
+                raise UserError(_refusal(group, choice, prefix, leaf))
+
+
+def _refusal(group: str, choice: str | None, prefix: str, leaf: str) -> str:
+    """What to do about an unknown setting of a group."""
+    choices = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml") if leaf in _keys(group, path.stem))
+    if choice is not None and choices:
+        return f"{prefix}.{leaf}: only {group}={' or '.join(choices)} has this setting"
+    known = {*_keys(group, None), *_fields(group)} if group != "task" else _keys(group, choice)
+    more = ", or at the fields of TRL's GRPOConfig" if group == "trainer" else ""
+    return _no_such(f"{prefix}.", leaf, known, f"look at configs/{group}{more}")
+
+
+def _no_such(prefix: str, key: str, known: set[str], where: str) -> str:
+    """known: keys that it might be a misspelling of."""
+    close = get_close_matches(key, [name for name in known if not key.startswith(f"{name}.")], n=1)
+    return f"{prefix}{key}: there is no such setting; {f'did you mean {prefix}{close[0]}?' if close else where}"
+
+
+@cache
+def _keys(group: str, choice: str | None) -> set[str]:
+    """Dotted keys, groups among them, of one file of configs/GROUP, and of what configs/setting adds to the group.
+
+    Without such a file, as it is with a user's own, those of all files of the group.
+    """
+    chosen = CONFIGS / group / f"{choice}.yaml"
+    keys = set()
+    for path in [chosen] if chosen.exists() else sorted((CONFIGS / group).glob("*.yaml")):
+        keys |= _of_file(path)
+    for path in (CONFIGS / "setting").glob("*.yaml"):
+        keys |= _parents(plain_tree(path).get(group, {}))
+    return keys
+
+
+def _of_file(path: Path) -> set[str]:
+    """Keys of a file, and of those of its group that it builds on."""
+    bases = OmegaConf.select(OmegaConf.load(path), "defaults", default=[])
+    inherited = (_of_file(path.parent / f"{base}.yaml") for base in bases if base != "_self_")
+    return _parents(plain_tree(path)).union(*inherited)
+
+
+def _parents(tree: dict[str, Any]) -> set[str]:
+    """The dotted key of every setting, and of every group of settings."""
+    keys = {leaf for leaf, _ in leaves(tree)}
+    return keys | {key[:end] for key in keys for end, letter in enumerate(key) if letter == "."}
+
+
+@cache
+def _fields(group: str) -> frozenset[str]:
+    """Settings that configs/ need not name: fields of the class that takes the group."""
+    if group == "drafter":
+        return frozenset(field.name for field in fields(DrafterOptions))
+    if group == "trainer":
+        from trl.trainer.grpo_config import GRPOConfig  # takes seconds, so only where configs/ do not name a setting
+
+        return frozenset(field.name for field in fields(GRPOConfig))
+    return frozenset()
