@@ -37,12 +37,36 @@ def kind(name: str, *cases: Made) -> Callable[[Make], Make]:
 
 # ---- config ----
 
-kind("unknown key", (["trainer.max_step=3"], "trainer.max_step"), (["+trust=1", "task.nosuch=2"], "nosuch"))
+kind(
+    "unknown key",
+    (["trainer.max_step=3"], "trainer.max_step: there is no such setting; did you mean trainer.max_steps?"),
+    (
+        ["+trainer.learning_rat=1"],
+        "trainer.learning_rat: there is no such setting; did you mean trainer.learning_rate?",
+    ),
+    (["trainer.top_p=0.95"], "use +trainer.top_p=0.95"),  # TRL knows it
+    (["cluster=ray", "+cluster.silent=30"], "cluster.silent: there is no such setting; did you mean cluster.silent_s?"),
+    (["+checkpoint.evry=2"], "checkpoint.evry: there is no such setting; did you mean checkpoint.every?"),
+    (["+engine.foo=1"], "engine.foo: there is no such setting; look at configs/engine"),
+    (["arm=self_draft", "arm.budget.token=3"], "arm.budget.token: there is no such setting; did you mean arm.budget.t"),
+    (["+trust=1", "task.nosuch=2"], "nosuch"),
+)
+kind(
+    "key of another choice",
+    (["cluster.engines=2"], "cluster.engines: only cluster=ray has this setting"),
+    (["cluster=none", "+cluster.engines=2"], "cluster.engines: only cluster=ray has this setting"),
+    (["budget=fixed", "+budget.short=3"], "budget.short: only budget=classes has this setting"),
+    (["task=rollout", "task.samples=2"], "task.samples: only task="),
+    (
+        ["arms=[none,das_self]", "arm.self_draft.weights=w4"],
+        "in a comparison give +vary.arm.self_draft.weights=[VALUE]",
+    ),
+)
 kind(
     "unknown choice",
-    (["budget=psychic"], "budget/psychic"),
-    (["setting=huge"], "setting/huge"),
-    (["experiment=fig99"], "experiment/fig99"),
+    (["budget=psychic"], "budget=psychic: choose batch_table, classes"),
+    (["setting=huge"], "setting=huge: choose agent_small"),
+    (["experiment=fig99"], "experiment=fig99: choose ablation_batch"),
     (["task=experiment", "experiment=das_fig12", "profile=huge"], "profile=huge: choose small, smoke, paper"),
     (["arms=[none,psychic]"], "unknown arm 'psychic'"),
     (["arms=[stock,das]"], "stock samples other tokens, so it cannot be the baseline"),
@@ -98,6 +122,8 @@ kind(
     (["engine.max_num_seqs=0"], "engine.max_num_seqs=0"),
     (["policy.effort=0"], "policy.effort=0: must be a number from 0.01 to 1"),
     (["data=arithmetic", "data.weights=[0,0,0,0]"], "data.weights=[0, 0, 0, 0]"),
+    (["cluster=ray", "task=fault_test", "task.faults=0"], "task.faults=0: must be at least 1"),
+    (["task=kill_test", "task.runs=0"], "task.runs=0: must be at least 1"),
     (["task=policy", "task.problems=0"], "task.problems=0: must be at least 1"),
     (["task=evaluate", "task.problems=0"], "task.problems=0: must be at least 1"),
     (["task=evaluate", "task.k=[0]"], "task.k=[0]: must be a number from 1"),
@@ -124,6 +150,9 @@ kind(
     (["trainer.lag=1", "+trainer.num_iterations=2"], "each step needs a rollout of its own"),
     (["task=train", "trainer.lag=1", "engine.processes=2", "checkpoint.every=0"], "engine.processes=2"),
     (["engine.own_process=true", "setting=agent_small"], "engine.own_process=true: rollouts in several turns"),
+    (["task=rollout", "trainer.lag=1"], "trainer.lag=1: task=rollout trains nothing; leave it out"),
+    (["task=evaluate", "trainer.lag=1"], "trainer.lag=1: task=evaluate trains nothing; leave it out"),
+    (["task=rollout", "engine.own_process=true"], "engine.own_process=true: task=rollout trains nothing"),
     (["arms=[none,stock]", "engine.own_process=true"], "arm=stock rolls out in the trainer's process"),
 )
 kind(
@@ -177,7 +206,6 @@ kind(
 kind(
     "cluster that cannot be",
     (["cluster=ray", "cluster.engines=0"], "cluster.engines=0: must be a number from 1 to 4096"),
-    (["cluster.engines=2"], "cluster.engines: only cluster=ray has this setting; give cluster=ray, too"),
     (["cluster=ray", "cluster.address=here"], "cluster.address=here: must be HOST:PORT of a Ray"),
     (["cluster=ray", "cluster.address=127.0.0.1:1"], "cluster.address=127.0.0.1:1: no Ray answers there"),
     (["cluster=ray", "cluster.silent_s=0"], "cluster.silent_s=0: must be a number from 0.1 to 86400"),
@@ -189,6 +217,10 @@ kind(
         ["cluster=none", "task=fault_test"],
         "cluster=none: task=fault_test strikes engines of a cluster; set cluster=",
     ),
+    (["cluster=ray", "task=fault_test", "cluster.address=127.0.0.1:1"], "no Ray answers there"),
+    (["cluster=ray", "task=kill_test", "cluster.address=127.0.0.1:1"], "no Ray answers there"),
+    (["cluster=ray", "task=reproduce", "cluster.address=127.0.0.1:1"], "no Ray answers there"),
+    (["cluster=ray", "experiment=nemo_rl_async"], "cluster=ray have processes of their own; leave it out"),
 )
 kind("no KEY=VALUE", (["trainer.max_steps"], "trainer.max_steps"), (["budget.tokens=[1"], "budget.tokens=[1"))
 kind(
@@ -197,6 +229,12 @@ kind(
     (["+vary.drafter.window=4"], "vary.drafter.window=4: give a list of values"),
     (["+vary.drafter.nosuch=[1,2]"], "drafter.nosuch"),
     (["+vary.drafter.window=[wide]"], "drafter.window=wide: must be a whole number"),
+)
+kind(
+    "vary that leaves no common work",
+    (["+vary.trainer.lag=[0,1]"], "run it once for each value: python run.py -m trainer.lag=0,1"),
+    (["+vary.engine.processes=[1,2]"], "and not in engine.processes; run it once for each value"),
+    (["+vary.cluster=[none,ray]"], "run it once for each value: python run.py -m cluster=none,ray"),
 )
 kind("model code to be run", (["+trainer.trust_remote_code=true"], "trainer.trust_remote_code=true"))
 
@@ -207,7 +245,10 @@ def with_head(policy: Path, folder: Path) -> list[str]:
     return ["arms=[none,eagle3_frozen]", f"policy.path={policy}", f"head.path={folder}", *lengths]
 
 
-@kind("draft head that is missing")
+@kind(
+    "draft head that is missing",
+    (["task=train", "arm=eagle3_online", "head.path=/nonexistent"], "head /nonexistent: config.json is missing"),
+)
 def no_head(tmp: Path, policy: Path) -> Made:
     return with_head(policy, tmp / "nowhere"), "nowhere: config.json is missing or damaged"
 
@@ -236,12 +277,6 @@ def broken_yaml(tmp: Path, policy: Path) -> Made:
 @kind("config file that is not UTF-8")
 def latin_yaml(tmp: Path, policy: Path) -> Made:
     return own_config(tmp, "name: größe\n".encode("latin-1")), "chooses a config file that is not UTF-8"
-
-
-@kind("argument that TRL does not know")
-def unknown_argument(tmp: Path, policy: Path) -> Made:
-    return ["task=train", f"policy.path={policy}", "engine.max_model_len=160", "trainer.max_completion_length=16",
-            "reward=brevity", "+trainer.learning_rat=1"], "'learning_rat'"  # fmt: skip
 
 
 @kind("out= that cannot be written")
