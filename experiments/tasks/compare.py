@@ -26,6 +26,8 @@ from experiments.run.run_folder import RunFolder
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     """Train every arm of `arms` from the same start; print and write the comparison."""
     config, path = run_config(composed), Path(folder)
+    if given := [override for override in overrides if override.startswith("arm=")]:
+        raise UserError(f"{given[0]}: task=compare has several, arms={list(config.arms)}; name it there, or task=train")
     overrides_of_arms = arm_overrides(composed, composed.arms, overrides)
     arms = arm_configs(overrides_of_arms)
     for arm in arms.values():

@@ -161,6 +161,7 @@ kind(
     (["trainer.per_device_train_batch_size=10"], "must be a multiple of trainer.num_generations=8"),
     (["data=arithmetic", "data.weights=[1]"], "data.chain_steps and data.weights must be equally long"),
     (["task=balance", "task.disturbed=300"], "task.disturbed=300: so many engines die and so many are slow; choose 0"),
+    (["arm=ngram"], "arm=ngram: task=compare has several, arms=['none', 'das']; name it there, or task=train"),
     (["task=rollout", "eval.every=2"], "eval.every=2: task=rollout trains nothing; set eval.every=0"),
     (["task=rollout", "setting=agent_small"], "task=rollout calls no tools; choose compare or train"),
     (["setting=agent_small", "eval.every=2"], "evaluations call no tools, which data=calculator needs"),
