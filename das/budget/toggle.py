@@ -95,15 +95,13 @@ class RooflineToggle(BudgetPolicy):
         self._speedups.append(plain / with_drafts)
         if self._most_live <= self.ramp:
             return False
-        is_slow = self.prices.slowness > 1  # other work has taken the machine, so no price is learned
-        if not is_slow:
-            self.on = plain / with_drafts >= (1 if self.on and self.one_way else 1 + self.margin)
+        self.on = plain / with_drafts >= (1 if self.on and self.one_way else 1 + self.margin)
         if self.on:
             self._vain_trials = 0
             control = plain - with_drafts < share(0) * (self._now - self._last_plain)
             return not (control or self.prices.wants_control)
         loss = with_drafts - plain / (1 + self.margin)
-        trial = not is_slow and loss < share(self._vain_trials) * (self._now - self._last_drafted)
+        trial = loss < share(self._vain_trials) * (self._now - self._last_drafted)
         self._vain_trials += trial
         return trial
 

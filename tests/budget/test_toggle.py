@@ -251,14 +251,47 @@ def test_it_notices_that_drafts_have_become_good() -> None:
             assert (had.mean() > 0.9) == ((accepted, draft_s) == after)
 
 
-def test_no_drafts_are_tried_while_the_machine_is_slow() -> None:
+def test_controls_show_that_plain_passes_have_become_cheap() -> None:
+    """No pass with drafts can show it."""
     budget = toggle()
     budget.begin_step(4)
-    decode(budget, 4, 400, lambda _, drafted: 60e-3 if drafted else 10e-3)
-    slow = decode(budget, 4, 50, lambda _, drafted: 180e-3 if drafted else 30e-3)
-    assert not slow.any()
+    decode(budget, 4, 200, lambda _, drafted: 30e-3 if drafted else 10e-3)
+    assert budget.on
+    had = decode(budget, 4, 600, lambda _, drafted: 30e-3 if drafted else 4e-3)
+    assert not budget.on
+    assert had.sum() < 200
+
+
+def test_drafts_that_have_become_dear_end_soon() -> None:
+    budget = toggle()
+    budget.begin_step(4)
+    decode(budget, 4, 200, lambda _, drafted: 15e-3 if drafted else 10e-3)
+    had = decode(budget, 4, 200, lambda _, drafted: 90e-3 if drafted else 10e-3)
+    assert not budget.on
+    assert had.sum() < 12
+
+
+def test_bad_luck_at_first_does_not_end_drafting() -> None:
+    """Of the first drafts of a single request few are accepted. As seen by then, drafting would lose."""
+
+    def dear(_: int, drafted: int) -> float:
+        return 21e-3 if drafted else 10e-3
+
+    budget = toggle()
+    budget.begin_step(1)
+    decode(budget, 1, ENOUGH, dear)
+    assert decode(budget, 1, 2, dear, accepted=0.25).all()
+    assert decode(budget, 1, 60, dear).mean() > 0.9
+
+
+def test_a_slow_machine_does_not_make_drafts_look_good() -> None:
+    """Plain passes show that it is slow, but no draft pass does while drafting is off."""
+    budget = toggle()
+    budget.begin_step(4)
+    decode(budget, 4, 100, lambda _, drafted: 15e-3 if drafted else 10e-3, 1.0, 12e-3)
+    slow = decode(budget, 4, 50, lambda _, drafted: 45e-3 if drafted else 30e-3, 1.0, 36e-3)
     assert budget.prices.slowness == pytest.approx(3, rel=0.1)
-    assert budget.draft_price.seconds(4) == 0
+    assert not slow.any()
 
 
 def test_it_leaves_marginal_ready() -> None:
