@@ -62,6 +62,7 @@ class RooflineToggle(BudgetPolicy):
         self.on = False
         self.prices = PassPrices(ratio)
         self.draft_price = DraftPassPrice()
+        self._had_drafts = False  # the last pass
         self._vain_trials = 0  # in a row, behind which drafting stayed off
         self._now = self._last_plain = self._last_drafted = 0.0  # seconds of all passes, and when these kinds ended
         self._most_live = 0
@@ -98,7 +99,8 @@ class RooflineToggle(BudgetPolicy):
         self.on = plain / with_drafts >= (1 if self.on and self.one_way else 1 + self.margin)
         if self.on:
             self._vain_trials = 0
-            control = plain - with_drafts < share(0) * (self._now - self._last_plain)
+            loss = 2 * (plain - with_drafts)  # the first of two passes without drafts shows nothing (observe_pass)
+            control = loss < share(0) * (self._now - self._last_plain)
             return not (control or self.prices.wants_control)
         loss = with_drafts - plain / (1 + self.margin)
         trial = loss < share(self._vain_trials) * (self._now - self._last_drafted)
@@ -141,14 +143,18 @@ class RooflineToggle(BudgetPolicy):
 
     def observe_pass(self, done: TargetPass) -> None:
         self._now += done.seconds + sum(seconds for _, seconds in done.draft_passes)
-        self.prices.observe(done)
+        # Behind drafts a pass without them takes longer than the ones behind it (the small policy: 1.4 times as long).
+        is_switch = self._had_drafts and not done.num_drafted
+        self._had_drafts = done.num_drafted > 0
+        if not is_switch:
+            self.prices.observe(done)
         for rows, seconds in done.draft_passes:
             self.draft_price.observe(rows, seconds / self.prices.slowness)
         if done.num_drafted:
             self._last_drafted = self._now
             new = (1, done.live, done.num_drafted, done.num_accepted, len(done.draft_passes))
             self._drafted = FORGET * self._drafted + new
-        else:
+        elif not is_switch:
             self._last_plain = self._now
             self._plain[done.live.bit_length()] += 1
         self.over.observe_pass(done)

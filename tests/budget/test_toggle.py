@@ -26,6 +26,7 @@ class MadeUp:
     beyond: float  # for each token beyond the knee, too
     knee: int
     cycle: float  # for each pass with drafts: the host's time
+    switch: float  # for a pass without drafts directly behind one with drafts
     draft_base: float  # of a draft pass
     draft_row: float  # for each of its rows
     gamma: int
@@ -56,6 +57,7 @@ def drawn(seed: int) -> MadeUp:
         token=base / float(rng.choice([16, 64, 512])),
         beyond=base / float(rng.choice([8, 64, 1000])),
         cycle=base * float(rng.choice([0.0, 0.1, 0.5])),
+        switch=base * float(rng.choice([0.0, 0.4])),
         draft_base=base * rng.uniform(0.05, 1.0),
         draft_row=base * float(rng.choice([0.0, 0.005, 0.03])),
         gamma=int(rng.choice([3, 5, 7])),
@@ -73,9 +75,8 @@ class Clock:
         self._engine, self._random = engine, np.random.default_rng(seed)
         self._now, self._until, self._slow = 0.0, 0.0, 1.0
 
-    def timed(self, live: int, per_request: int) -> tuple[float, list[tuple[int, float]]]:
-        """Seconds of a pass of the policy, and rows and seconds of the draft passes for it."""
-        took = self._engine.target(live, per_request * live)
+    def timed(self, took: float, live: int, per_request: int) -> tuple[float, list[tuple[int, float]]]:
+        """Seconds of a pass that usually takes `took`, and rows and seconds of the draft passes for it."""
         if self._now > self._until and self._random.random() < self._engine.bursts / BURST:
             self._until, self._slow = self._now + BURST * took, float(self._random.uniform(1.3, 4))
         slow = self._slow if self._now < self._until else 1.0
@@ -97,7 +98,7 @@ def rollout(engine: MadeUp, budget: BudgetPolicy, clock: Clock, luck: np.random.
     budget.begin_step(len(requests))
     for request in requests:
         budget.begin(request)
-    total, limit = 0.0, 0
+    total, limit, before = 0.0, 0, 0
     while requests:
         live, context = len(requests), sum(request.prompt + request.generated for request in requests)
         num_accepted = 0
@@ -105,14 +106,15 @@ def rollout(engine: MadeUp, budget: BudgetPolicy, clock: Clock, luck: np.random.
             accepted = min(limit, int(runs[int(request.name), request.generated]))
             request.generated += accepted + 1
             num_accepted += accepted
-        total += engine.target(live, limit * live) + limit * engine.draft(live)
-        seconds, passes = clock.timed(live, limit)
+        took = engine.target(live, limit * live) + (engine.switch if before and not limit else 0.0)
+        total += took + limit * engine.draft(live)
+        seconds, passes = clock.timed(took, live, limit)
         budget.observe_pass(TargetPass(live, limit * live, num_accepted, context, seconds, draft_passes=passes))
         for request in requests:
             if request.generated >= lengths[int(request.name)]:
                 budget.end(request)
         requests = [request for request in requests if request.generated < lengths[int(request.name)]]
-        limit = max(budget.limits(requests)) if requests else 0
+        before, limit = limit, max(budget.limits(requests)) if requests else 0
     budget.end_step()
     return total
 
@@ -136,9 +138,9 @@ def compared(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_it_loses_nothing_and_keeps_what_drafting_gains(seed: int) -> None:
-    """From the second rollout on. In the first, everything is new: a single try of dear drafts may cost 10 % of it."""
+    """From the second rollout on. In the first, everything is new: a single try of very dear drafts may cost 25 %."""
     none, always, toggled = compared(seed)
-    assert toggled[0] < 1.12 * min(none[0], max(always[0], 0.9 * none[0]))
+    assert toggled[0] < 1.25 * none[0]
     none_s, always_s, toggled_s = (seconds[1:].sum() for seconds in (none, always, toggled))
     assert toggled_s < 1.03 * none_s
     if none_s > 1.2 * always_s:
@@ -199,8 +201,9 @@ def test_the_first_passes_near_a_number_of_requests_carry_no_drafts() -> None:
     budget = toggle()
     budget.begin_step(8)
     assert decode(budget, 8, ENOUGH + 1, ridge).tolist() == [False] * ENOUGH + [True]
-    assert decode(budget, 3, ENOUGH + 1, ridge).tolist() == [False] * ENOUGH + [True]
-    assert np.isnan(budget.trace()["pass_speedup"]).sum() == 2 * ENOUGH
+    # Behind drafts a pass more, because the first without them is slow.
+    assert decode(budget, 3, ENOUGH + 2, ridge).tolist() == [False] * (ENOUGH + 1) + [True]
+    assert np.isnan(budget.trace()["pass_speedup"]).sum() == 2 * ENOUGH + 1
 
 
 def test_one_way_stays_on_unless_it_loses() -> None:
