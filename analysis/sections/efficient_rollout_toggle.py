@@ -87,19 +87,23 @@ def comma_shares(values: list[float]) -> str:
 
 
 def drafting(trace: Trace) -> np.ndarray:
-    """Of each pass, whether it verified a draft; bool [passes]."""
-    return np.array(trace["step_tokens"]) > np.array(trace["step_live"])
+    """Of each pass, whether most of the three passes around it verified a draft; bool [passes].
+
+    A single pass with drafts while the toggle is off (a trial) does not count, nor one without while it is on.
+    """
+    has_drafts = np.pad(np.array(trace["step_tokens"]) > np.array(trace["step_live"]), 1, mode="edge").astype(int)
+    return np.asarray(has_drafts[:-2] + has_drafts[1:-1] + has_drafts[2:] >= 2)
 
 
 def switch(trace: Trace) -> tuple[float, int] | None:
-    """The share of passes before the first one with drafts, and the live requests in it; None if there is none."""
+    """The share of passes before drafting begins, and the live requests then; None if it never does."""
     on = drafting(trace)
     first = int(on.argmax())
     return (first / len(on), int(trace["step_live"][first])) if on.any() else None
 
 
 def stays_on(trace: Trace) -> bool:
-    """Whether all passes behind the first draft have one, but for those whose requests have a token left to make."""
+    """Whether drafting goes on until the end, but for passes whose requests have a token left to make."""
     on, emitted = drafting(trace), np.array(trace["step_emitted"])
     if not on.any():
         return True

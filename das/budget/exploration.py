@@ -28,7 +28,7 @@ class Exploration:
 
     def control_due(self, cost: float) -> bool:
         """Whether the coming pass carries no drafts. cost: seconds that drafts would save in it."""
-        return self._plain < FIRST_PLAIN or cost < _share(self._vain_controls) * (self._now - self._last_plain)
+        return self._plain < FIRST_PLAIN or cost < share(self._vain_controls) * (self._now - self._last_plain)
 
     @property
     def trial_due(self) -> bool:
@@ -38,7 +38,7 @@ class Exploration:
     @property
     def allowance(self) -> float:
         """Seconds that a trial may cost now."""
-        return _share(self._vain_trials) * (self._now - self._last_trial)
+        return share(self._vain_trials) * (self._now - self._last_trial)
 
     def forget_trial(self) -> None:
         """The pass of the last trial is over. If it was not observed, because prompts came with it, nobody knows its
@@ -74,5 +74,6 @@ class Exploration:
             self._trial = None
 
 
-def _share(vain: int) -> float:
+def share(vain: int) -> float:
+    """The share of the time that a control or a trial may cost, behind so many in a row that showed nothing new."""
     return float(SHARE / 2 ** min(vain, MAX_HALVINGS))

@@ -457,6 +457,9 @@ void das_prices_table(const Prices *prices, double live, double context, int64_t
 /* Seconds that a branch adds to a pass. */
 double das_prices_branch(const Prices *prices) { return prices->form[3]; }
 
+/* How many times as long as usual passes take, because other work has taken the machine. */
+double das_prices_slowness(const Prices *prices) { return prices->slowness; }
+
 double das_prices_error(const Prices *prices) {
     return prices->predictions > 0.0 ? prices->errors / prices->predictions : NAN;
 }

@@ -42,6 +42,7 @@ def _native() -> CDLL:
         ("cheapest", c_double, [c_double] * 2),
         ("plain", None, [c_double, c_double, c_void_p]),
         ("error", c_double, []),
+        ("slowness", c_double, []),
         ("branch", c_double, []),
         ("wants_control", c_int64, []),
     ):
@@ -116,6 +117,11 @@ class PassPrices:
     def branch(self) -> float:
         """Seconds that a branch of a draft adds to a pass."""
         return float(self._core.das_prices_branch(self._at))
+
+    @property
+    def slowness(self) -> float:
+        """How many times as long as usual all passes take now, because other work has taken the machine."""
+        return float(self._core.das_prices_slowness(self._at))
 
     @property
     def error(self) -> float:

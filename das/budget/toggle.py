@@ -1,37 +1,34 @@
-"""Roofline toggle (EfficientRollout §3): another budget, used only once a roofline predicts that drafting pays.
+"""Roofline toggle (EfficientRollout §3): another budget, used only while passes show that drafting pays.
 
-speculate iff  tau T(B, S, 0) / T(B, S, gamma) >= 1 + margin
+speculate iff  tau T(B, S, 0) / (T(B, S, gamma) + draft passes) >= 1 + margin
 
-T is the time of a pass of B requests with S tokens of context and gamma drafted tokens each. It comes from the roofline
-that is fitted to the engine's own passes, whose times include drafting. A drafter that is a model takes gamma passes of
-its own; their time is added to T(B, S, gamma), and comes from the engine's own draft passes. tau is the number of
-tokens that a pass with drafts emitted for a request in the previous rollout.
+T is the time of a pass of B requests with S tokens of context and gamma drafted tokens each, and tau the number of
+tokens that a pass with drafts emits for a request. A drafter that is a model takes passes of its own.
+
+The paper measures T beforehand, with drafts and without, and then a decision is final. Here the engine's own passes
+show it (das.budget.prices), so the toggle sees to it that both kinds come. Near a new number of requests the first
+passes carry no drafts. Then drafts are expected to be good until they were seen. From then on a pass of the kind that
+is not in use comes at times, where it costs a small share of the time since the last one (das.budget.exploration):
+a *control* while drafting is on, a *trial* while it is off.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import nan, sqrt
 
 import numpy as np
 
 from das.budget.draft_price import DraftPassPrice
+from das.budget.exploration import share
 from das.budget.fixed import Fixed
-from das.budget.latency import OnlineFit
-from das.budget.latency_forms import Roofline, fit_roofline
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
+from das.budget.prices import PassPrices
 from das.drafter import Drafts
 
 DEFAULT_TOKENS = 8  # draft tokens per request and pass, of the default `over`
-FORGET = 8  # rollouts without drafts after which tau is forgotten, because only drafting can show that tau has improved
-FADE = 0.9  # of the price of a draft pass, after a rollout without any, for the same reason
-
-
-@dataclass(frozen=True)
-class _Counts:
-    """What the drafted passes of a rollout did."""
-
-    rows: int = 0  # requests in these passes, summed over passes
-    num_drafted: int = 0
-    num_accepted: int = 0
+ENOUGH = 4  # passes without drafts near a number of requests (of as many binary digits) before it is decided for these
+FORGET = 0.995  # each newer pass with drafts reduces a pass's weight in tau by this factor
+HOPE = 0.5  # standard errors by which tau is expected to be better than seen: with none, bad luck would end drafting
 
 
 class RooflineToggle(BudgetPolicy):
@@ -39,11 +36,10 @@ class RooflineToggle(BudgetPolicy):
 
     over        the budget in force while drafting is on; None: `Fixed(DEFAULT_TOKENS)`
     margin      epsilon of the rule: drafting starts at a predicted speedup of 1 + margin
-    ramp        the rule is ignored until more than this many requests have been live at once in the rollout (the
+    ramp        drafting starts only once more than this many requests have been live at once in the rollout (the
                 published code uses 32); 0: no such guard
-    one_way     once on, drafting stays on until the rollout ends; but what was decided before the price of a draft pass
-                was known is decided again in the next pass
-    ratio       tokens whose computation hides behind reading the weights; assumed until a fit of passes exists
+    one_way     once on, drafting stays on until the rollout ends, or until passes show that it loses time
+    ratio       `ratio` of PassPrices
 
     Raises ValueError for a negative margin or ramp and for a ratio that is not positive.
     """
@@ -64,18 +60,19 @@ class RooflineToggle(BudgetPolicy):
         self.max_draft_tokens = self.over.max_draft_tokens
         self.margin, self.ramp, self.one_way = margin, ramp, one_way
         self.on = False
-        self._was_priced = False  # whether the engine's own passes had been fitted when it was decided
-        self._most_live = 0
-        self._assumed = Roofline(memory=1.0, kv=0.0, compute=1 / ratio, request=0.0)
-        self._online = OnlineFit(fit_roofline)
+        self.prices = PassPrices(ratio)
         self.draft_price = DraftPassPrice()
-        self._previous = _Counts()  # of the rollout that tau comes from
-        self._current = _Counts()  # of this rollout
-        self._undrafted = 0  # rollouts in a row without drafts
+        self._had_drafts = False  # the last pass
+        self._vain_trials = 0  # in a row, behind which drafting stayed off
+        self._now = self._last_plain = self._last_drafted = 0.0  # seconds of all passes, and when these kinds ended
+        self._most_live = 0
+        self._plain: Counter[int] = Counter()  # passes without drafts, by the binary digits of their live requests
+        # Of passes with drafts: their number, requests, draft tokens, accepted ones, and passes of a model for them.
+        self._drafted = np.zeros(5)
         self._speedups: list[float] = []  # predicted in this rollout, and not yet handed out
 
     def begin_step(self, requests: int) -> None:
-        self.on, self._was_priced, self._most_live = False, False, 0
+        self.on, self._most_live = False, 0
         self._speedups = []
         self.over.begin_step(requests)
 
@@ -87,40 +84,48 @@ class RooflineToggle(BudgetPolicy):
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         limits = self.over.limits(live)
+        return limits if self._drafts(live, sum(limits) / len(live)) else [0] * len(live)
+
+    def _drafts(self, live: Sequence[LiveRequest], gamma: float) -> bool:
+        """Whether the coming pass has drafts. gamma: the limit of a request, on average."""
         self._most_live = max(self._most_live, len(live))
-        if not (self.on and self.one_way and (self._was_priced or not self.draft_price.seconds(1))):
-            self._was_priced = self._online.fitted is not None and not self.draft_price.faded
-            guarded = self.ramp and self._most_live <= self.ramp
-            self._speedups.append(self.speedup(live, sum(limits) / len(live)))
-            self.on = not guarded and self._speedups[-1] >= 1 + self.margin
-        else:
-            self._speedups.append(float("nan"))
-        return limits if self.on else [0] * len(live)
+        if self._plain[len(live).bit_length()] < ENOUGH or not gamma:
+            self._speedups.append(nan)
+            return False
+        plain, with_drafts = self._predicted(live, gamma)
+        self._speedups.append(plain / with_drafts)
+        if self._most_live <= self.ramp:
+            return False
+        self.on = plain / with_drafts >= (1 if self.on and self.one_way else 1 + self.margin)
+        if self.on:
+            self._vain_trials = 0
+            loss = 2 * (plain - with_drafts)  # the first of two passes without drafts shows nothing (observe_pass)
+            control = loss < share(0) * (self._now - self._last_plain)
+            return not (control or self.prices.wants_control)
+        loss = with_drafts - plain / (1 + self.margin)
+        trial = loss < share(self._vain_trials) * (self._now - self._last_drafted)
+        self._vain_trials += trial
+        return trial
 
-    def speedup(self, live: Sequence[LiveRequest], gamma: float) -> float:
-        """Predicted time without drafts / with drafts, for the same number of tokens.
+    def _predicted(self, live: Sequence[LiveRequest], gamma: float) -> tuple[float, float]:
+        """Seconds of tau passes without drafts, and of one with them, which emits as much.
 
-        Before anything was drafted, a pass is assumed to emit gamma tokens (the published tau_0), or 1 + gamma / 2 if
-        that is more.
+        Before anything was drafted all drafts are expected to be accepted.
         """
-        seen = self._previous
-        if seen.rows:
-            per_request, tau = seen.num_drafted / seen.rows, 1 + seen.num_accepted / seen.rows
-        else:
-            per_request, tau = gamma, max(gamma, 1 + gamma / 2)
-        fitted = self._online.fitted
-        form = fitted if isinstance(fitted, Roofline) and fitted.compute > 0 else self._assumed
-        count, context = float(len(live)), float(sum(request.prompt + request.generated for request in live))
-        plain, with_drafts = form.predict(
-            np.full(2, count), np.array([count, count * (1 + per_request)]), np.full(2, context)
-        ).tolist()
-        # The assumed form is not in seconds, so a draft pass counts as a share of a measured plain pass.
-        plain_s = self.predict(len(live), 0, int(context))
-        share = self.draft_price.seconds(len(live)) / plain_s if plain_s > 0 else 0.0
-        return float(tau * plain / (with_drafts + per_request * share * plain))
+        context = sum(request.prompt + request.generated for request in live)
+        tau, per_request, draft_passes = 1 + gamma, gamma, 0.0
+        passes, rows, drafted, accepted, made = self._drafted.tolist()
+        if passes:
+            per_request, draft_passes = drafted / rows, made / passes
+            # Numbers between 0 and `drafted` with this mean spread at most so much.
+            tau = 1 + accepted / rows + HOPE * sqrt(accepted * (drafted - accepted) / rows) / rows
+        plain = self.prices.predict(len(live), 0, context)
+        with_drafts = self.prices.predict(len(live), max(1, round(per_request * len(live))), context)
+        draft_s = self.draft_price.seconds(len(live)) * self.prices.slowness
+        return tau * plain, with_drafts + draft_passes * draft_s
 
     def trace(self) -> dict[str, list[float]]:
-        """`pass_speedup`: the predicted speedup; nan where it was not asked for, because drafting stays on."""
+        """`pass_speedup`: the predicted speedup; nan where too few passes without drafts were seen to predict one."""
         speedups, self._speedups = self._speedups, []
         return {"pass_speedup": speedups}
 
@@ -137,30 +142,28 @@ class RooflineToggle(BudgetPolicy):
         return self.over.trim(live, drafts)
 
     def observe_pass(self, done: TargetPass) -> None:
-        self._online.observe(done.live, done.tokens, done.context, done.seconds)
+        self._now += done.seconds + sum(seconds for _, seconds in done.draft_passes)
+        # Behind drafts a pass without them takes longer than the ones behind it (the small policy: 1.4 times as long).
+        is_switch = self._had_drafts and not done.num_drafted
+        self._had_drafts = done.num_drafted > 0
+        if not is_switch:
+            self.prices.observe(done)
         for rows, seconds in done.draft_passes:
-            self.draft_price.observe(rows, seconds)
+            self.draft_price.observe(rows, seconds / self.prices.slowness)
         if done.num_drafted:
-            seen = self._current
-            self._current = _Counts(
-                seen.rows + done.live, seen.num_drafted + done.num_drafted, seen.num_accepted + done.num_accepted
-            )
+            self._last_drafted = self._now
+            new = (1, done.live, done.num_drafted, done.num_accepted, len(done.draft_passes))
+            self._drafted = FORGET * self._drafted + new
+        elif not is_switch:
+            self._last_plain = self._now
+            self._plain[done.live.bit_length()] += 1
         self.over.observe_pass(done)
 
     def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
-        fitted = self._online.fitted
-        if fitted is None:
-            return float("nan")
-        return float(fitted.predict(np.array([live]), np.array([live + num_drafted]), np.array([context]))[0])
+        return self.prices.predict(live, num_drafted, context, branches)
 
     def end(self, request: LiveRequest) -> None:
         self.over.end(request)
 
     def end_step(self) -> None:
-        self._undrafted = 0 if self._current.rows else self._undrafted + 1
-        if self._undrafted:
-            self.draft_price.fade(FADE)
-        if self._current.rows or self._undrafted == FORGET:
-            self._previous = self._current
-        self._current = _Counts()
         self.over.end_step()

@@ -131,6 +131,16 @@ def test_toggle_and_ladder(tmp_path: Path) -> None:
     assert verdicts(early) == [False, True, False]  # on from the start; and the ladder climbs after one rollout
 
 
+def test_trials_and_controls_are_not_the_switch() -> None:
+    """A pass with drafts while the toggle is off, then one without while it is on."""
+    trace = {"step_live": [2] * 20, "step_tokens": [2, 4, 2, 2, 2, 4, 4, 4, 4, 4, 4, 2, *[4] * 8]}
+    trace["step_emitted"] = trace["step_live"]
+    assert efficient_rollout_toggle.switch(trace) == (5 / 20, 2)
+    assert efficient_rollout_toggle.stays_on(trace)
+    trace["step_tokens"] = [2, 4, 4, 2, 2] * 4
+    assert not efficient_rollout_toggle.stays_on(trace)
+
+
 def test_main_table(heads: Path, tmp_path: Path) -> None:
     arms = {
         "none": (2.0, 0, 0, 0),

@@ -1,7 +1,6 @@
 """Budget policies: limits, trimming, length classes, and the latency model under them."""
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from das.budget.classes import Classes
 from das.budget.latency import LatencyModel
 from das.budget.length import LengthClass, LengthModel
 from das.budget.marginal import Marginal, best_tokens
-from das.budget.toggle import RooflineToggle
 from das.drafter import Drafts
 
 
@@ -165,25 +163,6 @@ def test_tokens_that_cost_nothing_are_all_verified() -> None:
     assert min(budget.trim(live(16), batch([[0.9] * 24] * 16))) > 16
 
 
-def test_toggle_leaves_marginal_ready() -> None:
-    """Passes in which the toggle is off do not count as passes whose drafts did not pay."""
-    budget = make_budget(
-        {
-            "name": "roofline_toggle",
-            "margin": 0.05,
-            "ramp": 0,
-            "one_way": True,
-            "ratio": 64,
-            "over": {"name": "marginal", "tokens": 4, "ratio": 64},
-        }
-    )
-    budget.begin_step(64)
-    for _ in range(100):
-        assert not any(budget.limits(live(64)))
-        budget.observe_pass(TargetPass(64, 0, 0, 6400, 1e-3))
-    assert any(budget.limits(live(4)))
-
-
 def test_batch_table_depends_on_live_requests() -> None:
     budget = make_budget({"name": "batch_table", "rows": [[1, 2, 8], [3, 4, 2], [5, 8, 0]]})
     assert [budget.limits(live(count))[0] for count in (1, 2, 3, 4, 5, 8, 99)] == [8, 8, 2, 2, 0, 0, 0]
@@ -202,78 +181,6 @@ def test_ladder_climbs_and_descends_between_steps() -> None:
     assert [step(share) for share in (0.8, 0.86, 0.8, 0.8, 0.8, 0.8, 0.8)] == [9, 9, 9, 7, 7, 5, 5]
     budget.end_step()  # a step without drafts changes nothing
     assert budget.limits(live(1)) == [5]
-
-
-def test_toggle_is_off_while_wide_and_on_for_the_tail() -> None:
-    over = {"name": "fixed", "tokens": 4}
-    settings = {"name": "roofline_toggle", "margin": 0.05, "ramp": 0, "one_way": True, "ratio": 64, "over": over}
-    budget = make_budget(settings)
-    budget.begin_step(64)
-    widths = (64, 55, 54, 40, 64)
-    assert [any(budget.limits(live(width))) for width in widths] == [False, False, False, True, True]
-    predicted = budget.trace()["pass_speedup"]
-    assert [speedup >= 1.05 for speedup in predicted[:4]] == [False, False, False, True]
-    assert math.isnan(predicted[4])  # once on, it stays on, and nobody asks
-    assert budget.trace() == {"pass_speedup": []}
-    budget.begin_step(64)
-    assert not any(budget.limits(live(64)))  # each step starts with it off
-    both_ways = make_budget({**settings, "one_way": False})
-    assert [any(both_ways.limits(live(width))) for width in widths] == [False, False, False, True, False]
-    guarded = make_budget({**settings, "ramp": 32})
-    assert not any(guarded.limits(live(10)))
-    assert any(guarded.limits(live(33)))
-
-
-def test_toggle_measures_what_drafting_gains() -> None:
-    """After a rollout in which hardly any token was accepted it stays off, however small the batch is."""
-    settings = {"name": "roofline_toggle", "margin": 0.05, "ramp": 0, "one_way": True, "ratio": 64}
-    budget = make_budget({**settings, "over": {"name": "fixed", "tokens": 4}})
-    budget.begin_step(4)
-    assert any(budget.limits(live(4)))
-    for i in range(300):
-        budget.observe_pass(TargetPass(4, 16 * (i % 2), i % 50 == 1, 4000 + i, 5e-3))
-    budget.end_step()
-    budget.begin_step(4)
-    assert not any(budget.limits(live(4)))
-
-
-@pytest.mark.parametrize(("draft_pass_s", "drafts"), [(1e-3, True), (6e-3, False)])
-def test_toggle_counts_the_passes_of_a_model_that_drafts(draft_pass_s: float, drafts: bool) -> None:
-    """All drafts are accepted and verifying costs little, so it depends on the draft passes alone."""
-    settings = {"name": "roofline_toggle", "margin": 0.05, "ramp": 0, "one_way": True, "ratio": 64}
-    budget = make_budget({**settings, "over": {"name": "fixed", "tokens": 4}})
-    budget.begin_step(4)
-    assert any(budget.limits(live(4)))
-    rng = np.random.default_rng(0)
-    for i in range(300):
-        requests, drafted = int(rng.integers(1, 5)), 4 * (i % 2)
-        passes = [(requests, draft_pass_s)] * drafted
-        seconds = 5e-3 + 1e-5 * requests * (1 + drafted)
-        budget.observe_pass(
-            TargetPass(requests, drafted * requests, drafted * requests, 4000 + i, seconds, draft_passes=passes)
-        )
-    assert any(budget.limits(live(4))) is drafts  # in the same rollout, although it is one-way
-    budget.end_step()
-    budget.begin_step(4)
-    assert any(budget.limits(live(4))) is drafts
-
-
-def test_toggle_forgets_that_draft_passes_were_dear() -> None:
-    """It tries again after rollouts without drafts, and ends the trial as soon as the price proves right."""
-    budget = make_budget({"name": "roofline_toggle", "margin": 0.05, "over": {"name": "fixed", "tokens": 4}})
-    assert isinstance(budget, RooflineToggle)
-    tried, drafted_passes = 0, 0
-    for _ in range(60):
-        budget.begin_step(4)
-        for i in range(50):
-            drafted = 4 if any(budget.limits(live(4))) else 0
-            passes = [(4, 6e-3)] * drafted
-            budget.observe_pass(TargetPass(4, 4 * drafted, 4 * drafted, 4000 + i, 5e-3, draft_passes=passes))
-            drafted_passes += drafted > 0
-        tried += budget.on
-        budget.end_step()
-    assert 1 <= drafted_passes <= 60
-    assert not tried  # at the end of no rollout
 
 
 def test_worth_of_a_token_counts_the_draft_passes() -> None:
