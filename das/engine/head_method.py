@@ -39,5 +39,5 @@ class HeadMethod:
         proposer, batch = self.proposer, self.runner.input_batch
         proposer.attach(self.runner)
         assert isinstance(proposer.drafting_model, HeadDraft)
-        proposer.drafting_model.keep(aux_hidden_states)
+        proposer.drafting_model.keep(scheduler_output, aux_hidden_states)
         return proposer.propose(sampled_token_ids, batch.num_tokens_no_spec, batch.token_ids_cpu)

@@ -22,6 +22,7 @@ class HeadDraft(EngineModel):
     def __init__(self) -> None:
         super().__init__()
         self._passes: HeadPasses
+        self._drafting = np.empty(0, np.int64)  # rows of the batch that `read` would draft for
 
     def attach(self, runner: Any) -> None:
         """As EngineModel has it."""
@@ -31,9 +32,9 @@ class HeadDraft(EngineModel):
             runner.das_head_passes = HeadPasses(runner)
         self._runner, self._passes = runner, runner.das_head_passes
 
-    def keep(self, aux_hidden_states: list[torch.Tensor]) -> None:
+    def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
         """What the pass of the policy that just ended computed for the head. Called after every pass."""
-        self._passes.keep(aux_hidden_states)
+        self._passes.keep(scheduler_output, aux_hidden_states)
 
     def forget(self, request: str) -> None:
         """As das.model_drafts.either_or.HeadModel has it."""
@@ -41,15 +42,14 @@ class HeadDraft(EngineModel):
 
     def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
         """As das.model_drafts.either_or.HeadModel has it."""
-        self._begun = self._rows(requests)
-        self._passes.begin(self._begun)
-        return self._passes.num_unread(among)
+        self._drafting = self._rows(requests)
+        return self._passes.num_unread(self._drafting, among)
 
     @torch.inference_mode()
     def read(self, among: np.ndarray) -> Drawn:
         """As das.model_drafts.either_or.HeadModel has it."""
-        self.sampler.begin(self._runner, self._begun)
-        return self._drawn(self._runner.drafter.model, self._passes.read(among), among)
+        self.sampler.begin(self._runner, self._drafting)
+        return self._drawn(self._runner.drafter.model, self._passes.read(self._drafting, among), among)
 
     @torch.inference_mode()
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> Drawn:

@@ -4,13 +4,14 @@ vLLM's own proposer runs the head after every pass of the policy. Here the head 
 and then reads all that the request's text grew by since, in one pass. KEPT tokens of a request wait at most. If there
 are more, the oldest are forgotten: the head's attention then begins behind them, at the begin of a block.
 
-Where the head does not pay, nobody wants its drafts, and the waiting must be cheap: a pass is noted as it is, and
-sorted by request only when the head is about to read.
+Where the head does not pay, nobody wants its drafts, and the waiting must be cheap: of each pass only is noted which
+rows are whose, in whole numbers. Tensors are cut and joined when the head reads them.
 
 The head has KV blocks of its own under the numbers of the policy's, and writes into these alone. A request whose prompt
 is in the prefix cache gets blocks that the policy has filled, and the head perhaps has not: `_written` knows.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,32 +24,47 @@ from das.engine.scratch import check_block_size
 KEPT = 128  # tokens; 21 KB each for a policy with hidden states of 3584 numbers in 16 bits
 
 
+class _Pass:
+    """Hidden states of a pass of the policy. They are joined when some of them are first read.
+
+    layers: of each layer that the head reads, [rows, hidden]. Nothing may write into them later.
+    """
+
+    __slots__ = ("_layers",)
+
+    def __init__(self, layers: list[torch.Tensor]):
+        self._layers = layers
+
+    def rows(self, begin: int, end: int) -> torch.Tensor:
+        """Those of some rows, [rows, layers * hidden]."""
+        if len(self._layers) > 1:
+            self._layers = [torch.cat(self._layers, dim=-1)]
+        return self._layers[0][begin:end]
+
+    def copy(self, begin: int, end: int) -> "_Pass":
+        """Some rows, in memory of their own."""
+        return _Pass([layer[begin:end].clone() for layer in self._layers])
+
+
 @dataclass(slots=True)
 class _Unread:
     """Hidden states of a request that the head has not read."""
 
+    owner: Any  # vLLM's CachedRequestState: another request may get the id
     start: int  # position of the first
     stop: int  # behind the last
-    seen_from: int = 0  # the first position that the head may look at
-    parts: list[torch.Tensor] = field(default_factory=list)  # [tokens, layers * hidden] each
+    seen_from: int  # the first position that the head may look at
+    parts: deque[tuple[_Pass, int, int]] = field(default_factory=deque)  # pass, its first row, behind its last row
 
-    def append(self, part: torch.Tensor, kept: int) -> None:
-        self.parts.append(part)
-        self.stop += len(part)
-        while self.stop - self.start - len(self.parts[0]) >= kept:
-            self.start += len(self.parts.pop(0))
+    def forget(self, kept: int) -> None:
+        """Forget the oldest passes, so far as `kept` tokens remain."""
+        while self.parts:
+            _, begin, end = self.parts[0]
+            if self.stop - self.start - (end - begin) < kept:
+                return
+            self.parts.popleft()
+            self.start += end - begin
             self.seen_from = self.start
-
-
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """A pass of the policy that is not sorted by request yet. All arrays are of its requests, int64."""
-
-    names: list[str]
-    begins: np.ndarray  # of each request's rows in the pass; one more at the end
-    starts: np.ndarray  # position of each request's first row
-    counts: np.ndarray  # rows that the head may read: those of accepted tokens and prompts
-    hidden: torch.Tensor  # [rows, layers * hidden]
 
 
 class HeadPasses:
@@ -60,9 +76,8 @@ class HeadPasses:
         self.runner = runner
         self.block_size = check_block_size(runner)
         self._kept = max(KEPT, 2 * self.block_size)
+        self._decode_rows = 1 + int(runner.vllm_config.speculative_config.num_speculative_tokens)  # of a request
         self._drafter = runner.drafter
-        self._unsorted: list[_Pass] = []
-        self._num_unsorted = 0  # tokens in them that the head may read
         self._unread: dict[str, _Unread] = {}  # by request
         # Of each KV block, whether the head has read all tokens that are in it.
         self._written = np.zeros(runner.kv_cache_config.num_blocks, bool)
@@ -71,120 +86,118 @@ class HeadPasses:
         self._next = np.empty(0, np.int64)  # the position of its next input
         self._hidden = torch.empty(0)  # and what that takes from the input before it, [rows, hidden]
 
-    def keep(self, aux_hidden_states: list[torch.Tensor]) -> None:
+    def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
         """Note what the pass of the policy that just ended computed for accepted tokens and prompts.
 
-        aux_hidden_states: of each layer that the head reads, [tokens, hidden].
+        scheduler_output: vLLM's, of this pass. aux_hidden_states: of each layer that the head reads, [tokens, hidden];
+        nothing may write into them later.
         """
-        runner, batch = self.runner, self.runner.input_batch
+        batch, live, known = self.runner.input_batch, self.runner.requests, self._unread
+        self._note_blocks(scheduler_output)
         num = batch.num_reqs
-        begins = runner.query_start_loc.np[: num + 1].astype(np.int64)
-        starts = batch.num_computed_tokens_cpu[:num].astype(np.int64)
-        lengths = begins[1:] - begins[:-1]
-        self._forget_blocks(starts, lengths)
-        # The head takes a token together with the hidden state before it, so the last token has none to read yet.
-        counts = np.minimum(lengths, batch.num_tokens_no_spec[:num] - 1 - starts)
-        hidden = torch.cat(aux_hidden_states, dim=-1)
-        if len(hidden) > 2 * self._kept:  # of a large pass only the rows that may be read stay in memory
-            hidden = torch.cat([hidden[i : i + n] for i, n in zip(begins.tolist(), counts.tolist(), strict=False)])
-            begins = np.concatenate(([0], np.cumsum(counts)))
-        self._unsorted.append(_Pass(batch.req_ids[:num], begins, starts, counts, hidden))
-        self._num_unsorted += int(counts.sum())
-        if self._num_unsorted > self._kept * num:
-            self._sort()
+        begins = self.runner.query_start_loc.np[: num + 1].tolist()  # of each request's rows in the pass
+        starts = batch.num_computed_tokens_cpu[:num].tolist()
+        lengths = batch.num_tokens_no_spec[:num].tolist()
+        done = _Pass(aux_hidden_states)
+        # Of a pass with long prompts, rows stay in memory only as long as their own request wants them.
+        apart = begins[-1] > num * self._decode_rows
+        # Whole numbers, because arrays take longer at the few requests that most passes have.
+        for row, (name, begin, start, length) in enumerate(zip(batch.req_ids, begins, starts, lengths, strict=False)):
+            # The head takes a token together with the hidden state before it, so the last token has none to read yet.
+            # Behind it are drafts that were rejected.
+            count = begins[row + 1] - begin
+            if count >= length - start:
+                count = length - 1 - start
+            unread = known.get(name)
+            # It is new, or its id was another request's, or vLLM showed us no states of some of its tokens.
+            if unread is None or unread.stop != start or unread.owner is not live[name]:
+                unread = known[name] = _Unread(live[name], start, start, self._seen_from(row, start))
+            if apart:
+                unread.parts.append((done.copy(begin, begin + count), 0, count))
+            else:
+                unread.parts.append((done, begin, begin + count))
+            unread.stop = start + count
+            if unread.stop - unread.start > self._kept:
+                unread.forget(self._kept)
+        if len(known) > 2 * len(live):
+            self._unread = {name: unread for name, unread in known.items() if name in live}
 
-    def _forget_blocks(self, starts: np.ndarray, lengths: np.ndarray) -> None:
-        """The policy has begun to fill some blocks anew: the head has read nothing of what is in them now."""
-        size = self.block_size
-        firsts, stops = -(-starts // size), -(-(starts + lengths) // size)
-        begun = np.flatnonzero(firsts < stops)
-        if not len(begun):
-            return
-        tables = self._tables()
-        for row in begun.tolist():
-            self._written[tables[row, firsts[row] : stops[row]]] = False
+    def _note_blocks(self, scheduler_output: Any) -> None:
+        """The head has read nothing of what comes into the blocks that requests just got, but for prefix hits. A
+        request that was preempted has other blocks now.
+        """
+        group, size = self._drafter.kv_cache_gid, self.block_size
+        for new in scheduler_output.scheduled_new_reqs:
+            self._written[new.block_ids[group][new.num_computed_tokens // size :]] = False
+        others = scheduler_output.scheduled_cached_reqs
+        for i, blocks in enumerate(others.new_block_ids):
+            if blocks is not None:
+                hits = 0
+                if others.req_ids[i] in others.resumed_req_ids:
+                    hits = others.num_computed_tokens[i] // size
+                    self._unread.pop(others.req_ids[i], None)
+                self._written[blocks[group][hits:]] = False
 
     def _tables(self) -> np.ndarray:
         """KV blocks of each row of the batch, int32 [rows, blocks]."""
         tables: np.ndarray = self.runner.input_batch.block_table[self._drafter.kv_cache_gid].block_table.np
         return tables
 
-    def _sort(self) -> None:
-        """Give each request what the waiting passes computed for it."""
-        live = self.runner.requests
-        for done in self._unsorted:
-            whole = len(done.hidden) <= 2 * self._kept  # a part of more keeps only its own tokens in memory
-            for name, begin, start, count in zip(
-                done.names, done.begins.tolist(), done.starts.tolist(), done.counts.tolist(), strict=False
-            ):
-                if name not in live:
-                    continue
-                unread = self._unread.get(name)
-                if unread is None or unread.stop != start:  # new, or computed anew after it was preempted
-                    unread = self._unread[name] = _Unread(start, start, self._seen_from(name, start))
-                part = done.hidden[begin : begin + count]
-                unread.append(part if whole else part.clone(), self._kept)
-        self._unsorted.clear()
-        self._num_unsorted = 0
-        if len(self._unread) > 2 * len(live):
-            self._unread = {name: own for name, own in self._unread.items() if name in live}
-
-    def _seen_from(self, name: str, start: int) -> int:
-        """The first position from which on the head has read all of a request's text before `start`."""
-        row, size = self.runner.input_batch.req_id_to_index.get(name), self.block_size
-        if row is None:  # it waits for blocks
-            return start // size * size
-        unread = np.flatnonzero(~self._written[self._tables()[row, : start // size]])
-        return int(unread[-1] + 1) * size if len(unread) else 0
+    def _seen_from(self, row: int, start: int) -> int:
+        """The first position from which on the head has read all of a row's text before `start`."""
+        unread = np.flatnonzero(~self._written[self._tables()[row, : start // self.block_size]])
+        return int(unread[-1] + 1) * self.block_size if len(unread) else 0
 
     def forget(self, request: str) -> None:
-        """A request finished: nobody will read its hidden states."""
-        self._unread.pop(request, None)
-
-    def begin(self, rows: np.ndarray) -> None:
-        """The next passes draft for these rows of the batch, int64 [R]."""
-        self._sort()
-        names = self.runner.input_batch.req_ids
-        size = self.block_size
-        self._rows = rows
-        self._first = np.array([-(-self._unread[names[row]].seen_from // size) * size for row in rows.tolist()])
-        self._next = self.runner.input_batch.num_tokens_no_spec[rows].astype(np.int64) - 1
-        self._hidden = torch.empty(0)
-
-    def num_unread(self, among: np.ndarray) -> int:
-        """Tokens that `read` would compute. among: as there."""
-        unread = [self._unread[self.runner.input_batch.req_ids[row]] for row in self._readers(among).tolist()]
-        return sum(own.stop - own.start for own in unread)
-
-    def read(self, among: np.ndarray) -> torch.Tensor:
-        """Read what the head has not read of some rows that began, int64 [A], as indices into those.
-
-        Returns the hidden states behind their last tokens, [A, hidden]: logits are made from them.
+        """A request finished: nobody will read its hidden states. If its id is another request's by now, or it goes on
+        in a rollout that follows, what waits is needed.
         """
-        batch = self.runner.input_batch
-        readers = self._readers(among)
+        if request not in self.runner.requests:
+            self._unread.pop(request, None)
+
+    def _first_of(self, unread: _Unread) -> int:
+        """The first position that the head sees: the begin of a block."""
+        return -(-unread.seen_from // self.block_size) * self.block_size
+
+    def num_unread(self, rows: np.ndarray, among: np.ndarray) -> int:
+        """Tokens that `read` would compute. rows, among: as there."""
+        names = self.runner.input_batch.req_ids
+        unread = [self._unread[names[row]] for row in self._readers(rows[among])]
+        return sum(own.stop - max(own.start, self._first_of(own)) for own in unread)
+
+    def read(self, rows: np.ndarray, among: np.ndarray) -> torch.Tensor:
+        """Begin to draft for rows of the batch, int64 [R], and read what the head has not read of some of them.
+
+        among: which, int64 [A], as indices into `rows`. Returns the hidden states behind their last tokens,
+        [A, hidden]: logits are made from them.
+        """
+        batch, blocks, size = self.runner.input_batch, self._tables(), self.block_size
+        readers = self._readers(rows[among])
         firsts, starts, counts, tokens, parts = [], [], [], [], []
-        blocks = self._tables()
-        for row in readers.tolist():
+        for row in readers:
             unread = self._unread[batch.req_ids[row]]
-            first = -(-unread.seen_from // self.block_size) * self.block_size
+            first = self._first_of(unread)
             start = max(unread.start, first)
-            own = torch.cat(unread.parts)[start - unread.start :]
+            own = [done.rows(begin, end) for done, begin, end in unread.parts]
+            parts.append((own[0] if len(own) == 1 else torch.cat(own))[start - unread.start :])
             tokens.append(batch.token_ids_cpu[row, start + 1 : unread.stop + 1])
             firsts.append(first)
             starts.append(start)
-            counts.append(len(own))
-            parts.append(own)
+            counts.append(unread.stop - start)
             # The last block may get more tokens, so it counts when all of it has been read.
-            self._written[blocks[row, start // self.block_size : unread.stop // self.block_size]] = True
-            unread.start, unread.parts = unread.stop, []
-        size = np.array(counts, np.int64)
+            self._written[blocks[row, start // size : unread.stop // size]] = True
+            unread.start = unread.stop
+            unread.parts.clear()
+        self._rows = rows
+        self._first = np.zeros(len(rows), np.int64)
+        self._first[among] = firsts[: len(among)]
+        self._next = batch.num_tokens_no_spec[rows].astype(np.int64) - 1
         combined = self._drafter.model.combine_hidden_states(torch.cat(parts))
         last, hidden = self._run(
-            readers, np.array(firsts, np.int64), np.array(starts, np.int64), size, np.concatenate(tokens), combined
+            np.array(readers), np.array(firsts), np.array(starts), np.array(counts), np.concatenate(tokens), combined
         )
-        ends = torch.from_numpy(np.cumsum(size)[: len(among)] - 1).to(last.device)
-        self._hidden = hidden.new_zeros(len(self._rows), hidden.shape[1])
+        ends = torch.from_numpy(np.cumsum(counts)[: len(among)] - 1).to(last.device)
+        self._hidden = hidden.new_zeros(len(rows), hidden.shape[1])
         self._hidden[torch.from_numpy(among)] = hidden[ends]
         return last[ends]
 
@@ -198,21 +211,17 @@ class HeadPasses:
         self._next[among] += 1
         return last
 
-    def _readers(self, among: np.ndarray) -> np.ndarray:
-        """Rows of the batch whose hidden states are read: first those that draft, then those with a prompt to read,
-        because other requests may share its blocks.
+    def _readers(self, drafting: np.ndarray) -> list[int]:
+        """Rows of the batch whose hidden states are read: first those that draft, int64 [A], then those with a prompt
+        to read, because other requests may share its blocks.
         """
-        batch = self.runner.input_batch
-        rows = self._rows[among]
-        drafting = set(rows.tolist())
-        prompts = [
-            row
-            for row, name in enumerate(batch.req_ids)
-            if row not in drafting
-            and (unread := self._unread[name]).start < min(unread.stop, batch.num_prompt_tokens[row])
-            and not unread.seen_from
-        ]
-        return np.concatenate((rows, np.array(prompts, np.int64)))
+        batch, rows = self.runner.input_batch, drafting.tolist()
+        prompts = batch.num_prompt_tokens[: batch.num_reqs].tolist()
+        for row in sorted(set(range(batch.num_reqs)).difference(rows)):
+            unread = self._unread[batch.req_ids[row]]
+            if unread.start < min(unread.stop, prompts[row]) and not unread.seen_from:
+                rows.append(row)
+        return rows
 
     def _run(
         self,
