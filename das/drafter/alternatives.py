@@ -26,14 +26,11 @@ class Alternatives:
     """
 
     def __init__(self, limits: Sequence[int], floors: Sequence[float] | None, alone: Drafts):
-        num, width = len(limits), max(limits)
+        num = len(limits)
+        self._alone = alone
         self._limits = np.asarray(limits, np.int64)
         self._floors = np.zeros(num) if floors is None else np.asarray(floors, np.float64)
         self._best_value = expected(alone)
-        self._tokens, self._probs = np.zeros((num, width), np.int32), np.zeros((num, width))
-        self._tokens[:, : alone.tokens.shape[1]], self._probs[:, : alone.probs.shape[1]] = alone.tokens, alone.probs
-        self._counts = alone.counts.astype(np.int64)
-        self._head_tokens, self._head_probs = np.zeros((num, width), np.int32), np.zeros((num, width))
         self._depth = 0  # tokens of the head, of those rows that went on with it so far
         self._open = np.arange(num)  # these rows
         self._joint = np.ones(num)  # probability that all of its tokens are accepted
@@ -51,8 +48,18 @@ class Alternatives:
         self._open = self._open[room[self._open]]
         return self._open, float(more[self._open].sum())
 
+    def _lay_out(self) -> None:
+        """Make room for further drafts: not before there is one, because most often the head is declined."""
+        alone, shape = self._alone, (len(self._limits), int(self._limits.max()))
+        self._tokens, self._probs = np.zeros(shape, np.int32), np.zeros(shape)
+        self._tokens[:, : alone.tokens.shape[1]], self._probs[:, : alone.probs.shape[1]] = alone.tokens, alone.probs
+        self._counts = alone.counts.astype(np.int64)
+        self._head_tokens, self._head_probs = np.zeros(shape, np.int32), np.zeros(shape)
+
     def append(self, tokens: np.ndarray, probs: np.ndarray) -> None:
         """The head drafted a token for each open request. probs: P(it is accepted | those before it are)."""
+        if not self._depth:
+            self._lay_out()
         among = self._open
         self._head_tokens[among, self._depth], self._head_probs[among, self._depth] = tokens, probs
         self._depth += 1
@@ -97,4 +104,6 @@ class Alternatives:
 
     def drafts(self) -> Drafts:
         """The best draft of each request."""
+        if not self._depth:
+            return self._alone
         return Drafts(self._tokens, self._probs, self._counts)
