@@ -59,10 +59,10 @@ def test_a_head_beside_a_history_changes_nothing_in_any_request(
     options = {"speculative": {"model": str(head_folder), "num_speculative_tokens": 3}}
     num_read, read = 0, head_passes.HeadPasses.read
 
-    def counted(passes: Any, among: Any) -> Any:
+    def counted(passes: Any, rows: Any, among: Any) -> Any:
         nonlocal num_read
         num_read += len(among)
-        return read(passes, among)
+        return read(passes, rows, among)
 
     monkeypatch.setattr(head_passes.HeadPasses, "read", counted)
     check(engines, baseline, repetitive_policy, engine, method="das_eagle3", **options)
