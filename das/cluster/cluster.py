@@ -29,7 +29,7 @@ from das.engine.reports import merged_reports, of_engine
 from das.engine.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 
 WITH_HISTORY = ("das", "das_self", DAS_EAGLE3)
-TURN_S = 0.5  # seconds after which an engine answers at the latest; requests of a lost engine wait so long for another
+TURN_S = 1.0  # seconds after which an engine answers at the latest; requests of a lost engine wait so long for another
 LOSSES = 3  # engines that may die with a request before the request is blamed
 STATE = "cluster.npz"
 
