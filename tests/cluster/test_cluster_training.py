@@ -64,10 +64,10 @@ def test_another_engine_starts_again_what_a_slow_one_holds(repetitive_policy: st
     """What the slow one still delivers is compared with that, so the run would stop if it differed."""
     results = trained(repetitive_policy, tmp_path, "none:0", "das:2:stall")
     equal(results, "none:0", "das:2:stall")
-    for step in results["das:2:stall"]["clusters"]:
-        assert step["replayed_requests"] > 0
-        assert step["lost_requests"] == step["restarts"] == 0
-        assert any(row["event"].startswith("slow: ") for row in step["timeline"])
+    steps = results["das:2:stall"]["clusters"]
+    assert all(step["lost_requests"] == step["restarts"] == 0 for step in steps)
+    assert steps[0]["replayed_requests"] > 0  # later it may be dealt so little that nothing of it starts again
+    assert any(row["event"].startswith("slow: ") for row in steps[0]["timeline"])
 
 
 def test_engines_join_and_leave_amid_rollouts(repetitive_policy: str, tmp_path: Path) -> None:
