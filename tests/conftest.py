@@ -19,6 +19,7 @@ settings.load_profile("untimed")
 CLUSTER = "tests/cluster/"
 
 
+@pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """All tests of clusters run in one process, one after the other, and those of any other file in one process each.
 

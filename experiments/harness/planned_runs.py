@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 from analysis.report import Section
 from experiments.harness import resume
 from experiments.harness.config import run_config
-from experiments.harness.validate import check_ahead, check_cluster
+from experiments.harness.validate import check_ahead, check_cluster, refuse_one_arm
 from experiments.run import child
 from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError
@@ -125,6 +125,7 @@ def check_runs(experiments: Sequence[Experiment]) -> None:
             try:
                 check_ahead(config)
                 check_cluster(config)
+                refuse_one_arm(config, run.overrides)
             except UserError as error:
                 raise UserError(f"{run.command()}: {error}") from None
 

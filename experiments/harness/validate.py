@@ -1,5 +1,6 @@
 """Refuse, before any work is done, a config that cannot run."""
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from math import lcm
 
@@ -200,3 +201,13 @@ def check_reward(config: RunConfig) -> None:
     if reward.name not in (judge, "brevity"):
         raise UserError(f"reward={reward.name} cannot judge data={config.data.name}: choose {judge} or brevity")
     check_judge(reward)
+
+
+def refuse_one_arm(config: RunConfig, overrides: Sequence[str]) -> None:
+    """A comparison has several arms, and would not look at arm=. A run of before this was refused may be resumed.
+
+    Raises UserError.
+    """
+    given = [override for override in overrides if override.startswith("arm=")]
+    if given and config.task["name"] == "compare" and config.resume is None:
+        raise UserError(f"{given[0]}: task=compare has several, arms={list(config.arms)}; name it there, or task=train")

@@ -17,7 +17,7 @@ from experiments.harness.heads import with_head
 from experiments.harness.held_out import held_out
 from experiments.harness.policies import policy_directory
 from experiments.harness.replayed_arms import derived_ratios
-from experiments.harness.validate import check
+from experiments.harness.validate import check, refuse_one_arm
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -26,8 +26,7 @@ from experiments.run.run_folder import RunFolder
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     """Train every arm of `arms` from the same start; print and write the comparison."""
     config, path = run_config(composed), Path(folder)
-    if given := [override for override in overrides if override.startswith("arm=")]:
-        raise UserError(f"{given[0]}: task=compare has several, arms={list(config.arms)}; name it there, or task=train")
+    refuse_one_arm(config, overrides)
     overrides_of_arms = arm_overrides(composed, composed.arms, overrides)
     arms = arm_configs(overrides_of_arms)
     for arm in arms.values():

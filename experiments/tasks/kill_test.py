@@ -18,7 +18,7 @@ from das.training import checkpoint
 from experiments.harness.config import run_config
 from experiments.harness.resume import CHECKPOINTS, SCRATCH
 from experiments.harness.struck_runs import ORPHAN_S, finish, leave_alone, start, wait_until
-from experiments.harness.validate import check
+from experiments.harness.validate import check, refuse_one_arm
 from experiments.run.checks import at_least_one
 from experiments.run.compose import compose_config
 from experiments.run.errors import RunFailed, UserError
@@ -55,7 +55,9 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     path = Path(folder)
     passed_on = [override for override in overrides if not override.startswith(("task", "hydra", "cache"))]
     arguments = [*composed.task.run, *passed_on, f"cache={composed.cache}"]
-    check(run_config(compose_config(arguments)))
+    config = run_config(compose_config(arguments))
+    check(config)
+    refuse_one_arm(config, arguments)
     run_folder = RunFolder(path, composed)
     undisturbed = path / "whole"
     leave_alone(arguments, undisturbed)
