@@ -10,6 +10,9 @@ from das.drafter import Drafts, HistoryDrafter
 from das.drafter.alternatives import Alternatives
 from das.model_drafts.drafter import DraftingModel, Drawn, ModelDrafter
 
+LEAST_SAVED = 0.03  # share of a rollout's time: a head that saves less rests, as it costs a small policy 5 % of each pass
+MAX_REST = 8  # rollouts
+
 
 class HeadModel(DraftingModel, Protocol):
     """A head: it must read all of a request's text, and goes on behind its own tokens alone."""
@@ -28,6 +31,9 @@ class HeadModel(DraftingModel, Protocol):
     def forget(self, request: str) -> None:
         """A request finished: its text will not be read."""
 
+    def rest(self, resting: bool) -> None:
+        """Whether nothing will be asked for until the next call, so that no text needs to wait for the head."""
+
 
 class EitherOr(ModelDrafter):
     """Drafts chains: what the history drafts, or up to `passes` tokens of the head and what the history drafts behind.
@@ -35,6 +41,10 @@ class EitherOr(ModelDrafter):
     passes: the most passes of the head that draft for one target pass, at least 1. worth, history: as ModelDrafter has
     them. The history drafts first, which takes no pass of a model. A depth is computed for all requests that the head
     is expected to draft better for, at once, as long as its tokens are expected to save more time than the passes take.
+
+    A head that saves next to nothing in a rollout rests in the next ones: 1, then 2, 4 and MAX_REST, until it saves
+    again. For what it may have to read costs time in every pass of the policy, asked or not. A rest begins and ends
+    where no request is live, because a head cannot begin amid a request.
     """
 
     model: HeadModel
@@ -44,20 +54,58 @@ class EitherOr(ModelDrafter):
         super().__init__(model, worth, history)
         self._most_passes = passes
         self._behind = 0.0  # tokens that the history usually adds to accepted ones of the head
+        self._live: set[str] = set()
+        self._emitted = 0  # tokens in this rollout
+        self._saved = 0.0  # of these, so many take as long as the head is expected to have saved
+        self._can_rest = False  # whether anybody knows in this rollout what a token is worth
+        self._rests = self._next_rest = 0  # rollouts: until the head is awake; the next rest, less 1
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the head drafts nothing in this rollout."""
+        return self._rests > 0
+
+    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
+        """As ModelDrafter has it."""
+        super().observe_batch(requests, tokens)
+        self._emitted += sum(map(len, tokens))
+
+    def end_step(self, history_tick: int) -> None:
+        """As ModelDrafter has it."""
+        super().end_step(history_tick)
+        if self._live:
+            return
+        if self._rests:
+            self._rests -= 1
+        elif self._can_rest and self._emitted:
+            pays = self._saved >= LEAST_SAVED * self._emitted
+            self._rests = 0 if pays else max(1, self._next_rest)
+            self._next_rest = 0 if pays else min(2 * self._rests, MAX_REST)
+        self._emitted, self._saved, self._can_rest = 0, 0.0, False
+        self.model.rest(self.is_resting)
+
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
+        """As ModelDrafter has it."""
+        super().begin(request, problem, prompt)
+        self._live.add(request)
 
     def end(self, request: str, keep: bool = True) -> None:
         """As ModelDrafter has it."""
         super().end(request, keep)
+        self._live.discard(request)
         self.model.forget(request)
 
     def state(self) -> dict[str, np.ndarray]:
         """As ModelDrafter has it."""
-        return {**super().state(), "behind": np.array(self._behind)}
+        rest = np.array([self._rests, self._next_rest])
+        return {**super().state(), "behind": np.array(self._behind), "rest": rest}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """As ModelDrafter has it."""
         super().restore(state)
         self._behind = float(state["behind"])
+        self._rests, self._next_rest = map(int, state.get("rest", (0, 0)))  # old files lack it
+        self.model.rest(self.is_resting)
 
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
@@ -65,7 +113,7 @@ class EitherOr(ModelDrafter):
         """As ModelDrafter has it."""
         self._begin_round()
         alone = self.history.propose_batch(requests, limits, floors)
-        if not self._prepare(requests):
+        if self.is_resting or not self._prepare(requests):
             return alone
         if not (passes := self._best_passes(len(requests))):
             self._stop()
@@ -82,6 +130,7 @@ class EitherOr(ModelDrafter):
         worth = self.worth()
         if math.isnan(worth):
             return self._most_passes
+        self._can_rest = True
         tokens = num_requests * self._values(self._most_passes)
         saved_s = tokens * worth - np.arange(1, self._most_passes + 1) * self.price.seconds(num_requests)
         best = int(saved_s.argmax())
@@ -89,6 +138,7 @@ class EitherOr(ModelDrafter):
 
     def _draft(self, requests: Sequence[str], alternatives: Alternatives, passes: int) -> None:
         """Let the head draft so many tokens, and the history behind it."""
+        worth = self.worth()
         for left in range(passes, 0, -1):
             among, gain = alternatives.open(float(self._values(left)[-1]))
             if not len(among):
@@ -109,7 +159,10 @@ class EitherOr(ModelDrafter):
                 return
             alternatives.append(*drawn)
             self._ask_history(requests, alternatives)
-            self._note_pass(num_rows, self.model.clock() - start, drawn[1])
+            took = self.model.clock() - start
+            self._note_pass(num_rows, took, drawn[1])
+            if not math.isnan(worth):
+                self._saved += (gain if first else 0.0) - took / worth
 
     def _values(self, passes: int) -> np.ndarray:
         """Tokens that 1 to `passes` of the head's, and the history behind them, are usually expected to emit [P]."""

@@ -106,6 +106,9 @@ class CopyOnText(ModelOnText):
 class HeadOnText(ModelOnText):
     """A draft head, as das.model_drafts.either_or asks it. In the engine: das.engine.drafters.head_draft."""
 
+    def rest(self, resting: bool) -> None:
+        """As HeadModel has it. Nothing waits for this one."""
+
     def begin_text(self, text: np.ndarray) -> None:
         """As ModelOnText has it."""
         super().begin_text(text)

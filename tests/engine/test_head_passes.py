@@ -67,6 +67,7 @@ class World:
         self.passes = HeadPasses(self.runner)
         self.passes._run = self.run  # type: ignore[method-assign]
         self.num_gaps = self.num_hits = self.num_read = 0
+        self.rests = False
 
     def new_tokens(self, num: int) -> list[int]:
         self.next_token += num
@@ -151,11 +152,15 @@ class World:
             scheduled.append((name, count, request.computed))
         self.set_batch(names, scheduled)
         layers = [torch.tensor(hidden)[:, None] + 10**6 * layer for layer in range(LAYERS)]
-        self.passes.keep(self.scheduler_output(came, resumed, changed), layers)
+        if self.rests:
+            self.passes.skip()
+            self.head = [[-1] * SIZE for _ in range(BLOCKS)]
+        else:
+            self.passes.keep(self.scheduler_output(came, resumed, changed), layers)
         # A rollout may end while requests go on; of requests that never draft nobody tells that they end.
         for name in rng.sample([*ended, *names], rng.randrange(len(names))):
             self.passes.forget(name)
-        assert len(self.passes._unread) <= 2 * (len(self.live) + len(self.waiting))
+        assert self.rests or len(self.passes._unread) <= 2 * (len(self.live) + len(self.waiting))
         for unread in self.passes._unread.values():
             assert sum(end - begin for _, begin, end in list(unread.parts)[1:]) < KEPT
             for held, begin, end in unread.parts:
@@ -164,7 +169,7 @@ class World:
             request = self.live[name]
             request.computed = min(computed + count, len(request.text) - 1)
             self.must_wait(request)
-        if rng.random() < 0.25:
+        if rng.random() < 0.25 and not self.rests:
             self.ask(names)
         for request in self.live.values():
             for i in range(request.computed // SIZE):
@@ -269,6 +274,22 @@ def test_a_head_reads_all_that_waited_and_looks_at_nothing_else(seed: int, monke
     monkeypatch.setattr(head_passes, "KEPT", KEPT)
     world = World(seed)
     for _ in range(300):
+        world.step()
+    assert world.num_hits > 20
+    assert world.num_gaps > 5
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_head_that_rested_looks_at_nothing_from_before(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of the KV cache change hands while it rests. Prompts of then are in the prefix cache."""
+    monkeypatch.setattr(head_passes, "KEPT", KEPT)
+    world = World(seed)
+    for step in range(1000):
+        if step % 10 == 0:  # a rollout begins
+            for name in list(world.live):
+                world.leave(name)
+            world.waiting.clear()
+            world.rests = not world.rests
         world.step()
     assert world.num_hits > 20
     assert world.num_gaps > 5

@@ -144,3 +144,67 @@ def test_a_head_with_much_to_read_is_declined() -> None:
     head.stand_at(np.array([0, 50]), np.array([11, 11]))
     drafter.propose_batch(REQUESTS, [5, 5])
     assert len(drafter.handed_out().passes) == 1
+
+
+def rollout(drafter: EitherOr, head: HeadOnText, passes: int = 20) -> bool:
+    """A rollout in which all that the head drafts is right. Whether the head drafted anything."""
+    asked = 0
+    begun(drafter)
+    for i in range(passes):
+        at_work(head)
+        drafter.propose_batch(REQUESTS, [5, 5])
+        asked += len(drafter.handed_out().passes)
+        new = 1000 + passes * drafter.history_tick + i  # no token comes twice, so the history has nothing
+        drafter.observe_batch(REQUESTS, [[new], [new]])
+    for name in REQUESTS:
+        drafter.end(name)
+    drafter.end_step(drafter.history_tick + 1)
+    return asked > 0
+
+
+class Resting(HeadOnText):
+    """A head that knows whether it rests."""
+
+    rests = False
+
+    def rest(self, resting: bool) -> None:
+        self.rests = resting
+
+
+def test_a_head_that_saves_nothing_rests() -> None:
+    head, worth = Resting((0.9,), PRICE), 1e-6
+    drafter = EitherOr(head, 3, lambda: worth, HistoryDrafter())
+    rested = []
+    for _ in range(40):
+        rollout(drafter, head)
+        rested.append(head.rests)
+    # Awake in the first, and behind 1, 2, 4, 8 and 8 rollouts of rest.
+    assert [i for i, rests in enumerate([False, *rested[:-1]]) if not rests] == [0, 2, 5, 10, 19, 28, 37]
+    saved = drafter.state()
+    worth = 1.0
+    while head.rests:
+        assert not rollout(drafter, head)
+    assert all(rollout(drafter, head) for _ in range(10))
+    again = Resting((0.9,), PRICE)
+    resumed = EitherOr(again, 3, lambda: worth, HistoryDrafter())
+    resumed.restore(saved)
+    assert again.rests and resumed.is_resting
+
+
+def test_a_head_does_not_rest_while_nobody_knows_what_it_saves() -> None:
+    head = Resting((0.9,), PRICE)
+    drafter = EitherOr(head, 3, lambda: math.nan, HistoryDrafter())
+    assert all(rollout(drafter, head) for _ in range(5))
+
+
+def test_a_head_goes_on_while_requests_do() -> None:
+    """A server's rollouts end amid requests, where a head that rested could not begin."""
+    head = Resting((0.9,), PRICE)
+    drafter = EitherOr(head, 3, lambda: 1e-6, HistoryDrafter())
+    begun(drafter)
+    for tick in range(1, 4):
+        at_work(head)
+        drafter.propose_batch(REQUESTS, [5, 5])
+        drafter.observe_batch(REQUESTS, [[1], [1]])
+        drafter.end_step(tick)
+        assert not head.rests

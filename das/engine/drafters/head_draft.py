@@ -23,6 +23,7 @@ class HeadDraft(EngineModel):
         super().__init__()
         self._passes: HeadPasses
         self._drafting = np.empty(0, np.int64)  # rows of the batch that `read` would draft for
+        self._resting = False
 
     def attach(self, runner: Any) -> None:
         """As EngineModel has it."""
@@ -34,7 +35,14 @@ class HeadDraft(EngineModel):
 
     def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
         """What the pass of the policy that just ended computed for the head. Called after every pass."""
-        self._passes.keep(scheduler_output, aux_hidden_states)
+        if self._resting:
+            self._passes.skip()
+        else:
+            self._passes.keep(scheduler_output, aux_hidden_states)
+
+    def rest(self, resting: bool) -> None:
+        """As das.model_drafts.either_or.HeadModel has it."""
+        self._resting = resting
 
     def forget(self, request: str) -> None:
         """As das.model_drafts.either_or.HeadModel has it."""

@@ -81,10 +81,17 @@ class HeadPasses:
         self._unread: dict[str, _Unread] = {}  # by request
         # Of each KV block, whether the head has read all tokens that are in it.
         self._written = np.zeros(runner.kv_cache_config.num_blocks, bool)
+        self._skipped = False  # whether passes of the policy went by unnoted since the last one that was noted
         self._rows = np.empty(0, np.int64)  # of the batch, that draft
         self._first = np.empty(0, np.int64)  # of each row, the first position that the head sees
         self._next = np.empty(0, np.int64)  # the position of its next input
         self._hidden = torch.empty(0)  # and what that takes from the input before it, [rows, hidden]
+
+    def skip(self) -> None:
+        """Note nothing of the pass of the policy that just ended. Its requests must be over before a pass is noted again:
+        the head could not begin amid a block.
+        """
+        self._skipped = True
 
     def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
         """Note what the pass of the policy that just ended computed for accepted tokens and prompts.
@@ -92,6 +99,9 @@ class HeadPasses:
         scheduler_output: vLLM's, of this pass. aux_hidden_states: of each layer that the head reads, [tokens, hidden];
         nothing may write into them later.
         """
+        if self._skipped:  # nobody knows what has come into the blocks since
+            self._unread, self._skipped = {}, False
+            self._written[:] = False
         batch, live, known = self.runner.input_batch, self.runner.requests, self._unread
         self._note_blocks(scheduler_output)
         num = batch.num_reqs
