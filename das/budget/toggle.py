@@ -9,7 +9,8 @@ The paper measures T beforehand, with drafts and without, and then a decision is
 show it (das.budget.prices), so the toggle sees to it that both kinds come. Near a new number of requests the first
 passes carry no drafts. Then drafts are expected to be good until they were seen. From then on a pass of the kind that
 is not in use comes at times, where it costs a small share of the time since the last one (das.budget.exploration):
-a *control* while drafting is on, a *trial* while it is off.
+a *control* while drafting is on, a *trial* while it is off. The first passes without drafts at the start of a rollout
+and behind drafts are slower than later ones, and show nothing, so a control is a few passes long.
 """
 
 from collections import Counter
@@ -28,7 +29,7 @@ from das.drafter import Drafts
 DEFAULT_TOKENS = 8  # draft tokens per request and pass, of the default `over`
 ENOUGH = 3  # passes without drafts near a number of requests (of as many binary digits) before it is decided for these
 FORGET = 0.995  # each newer pass with drafts reduces a pass's weight in tau by this factor
-UNSETTLED = 4  # passes without drafts, at the start of a rollout and behind drafts, that are slower than those behind them
+UNSETTLED = 4  # passes without drafts, at the start of a rollout and behind drafts, that are slower than later ones
 HOPE = 0.5  # standard errors by which tau is expected to be better than seen: with none, bad luck would end drafting
 
 

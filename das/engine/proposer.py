@@ -300,8 +300,10 @@ class DasProposer:
         self._decoding = set()  # the time until the next pass is training, not decoding
         alarms = self._judge(judged)
         drafter = self.draft_round.drafter
+        beside = {"head_rests": int(drafter.is_resting)} if isinstance(drafter, EitherOr) else {}
         self.draft_round.end_step(drafter.history_tick + self._clock.announced(history_tick))
         report = {
+            **beside,
             "history_tokens": drafter.history_tokens,
             "alarms": alarms,
             "calibration_error": self.calibration.error,

@@ -5,7 +5,7 @@ from typing import Any
 
 COUNTS = (
     *("passes", "drafted", "draft_rounds", "branches", "copied_blocks", "draft_passes", "draft_rows"),
-    *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens"),
+    *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens", "head_rests"),
 )
 
 OF_REQUESTS = ("requests", "predicted_length")

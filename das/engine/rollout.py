@@ -213,6 +213,8 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
     }
     if rollout.report["draft_passes"]:
         row |= {key: rollout.report[key] for key in ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s")}
+    if "head_rests" in rollout.report:
+        row["head_rests"] = rollout.report["head_rests"]
     if row["draft_rounds"]:
         row["accepted_per_round"] = row["accepted"] / row["draft_rounds"]
     if "cluster" in rollout.report:

@@ -10,7 +10,7 @@ from das.drafter import Drafts, HistoryDrafter
 from das.drafter.alternatives import Alternatives
 from das.model_drafts.drafter import DraftingModel, Drawn, ModelDrafter
 
-LEAST_SAVED = 0.03  # share of a rollout's time: a head that saves less rests, as it costs a small policy 5 % of each pass
+LEAST_SAVED = 0.03  # share of a rollout's time: a head that saves less rests. It costs the small policy 5 % of a pass
 MAX_REST = 8  # rollouts
 
 

@@ -188,7 +188,8 @@ def test_a_head_that_saves_nothing_rests() -> None:
     again = Resting((0.9,), PRICE)
     resumed = EitherOr(again, 3, lambda: worth, HistoryDrafter())
     resumed.restore(saved)
-    assert again.rests and resumed.is_resting
+    assert again.rests
+    assert resumed.is_resting
 
 
 def test_a_head_does_not_rest_while_nobody_knows_what_it_saves() -> None:

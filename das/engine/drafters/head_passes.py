@@ -88,8 +88,8 @@ class HeadPasses:
         self._hidden = torch.empty(0)  # and what that takes from the input before it, [rows, hidden]
 
     def skip(self) -> None:
-        """Note nothing of the pass of the policy that just ended. Its requests must be over before a pass is noted again:
-        the head could not begin amid a block.
+        """Note nothing of the pass of the policy that just ended. Its requests must be over before a pass is noted
+        again: the head could not begin amid a block.
         """
         self._skipped = True
 
