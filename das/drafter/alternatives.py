@@ -31,6 +31,7 @@ class Alternatives:
         self._limits = np.asarray(limits, np.int64)
         self._floors = np.zeros(num) if floors is None else np.asarray(floors, np.float64)
         self._best_value = expected(alone)
+        self._alone_value = float(self._best_value.sum())
         self._depth = 0  # tokens of the head, of those rows that went on with it so far
         self._open = np.arange(num)  # these rows
         self._joint = np.ones(num)  # probability that all of its tokens are accepted
@@ -47,6 +48,10 @@ class Alternatives:
         room = (self._limits > self._depth) & (self._joint >= self._floors) & (more > 0)
         self._open = self._open[room[self._open]]
         return self._open, float(more[self._open].sum())
+
+    def gained(self) -> float:
+        """How many tokens more than the history's drafts the best ones are expected to emit, of all requests."""
+        return float(self._best_value.sum()) - self._alone_value
 
     def _lay_out(self) -> None:
         """Make room for further drafts: not before there is one, because most often the head is declined."""

@@ -120,6 +120,8 @@ class EitherOr(ModelDrafter):
             return alone
         alternatives = Alternatives(limits, floors, alone)
         self._draft(requests, alternatives, passes)
+        if self._passes_made and not math.isnan(worth := self.worth()):
+            self._saved += alternatives.gained() - sum(seconds for _, seconds in self._passes_made) / worth
         return alternatives.drafts()
 
     def _best_passes(self, num_requests: int) -> int:
@@ -138,7 +140,6 @@ class EitherOr(ModelDrafter):
 
     def _draft(self, requests: Sequence[str], alternatives: Alternatives, passes: int) -> None:
         """Let the head draft so many tokens, and the history behind it."""
-        worth = self.worth()
         for left in range(passes, 0, -1):
             among, gain = alternatives.open(float(self._values(left)[-1]))
             if not len(among):
@@ -159,10 +160,7 @@ class EitherOr(ModelDrafter):
                 return
             alternatives.append(*drawn)
             self._ask_history(requests, alternatives)
-            took = self.model.clock() - start
-            self._note_pass(num_rows, took, drawn[1])
-            if not math.isnan(worth):
-                self._saved += (gain if first else 0.0) - took / worth
+            self._note_pass(num_rows, self.model.clock() - start, drawn[1])
 
     def _values(self, passes: int) -> np.ndarray:
         """Tokens that 1 to `passes` of the head's, and the history behind them, are usually expected to emit [P]."""
