@@ -1,6 +1,7 @@
 """EfficientRollout's controllers on the real drafter: the toggle over a rollout, the ladder over rollouts."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from analysis.orderings import Ordering
 from analysis.report import Line, Section
 from analysis.sections.efficient_rollout_main import count, workloads
 from analysis.sections.shared import colours_of, figure, percent
+from das.budget.toggle import ENOUGH, UNSETTLED
 
 MARGIN = 1.05  # predicted speedup from which the toggle is on (paper)
 Trace = dict[str, Any]
@@ -87,12 +89,18 @@ def comma_shares(values: list[float]) -> str:
 
 
 def drafting(trace: Trace) -> np.ndarray:
-    """Of each pass, whether most of the three passes around it verified a draft; bool [passes].
+    """Of each pass, whether the toggle is on; bool [passes].
 
-    A single pass with drafts while the toggle is off (a trial) does not count, nor one without while it is on.
+    Between passes with drafts a few without are a control, or show what passes of so many requests take. A single pass
+    with drafts while the toggle is off is a trial.
     """
-    has_drafts = np.pad(np.array(trace["step_tokens"]) > np.array(trace["step_live"]), 1, mode="edge").astype(int)
-    return np.asarray(has_drafts[:-2] + has_drafts[1:-1] + has_drafts[2:] >= 2)
+    has_drafts = np.array(trace["step_tokens"]) > np.array(trace["step_live"])
+    drafted = np.flatnonzero(has_drafts)
+    for before, behind in pairwise(drafted.tolist()):
+        if behind - before - 1 <= UNSETTLED + ENOUGH:
+            has_drafts[before:behind] = True
+    padded = np.pad(has_drafts, 1)
+    return np.asarray(has_drafts & (padded[:-2] | padded[2:]))
 
 
 def switch(trace: Trace) -> tuple[float, int] | None:
