@@ -12,7 +12,7 @@ from analysis.orderings import Ordering
 from analysis.report import Line, Section
 from analysis.sections.efficient_rollout_main import count, workloads
 from analysis.sections.shared import colours_of, figure, percent
-from das.budget.toggle import ENOUGH, UNSETTLED
+from das.budget.toggle import ENOUGH
 
 MARGIN = 1.05  # predicted speedup from which the toggle is on (paper)
 Trace = dict[str, Any]
@@ -91,16 +91,16 @@ def comma_shares(values: list[float]) -> str:
 def drafting(trace: Trace) -> np.ndarray:
     """Of each pass, whether the toggle is on; bool [passes].
 
-    Between passes with drafts a few without are a control, or show what passes of so many requests take. A single pass
-    with drafts while the toggle is off is a trial.
+    It is on from the first two passes with drafts in a row: a single one is a trial. From then on a few without
+    drafts are a control, or show what passes of so many requests take.
     """
     has_drafts = np.array(trace["step_tokens"]) > np.array(trace["step_live"])
-    drafted = np.flatnonzero(has_drafts)
-    for before, behind in pairwise(drafted.tolist()):
-        if behind - before - 1 <= UNSETTLED + ENOUGH:
+    in_a_row = has_drafts & np.append(has_drafts[1:], False)
+    has_drafts[: int(in_a_row.argmax()) if in_a_row.any() else None] = False
+    for before, behind in pairwise(np.flatnonzero(has_drafts).tolist()):
+        if behind - before - 1 <= ENOUGH:
             has_drafts[before:behind] = True
-    padded = np.pad(has_drafts, 1)
-    return np.asarray(has_drafts & (padded[:-2] | padded[2:]))
+    return has_drafts
 
 
 def switch(trace: Trace) -> tuple[float, int] | None:

@@ -27,7 +27,7 @@ from das.budget.prices import PassPrices
 from das.drafter import Drafts
 
 DEFAULT_TOKENS = 8  # draft tokens per request and pass, of the default `over`
-ENOUGH = 3  # passes without drafts near a number of requests (of as many binary digits) before it is decided for these
+ENOUGH = 7  # passes without drafts near a number of requests (of as many binary digits) before it is decided for these
 FORGET = 0.995  # each newer pass with drafts reduces a pass's weight in tau by this factor
 UNSETTLED = 4  # passes without drafts, at the start of a rollout and behind drafts, that are slower than later ones
 HOPE = 0.5  # standard errors by which tau is expected to be better than seen: with none, bad luck would end drafting
@@ -70,7 +70,10 @@ class RooflineToggle(BudgetPolicy):
         self._vain_trials = 0  # in a row, behind which drafting stayed off
         self._now = self._last_plain = self._last_drafted = 0.0  # seconds of all passes, and when these kinds ended
         self._most_live = 0
-        self._plain: Counter[int] = Counter()  # passes without drafts, by the binary digits of their live requests
+        # Passes without drafts, by the binary digits of their live requests. Unsettled ones count: requests whose number
+        # swings between two sizes may never make settled ones at one of them, and prices of the other one serve, too.
+        self._plain: Counter[int] = Counter()
+        self._has_price = False  # whether a pass without drafts was timed
         # Of passes with drafts: their number, requests, draft tokens, accepted ones, and passes of a model for them.
         self._drafted = np.zeros(5)
         self._speedups: list[float] = []  # predicted in this rollout, and not yet handed out
@@ -94,7 +97,7 @@ class RooflineToggle(BudgetPolicy):
     def _drafts(self, live: Sequence[LiveRequest], gamma: float) -> bool:
         """Whether the coming pass has drafts. gamma: the limit of a request, on average."""
         self._most_live = max(self._most_live, len(live))
-        if self._plain[len(live).bit_length()] < ENOUGH or not gamma:
+        if not self._has_price or self._plain[len(live).bit_length()] < ENOUGH or not gamma:
             self._speedups.append(nan)
             return False
         tau, plain, with_drafts = self._predicted(live, gamma)
@@ -142,7 +145,7 @@ class RooflineToggle(BudgetPolicy):
         self._plain_passes += 1
         if self._plain_passes > UNSETTLED:
             return True
-        if self._plain:
+        if self._has_price:
             self._excess_s += max(0.0, done.seconds - self.prices.predict(done.live, 0, done.context))
         if self._plain_passes == UNSETTLED:
             self._unsettled_s = self._excess_s
@@ -177,9 +180,10 @@ class RooflineToggle(BudgetPolicy):
             self._last_drafted = self._now
             new = (1, done.live, done.num_drafted, done.num_accepted, len(done.draft_passes))
             self._drafted = FORGET * self._drafted + new
-        elif settled:
-            self._last_plain = self._now
+        else:
             self._plain[done.live.bit_length()] += 1
+            if settled:
+                self._last_plain, self._has_price = self._now, True
         self.over.observe_pass(done)
 
     def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
-from das.budget.toggle import ENOUGH, UNSETTLED, RooflineToggle
+from das.budget.toggle import ENOUGH, RooflineToggle
 
 STEPS = 6  # rollouts
 NOISE = 0.05  # of a pass's time, relative
@@ -205,10 +205,19 @@ def test_the_first_passes_near_a_number_of_requests_carry_no_drafts() -> None:
     budget = toggle()
     budget.begin_step(8)
     # At the start of a rollout, and behind drafts, the first passes without them are slow and show nothing.
-    first = UNSETTLED + ENOUGH
+    first = ENOUGH
     assert decode(budget, 8, first + 1, ridge).tolist() == [False] * first + [True]
     assert decode(budget, 3, first + 1, ridge).tolist() == [False] * first + [True]
     assert np.isnan(budget.trace()["pass_speedup"]).sum() == 2 * first
+
+
+@pytest.mark.parametrize(("at_8", "at_7"), [(20, 3), (20, 2), (3, 3)])
+def test_it_decides_where_the_number_of_requests_swings(at_8: int, at_7: int) -> None:
+    """Passes of 7 requests never settle, because drafts at 8, which has a binary digit more, come between."""
+    budget = toggle()
+    budget.begin_step(8)
+    had = [decode(budget, live, passes, ridge) for _ in range(100) for live, passes in ((8, at_8), (7, at_7))]
+    assert np.concatenate(had[20:]).mean() > 0.95
 
 
 def test_slow_passes_behind_drafts_do_not_make_drafts_look_good() -> None:
@@ -247,7 +256,7 @@ def test_ramp_guard() -> None:
     budget = toggle(ramp=32)
     budget.begin_step(33)
     assert not decode(budget, 32, 20, ridge).any()
-    decode(budget, 33, UNSETTLED + ENOUGH + 1, ridge)
+    decode(budget, 33, ENOUGH + 1, ridge)
     assert decode(budget, 32, 20, ridge).any()
 
 
@@ -302,7 +311,7 @@ def test_bad_luck_at_first_does_not_end_drafting() -> None:
 
     budget = toggle()
     budget.begin_step(1)
-    decode(budget, 1, UNSETTLED + ENOUGH, dear)
+    decode(budget, 1, ENOUGH, dear)
     assert decode(budget, 1, 2, dear, accepted=0.25).all()
     assert decode(budget, 1, 60, dear).mean() > 0.9
 
@@ -333,4 +342,4 @@ def test_a_drafter_that_says_nothing_costs_nothing() -> None:
         asked = any(budget.limits(live(4)))
         budget.observe_pass(TargetPass(4, 0, 0, 400, 10e-3))
     assert asked
-    assert all(map(math.isfinite, budget.trace()["pass_speedup"][UNSETTLED + ENOUGH :]))
+    assert all(map(math.isfinite, budget.trace()["pass_speedup"][ENOUGH:]))
