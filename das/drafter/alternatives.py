@@ -22,10 +22,13 @@ class Alternatives:
     """Drafts of R requests: of each, the best one so far, and the tokens of the head that a further one begins with.
 
     limits: the most tokens of each. floors: a draft ends where the probability that all of it is accepted falls below
-    floors[i]; None: nowhere. alone: what the history drafts without the head.
+    floors[i]; None: nowhere. alone: what the history drafts without the head. able: for which the head can draft, bool
+    [R]; None: for all.
     """
 
-    def __init__(self, limits: Sequence[int], floors: Sequence[float] | None, alone: Drafts):
+    def __init__(
+        self, limits: Sequence[int], floors: Sequence[float] | None, alone: Drafts, able: np.ndarray | None = None
+    ):
         num = len(limits)
         self._alone = alone
         self._limits = np.asarray(limits, np.int64)
@@ -33,7 +36,7 @@ class Alternatives:
         self._best_value = expected(alone)
         self._alone_value = float(self._best_value.sum())
         self._depth = 0  # tokens of the head, of those rows that went on with it so far
-        self._open = np.arange(num)  # these rows
+        self._open = np.arange(num) if able is None else np.flatnonzero(able)  # these rows
         self._joint = np.ones(num)  # probability that all of its tokens are accepted
         self._sum = np.zeros(num)  # of these probabilities, over its tokens
         self._behind = self._best_value.copy()  # what the history is expected to add behind them, if all are accepted

@@ -55,19 +55,26 @@ class Alarm:
         self._other_problem += self._problem_of.setdefault(key, problem) != problem
 
     def end_step(
-        self, passes: int, num_drafted: int, num_accepted: int, lost_tokens: int, judged: bool = True
+        self,
+        passes: int,
+        num_drafted: int,
+        num_accepted: int,
+        lost_tokens: int,
+        judged: bool = True,
+        compared: bool = True,
     ) -> list[str]:
         """What is wrong with the rollout that ended, a line for each problem; [] if nothing is wrong.
 
         passes, num_drafted, num_accepted: sums over its requests. lost_tokens: response tokens that finished but did
         not join the history. judged: False for an evaluation, which is not compared with the training's rollouts.
+        compared: False if what is accepted is not compared with other rollouts.
         """
         alarms = self._wrong_ids()
         if not judged:
             return []
         if lost_tokens > 0:
             alarms.append(f"the index is stale: {lost_tokens} response tokens of this rollout did not join the history")
-        if passes < MIN_PASSES:
+        if passes < MIN_PASSES or not compared:
             return alarms
         accepted, share = num_accepted / passes, num_accepted / max(1, num_drafted)
         usual, usual_share = (

@@ -330,7 +330,11 @@ class DasProposer:
         drafter, record = self.draft_round.drafter, self._record
         broken = [] if self.drafting_model is None else self.drafting_model.alarms()
         lost = record.history_before + record.tokens - drafter.history_tokens if drafter.window else 0
-        return broken + self.alarm.end_step(record.passes, record.num_drafted, record.num_accepted, lost, judged)
+        # A rollout in which a head rests has other drafts than those in which it does not.
+        compared = not (isinstance(drafter, EitherOr) and drafter.is_resting)
+        return broken + self.alarm.end_step(
+            record.passes, record.num_drafted, record.num_accepted, lost, judged, compared
+        )
 
     def save(self, folder: Path) -> None:
         """Write the history, the drafter's weights, and what was learned about lengths and probabilities. No request

@@ -1,5 +1,6 @@
 """A draft head where it is expected to do better than the history (das.drafter.alternatives): arm das_eagle3."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -10,12 +11,19 @@ from das.drafter import Drafts, HistoryDrafter
 from das.drafter.alternatives import Alternatives
 from das.model_drafts.drafter import DraftingModel, Drawn, ModelDrafter
 
+logger = logging.getLogger("vllm.das")
+
 LEAST_SAVED = 0.03  # share of a rollout's time: a head that saves less rests. It costs the small policy 5 % of a pass
 MAX_REST = 8  # rollouts
 
 
 class HeadModel(DraftingModel, Protocol):
     """A head: it must read all of a request's text, and goes on behind its own tokens alone."""
+
+    def able(self, requests: Sequence[str]) -> np.ndarray | None:
+        """For which of the requests the head can draft, bool [R]; None: for all of them. It cannot where it does not
+        know enough of the text.
+        """
 
     def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
         """Tokens that `read` would compute for some of the requests, which begin to draft now. among: int64 [A], as
@@ -43,8 +51,7 @@ class EitherOr(ModelDrafter):
     is expected to draft better for, at once, as long as its tokens are expected to save more time than the passes take.
 
     A head that saves next to nothing in a rollout rests in the next ones: 1, then 2, 4 and MAX_REST, until it saves
-    again. For what it may have to read costs time in every pass of the policy, asked or not. A rest begins and ends
-    where no request is live, because a head cannot begin amid a request.
+    again. For what it may have to read costs time in every pass of the policy, asked or not.
     """
 
     model: HeadModel
@@ -54,11 +61,11 @@ class EitherOr(ModelDrafter):
         super().__init__(model, worth, history)
         self._most_passes = passes
         self._behind = 0.0  # tokens that the history usually adds to accepted ones of the head
-        self._live: set[str] = set()
-        self._emitted = 0  # tokens in this rollout
+        self._emitted = 0  # tokens in this rollout, since it is known what a token is worth
         self._saved = 0.0  # of these, so many take as long as the head is expected to have saved
-        self._can_rest = False  # whether anybody knows in this rollout what a token is worth
-        self._rests = self._next_rest = 0  # rollouts: until the head is awake; the next rest, less 1
+        self._is_worth_known = False  # since the rollout began
+        self._rests = 0  # rollouts until the head is awake
+        self._last_rest = 0  # rollouts; 0: it has saved enough since
 
     @property
     def is_resting(self) -> bool:
@@ -68,43 +75,42 @@ class EitherOr(ModelDrafter):
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
         """As ModelDrafter has it."""
         super().observe_batch(requests, tokens)
-        self._emitted += sum(map(len, tokens))
+        if self._is_worth_known:
+            self._emitted += sum(map(len, tokens))
 
     def end_step(self, history_tick: int) -> None:
         """As ModelDrafter has it."""
         super().end_step(history_tick)
-        if self._live:
-            return
         if self._rests:
             self._rests -= 1
-        elif self._can_rest and self._emitted:
-            pays = self._saved >= LEAST_SAVED * self._emitted
-            self._rests = 0 if pays else max(1, self._next_rest)
-            self._next_rest = 0 if pays else min(2 * self._rests, MAX_REST)
-        self._emitted, self._saved, self._can_rest = 0, 0.0, False
+        elif self._emitted:
+            saved = self._saved / self._emitted
+            pays = saved >= LEAST_SAVED
+            self._rests = self._last_rest = 0 if pays else min(max(1, 2 * self._last_rest), MAX_REST)
+            if self._rests:
+                logger.info(
+                    "speculation: the draft head rests for %d rollouts; it is expected to have saved %.1f %% of this one",
+                    self._rests,
+                    100 * max(saved, 0.0),
+                )
+        self._emitted, self._saved, self._is_worth_known = 0, 0.0, False
         self.model.rest(self.is_resting)
-
-    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
-        """As ModelDrafter has it."""
-        super().begin(request, problem, prompt)
-        self._live.add(request)
 
     def end(self, request: str, keep: bool = True) -> None:
         """As ModelDrafter has it."""
         super().end(request, keep)
-        self._live.discard(request)
         self.model.forget(request)
 
     def state(self) -> dict[str, np.ndarray]:
         """As ModelDrafter has it."""
-        rest = np.array([self._rests, self._next_rest])
+        rest = np.array([self._rests, self._last_rest])
         return {**super().state(), "behind": np.array(self._behind), "rest": rest}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """As ModelDrafter has it."""
         super().restore(state)
         self._behind = float(state["behind"])
-        self._rests, self._next_rest = map(int, state.get("rest", (0, 0)))  # old files lack it
+        self._rests, self._last_rest = map(int, state.get("rest", (0, 0)))  # old files lack it
         self.model.rest(self.is_resting)
 
     def propose_batch(
@@ -118,7 +124,7 @@ class EitherOr(ModelDrafter):
         if not (passes := self._best_passes(len(requests))):
             self._stop()
             return alone
-        alternatives = Alternatives(limits, floors, alone)
+        alternatives = Alternatives(limits, floors, alone, self.model.able(requests))
         self._draft(requests, alternatives, passes)
         if self._passes_made and not math.isnan(worth := self.worth()):
             self._saved += alternatives.gained() - sum(seconds for _, seconds in self._passes_made) / worth
@@ -132,7 +138,7 @@ class EitherOr(ModelDrafter):
         worth = self.worth()
         if math.isnan(worth):
             return self._most_passes
-        self._can_rest = True
+        self._is_worth_known = True
         tokens = num_requests * self._values(self._most_passes)
         saved_s = tokens * worth - np.arange(1, self._most_passes + 1) * self.price.seconds(num_requests)
         best = int(saved_s.argmax())

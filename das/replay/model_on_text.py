@@ -106,6 +106,9 @@ class CopyOnText(ModelOnText):
 class HeadOnText(ModelOnText):
     """A draft head, as das.model_drafts.either_or asks it. In the engine: das.engine.drafters.head_draft."""
 
+    def able(self, requests: Sequence[str]) -> None:
+        """As HeadModel has it: for all."""
+
     def rest(self, resting: bool) -> None:
         """As HeadModel has it. Nothing waits for this one."""
 

@@ -198,14 +198,33 @@ def test_a_head_does_not_rest_while_nobody_knows_what_it_saves() -> None:
     assert all(rollout(drafter, head) for _ in range(5))
 
 
-def test_a_head_goes_on_while_requests_do() -> None:
-    """A server's rollouts end amid requests, where a head that rested could not begin."""
+def test_a_rest_ends_though_requests_go_on() -> None:
+    """A server's requests overlap the rollouts that are counted there."""
     head = Resting((0.9,), PRICE)
     drafter = EitherOr(head, 3, lambda: 1e-6, HistoryDrafter())
     begun(drafter)
-    for tick in range(1, 4):
+    rested = []
+    for tick in range(1, 6):
         at_work(head)
         drafter.propose_batch(REQUESTS, [5, 5])
         drafter.observe_batch(REQUESTS, [[1], [1]])
         drafter.end_step(tick)
-        assert not head.rests
+        rested.append(head.rests)
+    assert rested == [True, False, True, True, False]
+
+
+class Partial(HeadOnText):
+    """A head that knows too little of the second request."""
+
+    def able(self, requests: Sequence[str]) -> np.ndarray:  # type: ignore[override]
+        return np.arange(len(requests)) != 1
+
+
+def test_a_head_drafts_only_where_it_can() -> None:
+    head = Partial((1.0,), PRICE)
+    drafter = EitherOr(head, 3, lambda: math.nan, HistoryDrafter())
+    begun(drafter)
+    at_work(head)
+    counts = drafter.propose_batch(REQUESTS, [5, 5]).counts
+    assert counts[0] >= 3
+    assert counts[1] == 0

@@ -48,6 +48,10 @@ class HeadDraft(EngineModel):
         """As das.model_drafts.either_or.HeadModel has it."""
         self._passes.forget(request)
 
+    def able(self, requests: Sequence[str]) -> np.ndarray | None:
+        """As das.model_drafts.either_or.HeadModel has it."""
+        return self._passes.able(requests)
+
     def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
         """As das.model_drafts.either_or.HeadModel has it."""
         self._drafting = self._rows(requests)

@@ -12,6 +12,7 @@ is in the prefix cache gets blocks that the policy has filled, and the head perh
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,15 +83,14 @@ class HeadPasses:
         # Of each KV block, whether the head has read all tokens that are in it.
         self._written = np.zeros(runner.kv_cache_config.num_blocks, bool)
         self._skipped = False  # whether passes of the policy went by unnoted since the last one that was noted
+        self._late: set[str] = set()  # requests of which it knows nothing yet from the begin of a block on
         self._rows = np.empty(0, np.int64)  # of the batch, that draft
         self._first = np.empty(0, np.int64)  # of each row, the first position that the head sees
         self._next = np.empty(0, np.int64)  # the position of its next input
         self._hidden = torch.empty(0)  # and what that takes from the input before it, [rows, hidden]
 
     def skip(self) -> None:
-        """Note nothing of the pass of the policy that just ended. Its requests must be over before a pass is noted
-        again: the head could not begin amid a block.
-        """
+        """Note nothing of the pass of the policy that just ended."""
         self._skipped = True
 
     def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
@@ -100,7 +100,7 @@ class HeadPasses:
         nothing may write into them later.
         """
         if self._skipped:  # nobody knows what has come into the blocks since
-            self._unread, self._skipped = {}, False
+            self._unread, self._late, self._skipped = {}, set(), False
             self._written[:] = False
         batch, live, known = self.runner.input_batch, self.runner.requests, self._unread
         self._note_blocks(scheduler_output)
@@ -122,6 +122,8 @@ class HeadPasses:
             # It is new, or its id was another request's, or vLLM showed us no states of some of its tokens.
             if unread is None or unread.stop != start or unread.owner is not live[name]:
                 unread = known[name] = _Unread(live[name], start, start, self._seen_from(row, start))
+                if start % self.block_size:
+                    self._late.add(name)
             if apart:
                 unread.parts.append((done.copy(begin, begin + count), 0, count))
             else:
@@ -154,7 +156,9 @@ class HeadPasses:
         return tables
 
     def _seen_from(self, row: int, start: int) -> int:
-        """The first position from which on the head has read all of a row's text before `start`."""
+        """The first position from which on the head has read all of a row's text before `start`, as far as is known."""
+        if start % self.block_size:  # nobody knows what the head has of a block that is amid its text
+            return start
         unread = np.flatnonzero(~self._written[self._tables()[row, : start // self.block_size]])
         return int(unread[-1] + 1) * self.block_size if len(unread) else 0
 
@@ -164,10 +168,21 @@ class HeadPasses:
         """
         if request not in self.runner.requests:
             self._unread.pop(request, None)
+            self._late.discard(request)
 
     def _first_of(self, unread: _Unread) -> int:
         """The first position that the head sees: the begin of a block."""
         return -(-unread.seen_from // self.block_size) * self.block_size
+
+    def able(self, requests: Sequence[str]) -> np.ndarray | None:
+        """For which requests there is something to read, bool [R]; None: for all."""
+        if not self._late:
+            return None
+        self._late = {name for name in self._late & self._unread.keys() if not self._has_begun(self._unread[name])}
+        return np.array([name not in self._late for name in requests])
+
+    def _has_begun(self, unread: _Unread) -> bool:
+        return self._first_of(unread) < unread.stop
 
     def num_unread(self, rows: np.ndarray, among: np.ndarray) -> int:
         """Tokens that `read` would compute. rows, among: as there."""
