@@ -70,8 +70,8 @@ class RooflineToggle(BudgetPolicy):
         self._vain_trials = 0  # in a row, behind which drafting stayed off
         self._now = self._last_plain = self._last_drafted = 0.0  # seconds of all passes, and when these kinds ended
         self._most_live = 0
-        # Passes without drafts, by the binary digits of their live requests. Unsettled ones count: requests whose number
-        # swings between two sizes may never make settled ones at one of them, and prices of the other one serve, too.
+        # Passes without drafts, by the binary digits of their live requests. Unsettled ones count: where the number of
+        # requests swings, there may never be settled ones at one of two sizes, and prices of the other one serve, too.
         self._plain: Counter[int] = Counter()
         self._has_price = False  # whether a pass without drafts was timed
         # Of passes with drafts: their number, requests, draft tokens, accepted ones, and passes of a model for them.

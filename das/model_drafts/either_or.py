@@ -89,7 +89,7 @@ class EitherOr(ModelDrafter):
             self._rests = self._last_rest = 0 if pays else min(max(1, 2 * self._last_rest), MAX_REST)
             if self._rests:
                 logger.info(
-                    "speculation: the draft head rests for %d rollouts; it is expected to have saved %.1f %% of this one",
+                    "speculation: the draft head rests for %d rollouts; it saved some %.1f %% of this one's time",
                     self._rests,
                     100 * max(saved, 0.0),
                 )

@@ -289,7 +289,7 @@ def test_a_head_reads_all_that_waited_and_looks_at_nothing_else(seed: int, monke
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_head_that_rested_looks_at_nothing_from_before(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of the KV cache change hands while it rests, prompts of then are in the prefix cache, and requests go on."""
+    """While it rests, blocks of the KV cache change hands, prompts join the prefix cache, and requests go on."""
     monkeypatch.setattr(head_passes, "KEPT", KEPT)
     world = World(seed)
     for step in range(1000):
