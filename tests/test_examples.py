@@ -73,6 +73,18 @@ def test_trl_grpo(repetitive_policy: str, tmp_path: Path) -> None:
     assert output.count("drafted tokens accepted") == 4
 
 
+@pytest.mark.slow
+def test_trl_async_grpo(repetitive_policy: str, tmp_path: Path) -> None:
+    """An engine beside the training: the clock changes nothing, and neither do drafts."""
+    for method in METHODS:
+        output, _ = outputs(run_example("examples/trl_async_grpo.py", repetitive_policy, tmp_path / method, method))
+        assert (output.count("1.00 tokens a pass") == 4) == (method == "none")
+        assert output.count(" of weights ") == 4
+    none, drafted = (tmp_path / method / "checkpoint-4" / "model.safetensors" for method in METHODS)
+    assert none.read_bytes() == drafted.read_bytes()
+    assert none.read_bytes() != (Path(repetitive_policy) / "model.safetensors").read_bytes()
+
+
 def test_own_budget() -> None:
     output, _ = outputs(run_example("examples/own_budget.py"))
     seconds = {}

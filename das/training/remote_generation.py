@@ -41,6 +41,7 @@ class RemoteGeneration(SpeculativeGeneration):
     a job does never depends on how far the training has come. What TRL's own code asks for, it gets at once.
     """
 
+    forward_arguments: Mapping[str, Any] = {}  # that the trainer's model needs to score PROBE, besides its tokens
     _dtype: torch.dtype  # in which the engines compute
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -78,7 +79,7 @@ class RemoteGeneration(SpeculativeGeneration):
                 parts += packed(self.head.tensors(), drafter=True)
         else:
             deque(tensors, maxlen=0)
-        return Weights(parts, trainer_logprobs(self.model))
+        return Weights(parts, trainer_logprobs(self.model, **self.forward_arguments))
 
     def _load(self, weights: Weights, step: int) -> None:
         """Load weights into the engines and check that they arrived. Raises WeightSyncError."""

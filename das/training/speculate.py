@@ -1,6 +1,7 @@
 """`das.speculate()`: speculative rollouts in an ordinary script with a trainer of TRL that rolls out with vLLM."""
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,11 +17,21 @@ from das.engine.install import install
 from das.engine.patches import trl_trainers
 from das.engine.rollout import rollout_row
 from das.engine.versions import VLLM, installed
+from das.training.concurrent_generation import ConcurrentGeneration
 from das.training.conversations import follow_turns
 from das.training.dataset_rows import problem_id
 from das.training.generation import SpeculativeGeneration
 from das.training.trainer import SpeculativeGRPOTrainer
-from das.training.trainers import COLLATED, REFUSED, ROLLS_OUT, full_name, method_that_rolls_out, rows_of
+from das.training.trainers import (
+    ASKS_FOR_SAMPLES,
+    ASYNC_GRPO,
+    COLLATED,
+    REFUSED,
+    ROLLS_OUT,
+    full_name,
+    method_that_rolls_out,
+    rows_of,
+)
 
 LOGGED = ("rollout_s", "tokens_per_pass", "drafted", "accepted", "draft_share")  # in TRL's logs, as das/NAME
 PATIENCE = 3  # training rollouts that may pass without an accepted token before a warning
@@ -32,9 +43,10 @@ def speculate(
     budget: Mapping[str, Any] | None = None,
     engine: Mapping[str, Any] | None = None,
     cluster: Mapping[str, Any] | None = None,
+    lag: int = 2,
 ) -> None:
     """Let TRL's trainers that this process builds from now on roll out with drafts and keyed verification: GRPO, RLOO,
-    Distillation and the experimental GMPO, SDPO, SDFT, GOLD and IW-OPD.
+    Distillation and the experimental GMPO, SDPO, SDFT, GOLD, IW-OPD and AsyncGRPO.
 
     Call it before a trainer is built. The trainer needs `use_vllm=True`, and for `vllm_mode="server"` a server that was
     started with das (docs/parallel.md); the rest of the script stays as it is. `das.speculate("off")` ends
@@ -61,6 +73,8 @@ def speculate(
     server has its own of all three, but for `unit`, so trainers with `vllm_mode="server"` refuse them.
     cluster: roll out on several engines in processes of their own (docs/cluster.md): fields of ClusterSettings, such as
     {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
+    lag: of AsyncGRPOTrainer alone, which trains while one engine in a process of its own rolls out: training steps
+    between the weights that sample a response and the update that uses it, at least 1 (docs/trainers.md).
 
     Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
     or TRL. Building a trainer raises EngineError for what das cannot be combined with.
@@ -74,6 +88,10 @@ def speculate(
     unit = options.pop("unit", DEFAULT_UNIT)
     if unit not in UNITS:
         raise ValueError(f"drafter unit {unit!r}: choose epoch or step")
+    if lag < 1:
+        raise ValueError(
+            f"lag={lag}: AsyncGRPOTrainer asks for samples of the next step before it trains; set 1 or more"
+        )
     HistoryDrafter(**options)
     gpu = torch.cuda.is_available()
     fields = {
@@ -90,9 +108,14 @@ def speculate(
     install(batch_invariant=settings.batch_invariant)
     chosen = (("drafter", options), ("budget", budget), ("engine", engine), ("cluster", cluster))
     given = [name for name, value in chosen if value]
-    build = functools.partial(_build, backend=functools.partial(_backend, fields, unit, given, many))
+    backend = functools.partial(_backend, fields, unit, given, many)
+    build = functools.partial(_build, backend=backend)
     rolling: dict[str, trl_trainers.Replacements] = {
         name: {"__init__": build, method: _roll_out} for name, method in ROLLS_OUT.items()
+    }
+    rolling[ASYNC_GRPO] = {
+        "__init__": functools.partial(_build_async, backend=backend, lag=lag),
+        ASKS_FOR_SAMPLES: _ask_for_samples,
     }
     trl_trainers.patch_trainers({**rolling, **{name: {"__init__": _refuse} for name in REFUSED}})
 
@@ -120,19 +143,47 @@ def _build(original: Callable[..., None], trainer: Any, *args: Any, backend: Cal
     setattr(trainer, method, functools.partial(roll_out_announced, getattr(trainer, method), trainer))
 
 
+def _build_async(
+    original: Callable[..., None], trainer: Any, *args: Any, backend: Callable[..., Any], lag: int, **kwargs: Any
+) -> None:
+    """__init__ of AsyncGRPOTrainer, with an engine in a process of its own in place of TRL's server."""
+    from das.training.async_grpo import async_problem, give_engine
+
+    if problem := async_problem(inspect.signature(original).bind(trainer, *args, **kwargs).arguments, lag):
+        raise EngineError(f"AsyncGRPOTrainer with das: {problem}")
+    original(trainer, *args, **kwargs)
+    give_engine(trainer, functools.partial(backend, beside=True), lag, LOGGED)
+    generation = trainer.rollout_worker.generation
+    generation.after_rollout = functools.partial(warn_of_idle_drafts, generation)
+
+
+def _ask_for_samples(original: Callable[..., Any], trainer: Any) -> Any:
+    """AsyncGRPOTrainer's method that begins to ask its worker for samples, refused for trainers without das."""
+    from das.training.async_grpo import FixedLagWorker
+
+    if not isinstance(trainer.rollout_worker, FixedLagWorker):
+        raise EngineError(
+            "this AsyncGRPOTrainer does not roll out with das: call das.speculate() before it is built, or "
+            'das.speculate("off") to go without'
+        )
+    return original(trainer)
+
+
 def _backend(
     fields: Mapping[str, Any],
     unit: str,
     given: Sequence[str],
     cluster: ClusterSettings | None,
     *args: Any,
+    beside: bool = False,
     **kwargs: Any,
 ) -> SpeculativeGeneration:
     """The backend with the engine that `fields` of EngineSettings and TRL's arguments describe.
 
-    given: the options of das.speculate() that a server would ignore. cluster: None for an engine in this process.
+    given: the options of das.speculate() that a server would ignore. cluster: None for an engine in this process, or
+    `beside` it in a process of its own.
     """
-    backend: Callable[..., SpeculativeGeneration] = SpeculativeGeneration
+    backend: Callable[..., SpeculativeGeneration] = ConcurrentGeneration if beside else SpeculativeGeneration
     if kwargs["mode"] == "server":
         backend = _server_backend(given)
     elif cluster is not None:

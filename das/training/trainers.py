@@ -15,8 +15,11 @@ ROLLS_OUT = {
     "trl.experimental.iw_opd.iw_opd_trainer.IWOPDTrainer": COLLATED,
 }
 
+# It rolls out while it trains: das gives it a worker in place of its own. It asks for samples where it reads its data.
+ASYNC_GRPO = "trl.experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer"
+ASKS_FOR_SAMPLES = "get_train_dataloader"
+
 REFUSED = {
-    "trl.experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer": "rolls out on a server, while it trains",
     "trl.experimental.async_distillation.async_distillation_trainer.AsyncDistillationTrainer": (
         "rolls out on a server, while it trains"
     ),

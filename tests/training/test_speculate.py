@@ -118,7 +118,6 @@ def test_servers_need_the_newest_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 REFUSED = {
-    "trl.experimental.async_grpo": "AsyncGRPOTrainer",
     "trl.experimental.async_distillation": "AsyncDistillationTrainer",
     "trl.experimental.server_distillation": "ServerDistillationTrainer",
     "trl.experimental.online_dpo": "OnlineDPOTrainer",
@@ -152,12 +151,13 @@ def test_trainers_that_are_imported_later_are_known_too() -> None:
 
 def test_every_name_exists() -> None:
     """A trainer that TRL renames would roll out without das."""
-    for full_name in (*trainers.ROLLS_OUT, *trainers.REFUSED):
+    methods = {**trainers.ROLLS_OUT, trainers.ASYNC_GRPO: trainers.ASKS_FOR_SAMPLES}
+    for full_name in (*methods, *trainers.REFUSED):
         module, name = full_name.rsplit(".", 1)
         trainer = getattr(importlib.import_module(module), name)
         assert trainers.full_name(trainer) == full_name
         assert "__init__" in vars(trainer)
-        assert trainers.ROLLS_OUT.get(full_name, "__init__") in vars(trainer)
+        assert methods.get(full_name, "__init__") in vars(trainer)
 
 
 def test_idle_drafts_are_warned_of_once() -> None:

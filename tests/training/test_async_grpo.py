@@ -1,0 +1,284 @@
+"""AsyncGRPOTrainer with das: drafts change no bit, nothing is dropped, and packed rows attend as they should."""
+
+import multiprocessing
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, TrainerCallback
+
+import das
+from das.engine.build import EngineError
+from das.training.digests import weights_digest
+from das.training.errors import EngineDied
+from das.training.tree_attention import tree_sdpa, use_tree_sdpa
+
+STEPS = 6
+ROWS = 5  # prompts; a step takes 2, so the dataset is begun again amid a step
+SETTINGS: dict[str, Any] = {
+    "max_steps": STEPS,
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 4,
+    "max_completion_length": 40,
+    "token_budget": 0,
+    "learning_rate": 0.002,
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+
+
+def reward(completion_ids: list[list[int]], answer: list[int], **columns: Any) -> list[float]:
+    return [float(len(set(ids)) - ids[0] % 7 + right) for ids, right in zip(completion_ids, answer, strict=True)]
+
+
+def built(policy: str, folder: Path, rewarded: Callable[..., list[float]] = reward, **changes: Any) -> Any:
+    """An AsyncGRPOTrainer, as a script would build it. changes: of its config."""
+    from datasets import Dataset
+    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+
+    asked = [[{"role": "user", "content": f"what is {n} + {n + 3}?"}] for n in range(ROWS)]
+    return AsyncGRPOTrainer(
+        model=policy,
+        reward_funcs=rewarded,
+        args=AsyncGRPOConfig(output_dir=str(folder), **{**SETTINGS, **changes}),
+        train_dataset=Dataset.from_dict({"prompt": asked, "answer": list(range(ROWS))}),
+    )
+
+
+def speculate(method: str, lag: int) -> None:
+    engine = {"max_model_len": 128, "extra": {"num_gpu_blocks_override": 256}}
+    das.speculate(method, budget={"name": "fixed", "tokens": 8}, engine=engine, lag=lag)
+
+
+def train(policy: str, folder: Path, method: str, lag: int) -> dict[str, Any]:
+    """Train, and return what must be equal in all bits, and what was drafted."""
+    groups: list[tuple[int, list[list[int]]]] = []
+
+    def noted(completion_ids: list[list[int]], answer: list[int], **columns: Any) -> list[float]:
+        groups.append((answer[0], completion_ids))
+        return reward(completion_ids, answer, **columns)
+
+    speculate(method, lag)
+    trainer = built(policy, folder, noted)
+    trainer.train()
+    das.speculate("off")
+    logs = [log for log in trainer.state.log_history if "grad_norm" in log]
+    generation = trainer.rollout_worker.generation
+    return {
+        "exact": {
+            "responses": [ids for _, ids in groups],
+            "losses": [(log["loss"], log["grad_norm"], log["reward"], log["ratio"]) for log in logs],
+            "weights": weights_digest(trainer.model),
+        },
+        "rows": [row for row, _ in groups],
+        "logs": logs,
+        "drafted": generation.num_drafted,
+        "accepted": generation.num_accepted,
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `train` returns, by method and lag."""
+    folder = tmp_path_factory.mktemp("runs")
+    wanted = [("none", 1), ("das", 1), ("das again", 1), ("none", 2), ("das", 2)]
+    return {f"{name} {lag}": train(repetitive_policy, folder, name.removesuffix(" again"), lag) for name, lag in wanted}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("one", "other"), [("none 1", "das 1"), ("none 2", "das 2"), ("das 1", "das again 1")])
+def test_no_bit_differs(runs: dict[str, Any], one: str, other: str) -> None:
+    assert runs[one]["exact"] == runs[other]["exact"]
+    assert runs[other]["accepted"] > 0
+    assert runs["none 1"]["drafted"] == runs["none 2"]["drafted"] == 0
+
+
+@pytest.mark.slow
+def test_lags_differ_from_the_first_rollout_of_other_weights(runs: dict[str, Any]) -> None:
+    """Lag 1 samples two steps with the first weights, lag 2 three. A step has two groups."""
+    one, two = (runs[name]["exact"]["responses"] for name in ("das 1", "das 2"))
+    assert one[:4] == two[:4]
+    assert one[4:6] != two[4:6]
+    assert runs["das 1"]["exact"]["weights"] != runs["das 2"]["exact"]["weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [1, 2])
+def test_each_step_trains_on_its_own_rollout(runs: dict[str, Any], lag: int) -> None:
+    run = runs[f"das {lag}"]
+    assert run["rows"] == [number % ROWS for number in range(2 * (STEPS + 1))]  # one rollout for what is fetched ahead
+    logs = run["logs"]
+    assert len(logs) == STEPS
+    assert [log["sample/staleness_max"] for log in logs][lag:] == [lag] * (STEPS - lag)
+    assert not any("dropped" in name for log in logs for name in log)
+    assert all(log["batch/samples_per_step"] == 8 and log["grad_norm"] > 0 for log in logs)
+    assert logs[0]["ratio"] == pytest.approx(1, abs=1e-4)  # of the weights that sampled
+    assert max(abs(log["ratio"] - 1) for log in logs[1:]) > 1e-4
+    assert all(log["das/drafted"] >= log["das/accepted"] for log in logs)
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_beside_the_training_stops_it(repetitive_policy: str, tmp_path: Path) -> None:
+    """A reward function that fails, an engine that dies, and samples that TRL leaves out."""
+
+    def wrong(prompts: list[Any], **columns: Any) -> list[float]:
+        raise ZeroDivisionError("no reward for this")
+
+    class Kill(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            (engine,) = [child for child in multiprocessing.active_children() if child.name == "engine"]
+            engine.kill()
+
+    speculate("das", lag=1)
+    with pytest.raises(ZeroDivisionError, match="no reward for this"):
+        built(repetitive_policy, tmp_path, wrong).train()
+    dying = built(repetitive_policy, tmp_path)
+    dying.add_callback(Kill())
+    with pytest.raises(EngineDied, match=r"the engine's process has died \(exit code -9"):
+        dying.train()
+    dropping = built(repetitive_policy, tmp_path)
+    dropping.args.max_staleness = 0
+    with pytest.raises(EngineError, match=r"TRL left samples out \(sample/dropped_stale_total\)"):
+        dropping.train()
+    with pytest.raises(EngineError, match="trains once: build a new trainer"):
+        dropping.train()
+    das.speculate("off")
+    assert not multiprocessing.active_children()
+
+
+# ---- without an engine ----
+
+
+@pytest.mark.parametrize(
+    ("lag", "changes", "message"),
+    [
+        (1, {"token_budget": None}, "token_budget=None: .* set token_budget=0"),
+        (1, {"token_budget": 4096}, "token_budget=4096: .* set token_budget=0"),
+        (5, {}, "max_staleness=4: .* set it to 5 or more"),
+        (1, {"weight_sync_steps": 2}, "weight_sync_steps=2: .* set it to 1"),
+        (1, {"num_generations": 3}, "8 samples, which are no whole groups of 3"),
+    ],
+)
+def test_what_the_clock_would_decide_is_refused(
+    tiny_policy: str, tmp_path: Path, lag: int, changes: dict[str, Any], message: str
+) -> None:
+    das.speculate(lag=lag)
+    with pytest.raises(EngineError, match=f"^AsyncGRPOTrainer with das: .*{message}"):
+        built(tiny_policy, tmp_path, **changes)
+    das.speculate("off")
+
+
+@pytest.mark.parametrize("name", ["tools", "environment_factory", "peft_config", "rollout_worker", "weight_transfer"])
+def test_arguments_that_are_refused(tiny_policy: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    from trl.experimental.async_grpo import AsyncGRPOTrainer
+
+    das.speculate()
+    with pytest.raises(EngineError, match=f"^AsyncGRPOTrainer with das: {name}: "):
+        AsyncGRPOTrainer(tiny_policy, reward, **{name: object()})
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(EngineError, match=r"2 processes: .* launch one"):
+        AsyncGRPOTrainer(tiny_policy, reward)
+    das.speculate("off")
+
+
+def test_no_lag_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"lag=0: .* set 1 or more"):
+        das.speculate(lag=0)
+
+
+def test_trainers_that_were_built_before_are_refused(tiny_policy: str, tmp_path: Path) -> None:
+    earlier = built(tiny_policy, tmp_path)
+    das.speculate()
+    with pytest.raises(EngineError, match=r"call das\.speculate\(\) before it is built"):
+        earlier.train()
+    das.speculate("off")
+
+
+def tree_row(seed: int, vocabulary: int) -> tuple[Any, list[list[int]]]:
+    """TRL's row of samples that begin alike, some to their middle, and their tokens."""
+    from trl.experimental.async_grpo.packing import TreeRow
+
+    rng = random.Random(seed)
+    row, samples = TreeRow(), []
+    for group in range(3):
+        stem = [rng.randrange(vocabulary) for _ in range(rng.randrange(2, 6))]
+        for _ in range(rng.randrange(1, 4)):
+            tokens = stem + [rng.randrange(vocabulary) for _ in range(rng.randrange(1, 9))]
+            samples.append(tokens)
+            if rng.random() < 0.5:
+                stem = tokens[: rng.randrange(len(stem), len(tokens) + 1)]
+            row.add(
+                {
+                    "input_ids": torch.tensor(tokens),
+                    "completion_mask": torch.tensor([0] + [1] * (len(tokens) - 1)),
+                    "old_log_probs": torch.zeros(len(tokens)),
+                    "advantage": 1.0,
+                    "group_id": group,
+                }
+            )
+    return row, samples
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_packed_row_equals_its_samples_alone(tiny_policy: str, seed: int) -> None:
+    """Log-probs and their gradient, against a forward pass of each sample with transformers' own attention."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=torch.float32)
+    row, samples = tree_row(seed, model.config.vocab_size)
+    alone = torch.cat(
+        [
+            model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+            for ids in map(torch.tensor, samples)
+        ]
+    )
+    factors = torch.randn(len(alone), generator=torch.Generator().manual_seed(seed))
+    expected = torch.autograd.grad((alone * factors).sum(), list(model.parameters()))
+
+    packed = row.pack()
+    assert len(packed["input_ids"]) < sum(map(len, samples))
+    use_tree_sdpa(model)
+    tree = {name: packed[name] for name in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
+    logits = model(input_ids=packed["input_ids"][None], position_ids=packed["position_ids"][None], **tree).logits[0]
+    chosen = packed["shift_labels"][packed["token_index"], None]
+    together = logits[packed["token_index"]].log_softmax(-1).gather(-1, chosen)[:, 0]
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    found = torch.autograd.grad((together * factors).sum(), list(model.parameters()))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3])
+def test_windows_against_one_query_at_a_time(window: int | None) -> None:
+    packed = tree_row(7, 50)[0].pack()
+    num_tokens, num_heads, dimension = len(packed["input_ids"]), 4, 8
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(1, heads, num_tokens, dimension, generator=generator) for heads in (num_heads, 2, 2)
+    )
+    tree = {name: packed[name] for name in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
+    module = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    module.config = object()  # type: ignore[assignment]
+    found, _ = tree_sdpa(module, query, key, value, None, **tree, scaling=0.3, sliding_window=window)
+    starts, seen_starts = packed["tree_cu_seqlens_q"].tolist(), packed["tree_cu_seqlens_k"].tolist()
+    for segment in range(len(starts) - 1):
+        path = packed["tree_kv_index"][seen_starts[segment] : seen_starts[segment + 1]].tolist()
+        for place in range(starts[segment], starts[segment + 1]):
+            seen = path[: path.index(place) + 1][-(window or num_tokens) :]
+            for head in range(num_heads):
+                scores = query[0, head, place] @ key[0, head // 2, seen].T * 0.3
+                expected = scores.softmax(-1) @ value[0, head // 2, seen]
+                torch.testing.assert_close(found[0, place, head], expected)
+
+
+def test_a_soft_cap_is_refused() -> None:
+    nothing = torch.zeros(1)
+    tree = dict.fromkeys(("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k"), nothing)
+    with pytest.raises(EngineError, match="caps its attention scores"):
+        tree_sdpa(None, nothing, nothing, nothing, None, **tree, softcap=1.0)
