@@ -11,10 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from trl.chat_template_utils import add_response_schema, parse_response
 from trl.experimental.async_grpo import async_rollout_worker as trl_worker
 
 from das.engine.build import EngineError, EngineSettings
@@ -43,10 +46,12 @@ class FixedLagWorker:
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.generation = generation
         self._trainer, self._lag, self._logged = trainer, lag, logged
-        arguments = trainer.rollout_worker._loop_kwargs
-        # TRL's loop is here for its rows, rewards and metrics; it never runs. It changes its tokenizer.
+        self._tokenizer = parsing(trainer.processing_class)
+        # TRL's loop is here for its rows, rewards and metrics. It never runs, and so needs no tokenizer: it would refuse
+        # those whose chat template it does not know.
+        no_tokenizer = SimpleNamespace(response_template={}, pad_token_id=self._tokenizer.pad_token_id)
         self._trl = trl_worker._AsyncRolloutLoop(
-            **{**arguments, "processing_class": copy.deepcopy(arguments["processing_class"])},
+            **{**trainer.rollout_worker._loop_kwargs, "processing_class": no_tokenizer},
             rollout_buffer=self.rollout_buffer,
             metrics_queue=self.metrics_queue,
             model_version_value=None,
@@ -137,7 +142,7 @@ class FixedLagWorker:
             prompt, logprobs = finished.prompts[place], finished.logprobs[place]
             turn = trl_worker.TurnRecord(prompt, response, logprobs)
             made, tally = trl_worker._chain_to_sequences([turn], "", trl._fork_threshold_tokens)
-            completions.append([trl_worker.parse_response(trl.tokenizer, response, prefix=prompt, tools=[])])
+            completions.append([message(self._tokenizer, response, prompt)])
             sequences.append(made)
             trl._push_rollout_metrics(
                 turns=1,
@@ -160,6 +165,30 @@ class FixedLagWorker:
             env_rewards=[None] * size,
             rollout_rewards=[None] * size,
         )
+
+
+def parsing(tokenizer: Any) -> Any:
+    """A copy of the tokenizer that parses responses as TRL's worker does, if TRL knows the chat template.
+
+    A copy, because it is changed, and used in another thread.
+    """
+    own = copy.deepcopy(tokenizer)
+    if not parses(own):
+        with suppress(ValueError):  # TRL does not know the template
+            add_response_schema(own)
+    return own
+
+
+def parses(tokenizer: Any) -> bool:
+    """Whether transformers can take a response apart, into thoughts and text."""
+    return any(getattr(tokenizer, name, None) is not None for name in ("response_template", "response_schema"))
+
+
+def message(tokenizer: Any, response: list[int], prompt: list[int]) -> Any:
+    """What reward functions get of a response: TRL's message, with plain text where nothing can be parsed."""
+    if parses(tokenizer):
+        return parse_response(tokenizer, response, prefix=prompt)
+    return {"role": "assistant", "content": tokenizer.decode(response, skip_special_tokens=True)}
 
 
 def samples_per_step(args: Any) -> int:

@@ -195,7 +195,7 @@ def test_no_lag_is_refused() -> None:
 
 
 def test_trainers_that_were_built_before_are_refused(tiny_policy: str, tmp_path: Path) -> None:
-    earlier = built(tiny_policy, tmp_path)
+    earlier = built(tiny_policy, tmp_path, vllm_server_timeout=1)
     das.speculate()
     with pytest.raises(EngineError, match=r"call das\.speculate\(\) before it is built"):
         earlier.train()
