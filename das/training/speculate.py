@@ -159,7 +159,7 @@ def _build_async(
 
 def _ask_for_samples(original: Callable[..., Any], trainer: Any) -> Any:
     """AsyncGRPOTrainer's method that begins to ask its worker for samples, refused for trainers without das."""
-    from das.training.async_grpo import FixedLagWorker
+    from das.training.fixed_lag_worker import FixedLagWorker
 
     if not isinstance(trainer.rollout_worker, FixedLagWorker):
         raise EngineError(
