@@ -83,11 +83,14 @@ class FixedLagWorker:
             raise EngineError("AsyncGRPOTrainer with das trains once: build a new trainer to train again")
 
     def stop(self) -> None:
-        """End the engine. Rollouts that nobody will train on are dropped."""
+        """End the engine. What nobody will train on is forgotten."""
         self._scores.shutdown(wait=False, cancel_futures=True)
         self.generation.close()
         self._scores.shutdown()
         self._trl._loop.close()
+        self._unscored.clear()
+        while not self.rollout_buffer.empty():
+            self.rollout_buffer.get()
 
     # ---- rollouts ----
 

@@ -138,8 +138,11 @@ def test_what_goes_wrong_beside_the_training_stops_it(repetitive_policy: str, tm
             engine.kill()
 
     speculate("das", lag=1)
+    failing = built(repetitive_policy, tmp_path, wrong)
     with pytest.raises(ZeroDivisionError, match="no reward for this"):
-        built(repetitive_policy, tmp_path, wrong).train()
+        failing.train()
+    with pytest.raises(EngineError, match="trains once: build a new trainer"):
+        failing.train()
     dying = built(repetitive_policy, tmp_path)
     dying.add_callback(Kill())
     with pytest.raises(EngineDied, match=r"the engine's process has died \(exit code -9"):
@@ -147,8 +150,6 @@ def test_what_goes_wrong_beside_the_training_stops_it(repetitive_policy: str, tm
     dropping = built(repetitive_policy, tmp_path)
     dropping.args.max_staleness = 0
     with pytest.raises(EngineError, match=r"TRL left samples out \(sample/dropped_stale_total\)"):
-        dropping.train()
-    with pytest.raises(EngineError, match="trains once: build a new trainer"):
         dropping.train()
     das.speculate("off")
     assert not multiprocessing.active_children()
