@@ -151,7 +151,8 @@ def _build_async(
 
     if problem := async_problem(inspect.signature(original).bind(trainer, *args, **kwargs).arguments, lag):
         raise EngineError(f"AsyncGRPOTrainer with das: {problem}")
-    original(trainer, *args, **kwargs)
+    with trl_trainers.built_without_cuda():
+        original(trainer, *args, **kwargs)
     give_engine(trainer, functools.partial(backend, beside=True), lag, LOGGED)
     generation = trainer.rollout_worker.generation
     generation.after_rollout = functools.partial(warn_of_idle_drafts, generation)

@@ -6,14 +6,18 @@
   to `das.speculate("off")` (`patch_trainers`): trainers must be built with the other backend, and TRL tells its backend
   token ids only, neither rows nor the step. Experimental trainers take seconds to import, so a class is patched when it
   is imported: that is what _BaseTrainer.__init_subclass__ is for.
+- get_peak_flops_per_device in the module of AsyncGRPOTrainer, replaced only while one is built where there is no CUDA
+  (`built_without_cuda`): it asks CUDA for the name of the GPU, to log a share of its speed.
 """
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from das.engine.patches.replace import patch, required
+import torch
+
+from das.engine.patches.replace import patch, replaced, required
 from das.engine.versions import require_trl
 
 Replacements = Mapping[str, Callable[..., Any]]  # by the name of a method
@@ -40,6 +44,16 @@ def generation_backend(backend: Callable[..., Any], trainer: Any) -> Iterator[No
     finally:
         for module in places:
             vars(module)["VLLMGeneration"] = original
+
+
+def built_without_cuda() -> AbstractContextManager[None]:
+    """Inside, an AsyncGRPOTrainer can be built where there is no CUDA. With CUDA, TRL stays as it is."""
+    if torch.cuda.is_available():
+        return nullcontext()
+    require_trl()
+    from trl.experimental.async_grpo import async_grpo_trainer
+
+    return replaced(async_grpo_trainer, "get_peak_flops_per_device", lambda original, *args: None)
 
 
 def patch_trainers(replacements: Mapping[str, Replacements]) -> None:
