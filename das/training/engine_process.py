@@ -55,7 +55,10 @@ class EngineProcess:
 
     def _gone(self) -> EngineDied:
         self._process.join(END_S)
-        return EngineDied(f"the engine's process has died (exit code {self._process.exitcode}; out of memory?)")
+        code = self._process.exitcode
+        # A process that is started anew imports the script first.
+        why = 'does the script lack `if __name__ == "__main__":`?' if code == 1 else "out of memory?"
+        return EngineDied(f"the engine's process has died (exit code {code}; {why})")
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
         """vllm.LLM.collective_rpc."""

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from das.training.digests import weights_digest
 from das.training.errors import EngineDied
 from das.training.tree_attention import tree_sdpa, use_tree_sdpa
 
+ROOT = Path(__file__).parents[2]
 STEPS = 6
 ROWS = 5  # prompts; a step takes 2, so the dataset is begun again amid a step
 SETTINGS: dict[str, Any] = {
@@ -154,6 +157,25 @@ def test_what_goes_wrong_beside_the_training_stops_it(repetitive_policy: str, tm
         dropping.train()
     das.speculate("off")
     assert not multiprocessing.active_children()
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+import test_async_grpo
+test_async_grpo.speculate("das", lag=1)
+test_async_grpo.built({policy!r}, Path({folder!r}))
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_runs_when_it_is_imported_is_told_so(repetitive_policy: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(tests=str(Path(__file__).parent), policy=repetitive_policy, folder=str(tmp_path)))
+    run = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].endswith('(exit code 1; does the script lack `if __name__ == "__main__":`?)')
 
 
 # ---- without an engine ----
