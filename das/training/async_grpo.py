@@ -45,11 +45,13 @@ def give_engine(trainer: Any, backend: Callable[..., RemoteGeneration], lag: int
     trainer.weight_transfer = None  # RemoteGeneration copies the weights when a rollout is submitted
 
 
-def async_problem(arguments: Mapping[str, Any], lag: int) -> str:
+def async_problem(arguments: Mapping[str, Any], lag: int, clustered: bool) -> str:
     """Say in one line why rollouts at a fixed lag cannot serve an AsyncGRPOTrainer, or nothing.
 
-    arguments: of its __init__, by name. lag: training steps.
+    arguments: of its __init__, by name. lag: training steps. clustered: whether it is to roll out on a cluster.
     """
+    if clustered:
+        return "it rolls out on one engine beside it: leave out cluster="
     args = arguments.get("args")
     for name, why in (
         ("tools", "rollouts in several turns call tools between their requests, and so cannot run ahead"),

@@ -114,7 +114,7 @@ def speculate(
         name: {"__init__": build, method: _roll_out} for name, method in ROLLS_OUT.items()
     }
     rolling[ASYNC_GRPO] = {
-        "__init__": functools.partial(_build_async, backend=backend, lag=lag),
+        "__init__": functools.partial(_build_async, backend=backend, lag=lag, clustered=many is not None),
         ASKS_FOR_SAMPLES: _ask_for_samples,
     }
     trl_trainers.patch_trainers({**rolling, **{name: {"__init__": _refuse} for name in REFUSED}})
@@ -144,12 +144,19 @@ def _build(original: Callable[..., None], trainer: Any, *args: Any, backend: Cal
 
 
 def _build_async(
-    original: Callable[..., None], trainer: Any, *args: Any, backend: Callable[..., Any], lag: int, **kwargs: Any
+    original: Callable[..., None],
+    trainer: Any,
+    *args: Any,
+    backend: Callable[..., Any],
+    lag: int,
+    clustered: bool,
+    **kwargs: Any,
 ) -> None:
     """__init__ of AsyncGRPOTrainer, with an engine in a process of its own in place of TRL's server."""
     from das.training.async_grpo import async_problem, give_engine
 
-    if problem := async_problem(inspect.signature(original).bind(trainer, *args, **kwargs).arguments, lag):
+    arguments = inspect.signature(original).bind(trainer, *args, **kwargs).arguments
+    if problem := async_problem(arguments, lag, clustered):
         raise EngineError(f"AsyncGRPOTrainer with das: {problem}")
     with trl_trainers.built_without_cuda():
         original(trainer, *args, **kwargs)

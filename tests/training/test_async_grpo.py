@@ -207,6 +207,10 @@ def test_arguments_that_are_refused(tiny_policy: str, monkeypatch: pytest.Monkey
     das.speculate()
     with pytest.raises(EngineError, match=f"^AsyncGRPOTrainer with das: {name}: "):
         AsyncGRPOTrainer(tiny_policy, reward, **{name: object()})
+    das.speculate(cluster={"engines": 2})
+    with pytest.raises(EngineError, match="leave out cluster="):
+        AsyncGRPOTrainer(tiny_policy, reward)
+    das.speculate()
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(EngineError, match=r"2 processes: .* launch one"):
         AsyncGRPOTrainer(tiny_policy, reward)
