@@ -1,5 +1,6 @@
 """Build a vLLM engine. It verifies by keyed noise and drafts by the method it is given, or it is vLLM as it comes."""
 
+import gc
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -238,6 +239,10 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         "seed": settings.seed,
         **das_arguments,
     }
+    # vLLM froze what it made for an engine that this process had before. What is frozen is never collected, and each run of
+    # a sweep left a KV cache of a gibibyte behind.
+    gc.unfreeze()
+    gc.collect()
     try:
         return LLM(**arguments | dict(settings.extra) | overrides)
     except ValueError as error:  # raised by vLLM's own checks
