@@ -239,8 +239,8 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         "seed": settings.seed,
         **das_arguments,
     }
-    # vLLM froze what it made for an engine that this process had before. What is frozen is never collected, and each run of
-    # a sweep left a KV cache of a gibibyte behind.
+    # vLLM froze what it made for an engine that this process had before. What is frozen is never collected, and so each
+    # run of a sweep left a KV cache of a gibibyte behind.
     gc.unfreeze()
     gc.collect()
     try:
