@@ -12,9 +12,9 @@ from analysis.orderings import Ordering
 from analysis.report import Line, Section
 from analysis.sections.efficient_rollout_main import count, workloads
 from analysis.sections.shared import colours_of, figure, percent
-from das.budget.toggle import ENOUGH
 
 MARGIN = 1.05  # predicted speedup from which the toggle is on (paper)
+LONGEST_BREAK = 7  # passes without drafts, while it is on: ENOUGH of das.budget.toggle
 Trace = dict[str, Any]
 
 
@@ -98,7 +98,7 @@ def drafting(trace: Trace) -> np.ndarray:
     in_a_row = has_drafts & np.append(has_drafts[1:], False)
     has_drafts[: int(in_a_row.argmax()) if in_a_row.any() else None] = False
     for before, behind in pairwise(np.flatnonzero(has_drafts).tolist()):
-        if behind - before - 1 <= ENOUGH:
+        if behind - before - 1 <= LONGEST_BREAK:
             has_drafts[before:behind] = True
     return has_drafts
 
