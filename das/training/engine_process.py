@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import signal
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -34,7 +35,9 @@ class EngineProcess:
         self._process.start()
         theirs.close()
         self._weights = 0  # version
+        self._answered = False  # yet
         self._receive()
+        self._answered = True
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of RolloutEngine. Raises what it raises, EngineDied if the process died."""
@@ -55,9 +58,11 @@ class EngineProcess:
 
     def _gone(self) -> EngineDied:
         self._process.join(END_S)
-        code = self._process.exitcode
-        # A process that is started anew imports the script first.
-        why = 'does the script lack `if __name__ == "__main__":`?' if code == 1 else "out of memory?"
+        code, why = self._process.exitcode, "what it printed says why"
+        if code == -signal.SIGKILL:
+            why = "out of memory?"
+        elif code == 1 and not self._answered:  # a process that is started anew imports the script first
+            why = 'does the script lack `if __name__ == "__main__":`?'
         return EngineDied(f"the engine's process has died (exit code {code}; {why})")
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:

@@ -4,8 +4,9 @@ import multiprocessing
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import das
 from das.engine.build import EngineError
 from das.engine.patches import trl_trainers
 from das.training.digests import weights_digest
+from das.training.engine_process import EngineProcess
 from das.training.errors import EngineDied
 from das.training.tree_attention import tree_sdpa, use_tree_sdpa
 
@@ -37,6 +39,12 @@ SETTINGS: dict[str, Any] = {
     "report_to": "none",
     "disable_tqdm": True,
 }
+
+
+@pytest.fixture(autouse=True)
+def trl_untouched_afterwards() -> Iterator[None]:
+    yield
+    das.speculate("off")
 
 
 def reward(completion_ids: list[list[int]], answer: list[int], **columns: Any) -> list[float]:
@@ -73,7 +81,6 @@ def train(policy: str, folder: Path, method: str, lag: int) -> dict[str, Any]:
     speculate(method, lag)
     trainer = built(policy, folder, noted)
     trainer.train()
-    das.speculate("off")
     logs = [log for log in trainer.state.log_history if "grad_norm" in log]
     generation = trainer.rollout_worker.generation
     return {
@@ -94,7 +101,12 @@ def runs(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> di
     """What `train` returns, by method and lag."""
     folder = tmp_path_factory.mktemp("runs")
     wanted = [("none", 1), ("das", 1), ("das again", 1), ("none", 2), ("das", 2)]
-    return {f"{name} {lag}": train(repetitive_policy, folder, name.removesuffix(" again"), lag) for name, lag in wanted}
+    try:
+        return {
+            f"{name} {lag}": train(repetitive_policy, folder, name.removesuffix(" again"), lag) for name, lag in wanted
+        }
+    finally:
+        das.speculate("off")
 
 
 @pytest.mark.slow
@@ -155,7 +167,6 @@ def test_what_goes_wrong_beside_the_training_stops_it(repetitive_policy: str, tm
     dropping.args.max_staleness = 0
     with pytest.raises(EngineError, match=r"TRL left samples out \(sample/dropped_stale_total\)"):
         dropping.train()
-    das.speculate("off")
     assert not multiprocessing.active_children()
 
 
@@ -197,38 +208,77 @@ def test_what_the_clock_would_decide_is_refused(
     das.speculate(lag=lag)
     with pytest.raises(EngineError, match=f"^AsyncGRPOTrainer with das: .*{message}"):
         built(tiny_policy, tmp_path, **changes)
-    das.speculate("off")
 
 
 @pytest.mark.parametrize("name", ["tools", "environment_factory", "peft_config", "rollout_worker", "weight_transfer"])
-def test_arguments_that_are_refused(tiny_policy: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_arguments_that_are_refused(tiny_policy: str, name: str) -> None:
     from trl.experimental.async_grpo import AsyncGRPOTrainer
 
     das.speculate()
     with pytest.raises(EngineError, match=f"^AsyncGRPOTrainer with das: {name}: "):
         AsyncGRPOTrainer(tiny_policy, reward, **{name: object()})
+
+
+def test_a_cluster_is_refused(tiny_policy: str, tmp_path: Path) -> None:
     das.speculate(cluster={"engines": 2})
-    with pytest.raises(EngineError, match="leave out cluster="):
-        AsyncGRPOTrainer(tiny_policy, reward)
+    with pytest.raises(
+        EngineError, match=r"^AsyncGRPOTrainer with das: it rolls out on one engine .* leave out cluster="
+    ):
+        built(tiny_policy, tmp_path)
+
+
+def test_several_processes_are_refused(tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trl.experimental.async_grpo import AsyncGRPOTrainer
+
     das.speculate()
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(EngineError, match=r"2 processes: .* launch one"):
         AsyncGRPOTrainer(tiny_policy, reward)
-    das.speculate("off")
 
 
-def test_no_lag_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"lag=0: .* set 1 or more"):
-        das.speculate(lag=0)
+@pytest.mark.parametrize("rewarded", [None, []])
+def test_no_reward_function_is_refused_before_an_engine_is_built(
+    tiny_policy: str, tmp_path: Path, rewarded: Any
+) -> None:
+    das.speculate()
+    with pytest.raises(EngineError, match=r"^AsyncGRPOTrainer with das: reward_funcs: .* pass a function"):
+        built(tiny_policy, tmp_path, rewarded)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("code", "answered", "why"),
+    [
+        (1, False, 'does the script lack `if __name__ == "__main__":`?'),
+        (1, True, "what it printed says why"),
+        (-9, True, "out of memory?"),
+        (-9, False, "out of memory?"),
+    ],
+)
+def test_what_a_dead_engine_is_said_to_have_died_of(code: int, answered: bool, why: str) -> None:
+    """A script without a main guard is suspected only until the engine is built."""
+    dead: Any = SimpleNamespace(_answered=answered, _process=SimpleNamespace(exitcode=code, join=lambda timeout: None))
+    assert str(EngineProcess._gone(dead)) == f"the engine's process has died (exit code {code}; {why})"
 
 
 def test_trainers_that_were_built_before_are_refused(tiny_policy: str, tmp_path: Path) -> None:
-    with trl_trainers.built_without_cuda():
+    with trl_trainers.built_on(torch.device("cpu")):
         earlier = built(tiny_policy, tmp_path, vllm_server_timeout=1)
     das.speculate()
     with pytest.raises(EngineError, match=r"call das\.speculate\(\) before it is built"):
         earlier.train()
-    das.speculate("off")
+
+
+def test_what_counts_is_the_device_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """use_cpu=True on a machine with a GPU."""
+    from trl.experimental.async_grpo import async_grpo_trainer
+
+    original = async_grpo_trainer.get_peak_flops_per_device
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with trl_trainers.built_on(torch.device("cpu")):
+        assert async_grpo_trainer.get_peak_flops_per_device(None, "float32") is None  # asks CUDA for nothing
+    with trl_trainers.built_on(torch.device("cuda", 0)):
+        assert async_grpo_trainer.get_peak_flops_per_device is original
 
 
 def tree_row(seed: int, vocabulary: int) -> tuple[Any, list[list[int]]]:
