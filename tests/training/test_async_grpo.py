@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from concurrent.futures.thread import _threads_queues
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -366,7 +367,9 @@ def test_a_reward_function_that_hangs_does_not_hold_the_end_up(
     assert hangs.wait(10)
     with pytest.warns(RuntimeWarning, match=r"a reward function still runs 0\.2 s after the training"):
         worker.stop()
-    assert all(thread.daemon for thread in set(threading.enumerate()) - others)  # Python's end does not wait for it
+    left = set(threading.enumerate()) - others
+    assert all(thread.daemon for thread in left)  # for others Python's end waits,
+    assert not left & set(_threads_queues)  # and for those of a ThreadPoolExecutor
     answer.set()
     wait(rollouts)
     assert worker.rollout_buffer.empty()
