@@ -176,6 +176,11 @@ class RolloutEngine:
 
         return self._do(end)
 
+    def abort(self) -> None:
+        """Forget live requests, so that the process does not end amid a pass."""
+        if self._error is None:
+            self._do(self._abort)
+
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
         """vllm.LLM.collective_rpc, between two passes."""
         return list(self._do(lambda: self.llm.collective_rpc(method, args=tuple(args))))

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from das.engine.build import EngineError, EngineSettings
 from das.training import ranks
 from das.training.fixed_lag_worker import FixedLagWorker, samples_per_step
@@ -18,7 +16,7 @@ def give_engine(trainer: Any, backend: Callable[..., RemoteGeneration], lag: int
     args = trainer.args
     if trainer._is_vlm:
         raise EngineError("AsyncGRPOTrainer with das trains policies of text only, and this one sees images")
-    if not torch.cuda.is_available():
+    if trainer.accelerator.device.type != "cuda":
         use_tree_sdpa(trainer.model)
     generation = backend(
         model=trainer.model,
@@ -62,6 +60,8 @@ def async_problem(arguments: Mapping[str, Any], lag: int, clustered: bool) -> st
     ):
         if arguments.get(name) is not None:
             return f"{name}: {why}"
+    if not arguments.get("reward_funcs"):
+        return "reward_funcs: none was given; pass a function, or a list of them"
     if ranks.count() > 1:
         return f"{ranks.count()} processes: rollouts ahead need one process that trains; launch one"
     budget = None if args is None else args.token_budget

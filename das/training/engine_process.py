@@ -2,6 +2,8 @@
 
 import multiprocessing
 import pickle
+import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -17,7 +19,7 @@ from das.process import die_with_parent
 from das.training.errors import EngineDied
 
 END_S = 5  # seconds that the process gets to end by itself
-TURN_S = 600.0  # seconds after which the engine answers at the latest, with a response or without
+TURN_S = 1.0  # seconds after which the engine answers at the latest: a rollout that is not wanted any more ends then
 
 
 class EngineProcess:
@@ -34,15 +36,22 @@ class EngineProcess:
         self._process.start()
         theirs.close()
         self._weights = 0  # version
+        self._one_call = threading.Lock()
+        self._closing = False
+        self._answered = False  # yet
         self._receive()
+        self._answered = True
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of RolloutEngine. Raises what it raises, EngineDied if the process died."""
-        try:
-            self._pipe.send_bytes(pickle.dumps((method, args)))
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._gone() from None
-        return self._receive()
+        """Call a method of RolloutEngine. Raises what it raises, EngineDied if the process died or is being ended."""
+        with self._one_call:
+            if self._closing:
+                raise EngineDied("the engine's process was ended")
+            try:
+                self._pipe.send_bytes(pickle.dumps((method, args)))
+            except (BrokenPipeError, ConnectionResetError):
+                raise self._gone() from None
+            return self._receive()
 
     def _receive(self) -> Any:
         try:
@@ -55,9 +64,11 @@ class EngineProcess:
 
     def _gone(self) -> EngineDied:
         self._process.join(END_S)
-        code = self._process.exitcode
-        # A process that is started anew imports the script first.
-        why = 'does the script lack `if __name__ == "__main__":`?' if code == 1 else "out of memory?"
+        code, why = self._process.exitcode, "what it printed says why"
+        if code == -signal.SIGKILL:
+            why = "out of memory?"
+        elif code == 1 and not self._answered:  # a process that is started anew imports the script first
+            why = 'does the script lack `if __name__ == "__main__":`?'
         return EngineDied(f"the engine's process has died (exit code {code}; {why})")
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
@@ -103,12 +114,16 @@ class EngineProcess:
         return responses, rollout
 
     def close(self) -> None:
-        """End the process."""
+        """End the process between two calls. A rollout that runs in another thread raises EngineDied."""
+        self._closing = True
+        between_calls = self._one_call.acquire(timeout=END_S)
         self._pipe.close()
         self._process.join(END_S)
         if self._process.exitcode is None:
             self._process.kill()
             self._process.join()
+        if between_calls:
+            self._one_call.release()
 
 
 def _serve(pipe: Connection, settings: EngineSettings, threads: int) -> None:
@@ -127,6 +142,7 @@ def _serve(pipe: Connection, settings: EngineSettings, threads: int) -> None:
         try:
             method, args = pickle.loads(pipe.recv_bytes())
         except EOFError:
+            engine.abort()
             return
         _answer(pipe, getattr(engine, method), *args)
 

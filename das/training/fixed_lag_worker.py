@@ -8,9 +8,10 @@ of rows, the rewards and the advantages come from TRL's own code.
 import copy
 import queue
 import time
+import warnings
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from itertools import islice
 from types import SimpleNamespace
@@ -21,11 +22,13 @@ from trl.experimental.async_grpo import async_rollout_worker as trl_worker
 
 from das.engine.build import EngineError
 from das.engine.rollout import rollout_row
+from das.training.daemon_threads import DaemonThreads
 from das.training.lag import FinishedRollout
 from das.training.remote_generation import RemoteGeneration
 
 # What TRL counts when it leaves samples out. All must be trained on: which are left out would be up to the clock.
 DROPPED = ("sample/dropped_stale_total", "batch/dropped_oversize_total")
+REWARDS_S = 20  # seconds that a reward function gets to return once the training is over, as in TRL
 NOT_COLUMNS = ("prompt", "completion", "completion_ids")  # of a row: what TRL does not hand to reward functions
 Row = Mapping[str, Any]
 
@@ -33,7 +36,8 @@ Row = Mapping[str, Any]
 class FixedLagWorker:
     """TRL's RolloutWorkerProtocol: a rollout for each training step, with the weights of `lag` steps before.
 
-    One thread speaks with the engine (RemoteGeneration's), another one calls the reward functions.
+    One thread speaks with the engine (RemoteGeneration's). Each rollout has one that waits for it and calls the reward
+    functions, one rollout after the other.
     """
 
     def __init__(self, trainer: Any, generation: RemoteGeneration, lag: int, logged: tuple[str, ...]):
@@ -56,8 +60,10 @@ class FixedLagWorker:
             exception_info_queue=None,
         )
         self._rows = self._trl._repeat_iterator()
-        self._scores = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
+        self._threads = DaemonThreads()
+        self._trl._loop.set_default_executor(self._threads)  # in which TRL calls reward functions
         self._unscored: deque[Future[None]] = deque()  # rollouts whose samples are not in the buffer yet, in order
+        self._stopping = False
 
     # ---- what TRL calls ----
 
@@ -69,25 +75,33 @@ class FixedLagWorker:
             self._submit(step, new_weights=not step)
 
     def update_model_version(self, model_version: int) -> None:
-        """The trainer has new weights: roll out for the step `lag` steps away. TRL's version 1 is before any update."""
-        self._require_none_dropped()
+        """The trainer has new weights: roll out for the step `lag` steps away. TRL's version 1 is before any update.
+
+        Raises what a rollout or a reward function raised.
+        """
+        self._require_none_failed()
         if updates := self._trainer.state.global_step:
             self._submit(updates + self._lag, new_weights=True)
 
     def check_health(self, stale_after_s: float) -> None:
         """The trainer waits for samples. Raises what a rollout or a reward function raised. A long rollout is fine."""
-        while self._unscored and self._unscored[0].done():
-            self._unscored.popleft().result()
-        self._require_none_dropped()
+        self._require_none_failed()
         if not self._unscored and self.rollout_buffer.empty():
             raise EngineError("AsyncGRPOTrainer with das trains once: build a new trainer to train again")
 
     def stop(self) -> None:
-        """End the engine. What nobody will train on is forgotten."""
-        self._scores.shutdown(wait=False, cancel_futures=True)
+        """End the engine. What nobody will train on is forgotten, rollouts that run among it."""
+        self._stopping = True
         self.generation.close()
-        self._scores.shutdown()
-        self._trl._loop.close()
+        wait(self._unscored, timeout=REWARDS_S)
+        if self._trl._loop.is_running():
+            warnings.warn(
+                f"a reward function still runs {REWARDS_S} s after the training: it is left behind, to end with Python",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        else:
+            self._trl._loop.close()
         self._unscored.clear()
         while not self.rollout_buffer.empty():
             self.rollout_buffer.get()
@@ -102,7 +116,8 @@ class FixedLagWorker:
         rows = list(islice(self._rows, samples_per_step(trainer.args)))
         prompts = [self._tokenized(row["prompt"]) for _, row in rows]
         done = self.generation.submit(trainer, [row for _, row in rows], prompts, step, new_weights)
-        self._unscored.append(self._scores.submit(self._hand_out, rows, done))
+        previous = self._unscored[-1] if self._unscored else None
+        self._unscored.append(self._threads.submit(self._hand_out, previous, rows, done))
 
     def _tokenized(self, prompt: Any) -> list[int]:
         ids: list[int] = self._trainer.processing_class.apply_chat_template(
@@ -110,7 +125,10 @@ class FixedLagWorker:
         )
         return ids
 
-    def _require_none_dropped(self) -> None:
+    def _require_none_failed(self) -> None:
+        """Raise what a rollout or a reward function raised, EngineError if TRL left samples out."""
+        while self._unscored and self._unscored[0].done():
+            self._unscored.popleft().result()
         metrics = self._trainer._metrics["train"]
         if found := [name for name in DROPPED if metrics.get(name)]:
             raise EngineError(
@@ -119,18 +137,29 @@ class FixedLagWorker:
 
     # ---- rewards ----
 
-    def _hand_out(self, rows: list[tuple[int, Row]], done: "Future[FinishedRollout]") -> None:
-        """Score a finished rollout, and let the trainer have its samples. rows: TRL's group id and row of each."""
+    def _hand_out(
+        self, previous: "Future[None] | None", rows: list[tuple[int, Row]], done: "Future[FinishedRollout]"
+    ) -> None:
+        """Score a finished rollout, and let the trainer have its samples: all of them, after those of the `previous`
+        one, or none. Otherwise TRL would train on samples of a later step in place of those that failed.
+
+        rows: TRL's group id and row of each.
+        """
+        if previous is not None:
+            previous.result()  # what it raised, this one raises too
         finished = done.result()
         row = rollout_row(finished.rollout)
         das_metrics = {f"das/{name}": float(row[name]) for name in self._logged}
-        size = self._trl.num_generations
+        size, samples = self._trl.num_generations, []
         for first in range(0, len(rows), size):
+            if self._stopping:
+                raise CancelledError
             group = self._group(*rows[first], finished, range(first, first + size))
-            for sample in self._trl._loop.run_until_complete(self._trl._score_group(group)):
-                sample.metrics.update(das_metrics)
-                sample.enqueued_at = time.time()
-                self.rollout_buffer.put(sample)
+            samples += self._trl._loop.run_until_complete(self._trl._score_group(group))
+        for sample in samples:
+            sample.metrics.update(das_metrics)
+            sample.enqueued_at = time.time()
+            self.rollout_buffer.put(sample)
 
     def _group(self, group_id: int, row: Row, finished: FinishedRollout, places: range) -> Any:
         """TRL's RolloutGroup of the responses at these places, as its own loop would make it."""

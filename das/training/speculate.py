@@ -34,6 +34,7 @@ from das.training.trainers import (
 )
 
 LOGGED = ("rollout_s", "tokens_per_pass", "drafted", "accepted", "draft_share")  # in TRL's logs, as das/NAME
+LAG = 2  # of AsyncGRPOTrainer: the least at which rollouts run while the policy trains
 PATIENCE = 3  # training rollouts that may pass without an accepted token before a warning
 
 
@@ -43,15 +44,15 @@ def speculate(
     budget: Mapping[str, Any] | None = None,
     engine: Mapping[str, Any] | None = None,
     cluster: Mapping[str, Any] | None = None,
-    lag: int = 2,
+    lag: int | None = None,
 ) -> None:
     """Let TRL's trainers that this process builds from now on roll out with drafts and keyed verification: GRPO, RLOO,
     Distillation and the experimental GMPO, SDPO, SDFT, GOLD, IW-OPD and AsyncGRPO.
 
     Call it before a trainer is built. The trainer needs `use_vllm=True`, and for `vllm_mode="server"` a server that was
-    started with das (docs/parallel.md); the rest of the script stays as it is. `das.speculate("off")` ends
-    it: trainers built afterwards are TRL's own, while those already built go on as they are. A second call replaces the
-    options of the first.
+    started with das (docs/parallel.md); AsyncGRPOTrainer has no such switch, and needs `token_budget=0` and no server
+    (docs/trainers.md). The rest of the script stays as it is. `das.speculate("off")` ends it: trainers built afterwards
+    are TRL's own, while those already built go on as they are. A second call replaces the options of the first.
 
     While it is on, such a trainer that does not use vLLM, or that was built before the call, raises EngineError: it
     would roll out without drafts and nobody would notice. So do the trainers that das refuses (docs/trainers.md). Build
@@ -74,21 +75,22 @@ def speculate(
     cluster: roll out on several engines in processes of their own (docs/cluster.md): fields of ClusterSettings, such as
     {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
     lag: of AsyncGRPOTrainer alone, which trains while one engine in a process of its own rolls out: training steps
-    between the weights that sample a response and the update that uses it, at least 1 (docs/trainers.md).
+    between the weights that sample a response and the update that uses it, at least 1; None: 2 (docs/trainers.md).
+    Other trainers refuse one.
 
     Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
     or TRL. Building a trainer raises EngineError for what das cannot be combined with.
     """
     if method == "off":
-        if drafter or budget or engine or cluster:
-            raise ValueError('das.speculate("off") takes no options')
+        if drafter or budget or engine or cluster or lag is not None:
+            raise ValueError('das.speculate("off") takes no options: leave them out')
         trl_trainers.unpatch_trainers()
         return
     options = dict(drafter or {})
     unit = options.pop("unit", DEFAULT_UNIT)
     if unit not in UNITS:
         raise ValueError(f"drafter unit {unit!r}: choose epoch or step")
-    if lag < 1:
+    if lag is not None and lag < 1:
         raise ValueError(
             f"lag={lag}: AsyncGRPOTrainer asks for samples of the next step before it trains; set 1 or more"
         )
@@ -109,12 +111,14 @@ def speculate(
     chosen = (("drafter", options), ("budget", budget), ("engine", engine), ("cluster", cluster))
     given = [name for name, value in chosen if value]
     backend = functools.partial(_backend, fields, unit, given, many)
-    build = functools.partial(_build, backend=backend)
+    build = functools.partial(_build, backend=backend, lag=lag)
     rolling: dict[str, trl_trainers.Replacements] = {
         name: {"__init__": build, method: _roll_out} for name, method in ROLLS_OUT.items()
     }
     rolling[ASYNC_GRPO] = {
-        "__init__": functools.partial(_build_async, backend=backend, lag=lag, clustered=many is not None),
+        "__init__": functools.partial(
+            _build_async, backend=backend, lag=LAG if lag is None else lag, clustered=many is not None
+        ),
         ASKS_FOR_SAMPLES: _ask_for_samples,
     }
     trl_trainers.patch_trainers({**rolling, **{name: {"__init__": _refuse} for name in REFUSED}})
@@ -126,11 +130,23 @@ def _refuse(original: Callable[..., None], trainer: Any, *args: Any, **kwargs: A
     raise EngineError(f'{name.split(".")[-1]} {why}: call das.speculate("off") before it is built')
 
 
-def _build(original: Callable[..., None], trainer: Any, *args: Any, backend: Callable[..., Any], **kwargs: Any) -> None:
+def _build(
+    original: Callable[..., None],
+    trainer: Any,
+    *args: Any,
+    backend: Callable[..., Any],
+    lag: int | None,
+    **kwargs: Any,
+) -> None:
     """__init__ of a trainer that rolls out with vLLM, with `backend` in place of TRL's own."""
     if isinstance(trainer, SpeculativeGRPOTrainer):  # it brings a backend, and announces its rows itself
         original(trainer, *args, **kwargs)
         return
+    if lag is not None:
+        raise EngineError(
+            f"lag={lag} is AsyncGRPOTrainer's, and a {type(trainer).__name__} rolls out before each step: leave it out "
+            "of das.speculate(); for GRPOTrainer with rollouts ahead use trainer.lag of run.py"
+        )
     with trl_trainers.generation_backend(backend, trainer):
         original(trainer, *args, **kwargs)
     require_backend(trainer)
@@ -158,7 +174,7 @@ def _build_async(
     arguments = inspect.signature(original).bind(trainer, *args, **kwargs).arguments
     if problem := async_problem(arguments, lag, clustered):
         raise EngineError(f"AsyncGRPOTrainer with das: {problem}")
-    with trl_trainers.built_without_cuda():
+    with trl_trainers.built_on(arguments["args"].device):
         original(trainer, *args, **kwargs)
     give_engine(trainer, functools.partial(backend, beside=True), lag, LOGGED)
     generation = trainer.rollout_worker.generation

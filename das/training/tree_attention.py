@@ -1,4 +1,4 @@
-"""Attention over the rows that AsyncGRPOTrainer packs, where there is no CUDA: TRL has a kernel for GPUs only.
+"""Attention over the rows that AsyncGRPOTrainer packs, for training without CUDA: TRL has a kernel for GPUs only.
 
 A row folds samples that begin alike: its segments are laid end to end, and each attends to the segments that lead from
 the beginning of its samples to itself.

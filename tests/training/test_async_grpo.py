@@ -1,11 +1,17 @@
 """AsyncGRPOTrainer with das: drafts change no bit, nothing is dropped, and packed rows attend as they should."""
 
+import itertools
 import multiprocessing
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from concurrent.futures.thread import _threads_queues
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +21,13 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 import das
 from das.engine.build import EngineError
 from das.engine.patches import trl_trainers
+from das.engine.rollout import Rollout
+from das.training import fixed_lag_worker
 from das.training.digests import weights_digest
+from das.training.engine_process import EngineProcess
 from das.training.errors import EngineDied
+from das.training.fixed_lag_worker import FixedLagWorker
+from das.training.lag import FinishedRollout, Sync, done
 from das.training.tree_attention import tree_sdpa, use_tree_sdpa
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +48,12 @@ SETTINGS: dict[str, Any] = {
     "report_to": "none",
     "disable_tqdm": True,
 }
+
+
+@pytest.fixture(autouse=True)
+def trl_untouched_afterwards() -> Iterator[None]:
+    yield
+    das.speculate("off")
 
 
 def reward(completion_ids: list[list[int]], answer: list[int], **columns: Any) -> list[float]:
@@ -73,7 +90,6 @@ def train(policy: str, folder: Path, method: str, lag: int) -> dict[str, Any]:
     speculate(method, lag)
     trainer = built(policy, folder, noted)
     trainer.train()
-    das.speculate("off")
     logs = [log for log in trainer.state.log_history if "grad_norm" in log]
     generation = trainer.rollout_worker.generation
     return {
@@ -94,7 +110,12 @@ def runs(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> di
     """What `train` returns, by method and lag."""
     folder = tmp_path_factory.mktemp("runs")
     wanted = [("none", 1), ("das", 1), ("das again", 1), ("none", 2), ("das", 2)]
-    return {f"{name} {lag}": train(repetitive_policy, folder, name.removesuffix(" again"), lag) for name, lag in wanted}
+    try:
+        return {
+            f"{name} {lag}": train(repetitive_policy, folder, name.removesuffix(" again"), lag) for name, lag in wanted
+        }
+    finally:
+        das.speculate("off")
 
 
 @pytest.mark.slow
@@ -155,8 +176,59 @@ def test_what_goes_wrong_beside_the_training_stops_it(repetitive_policy: str, tm
     dropping.args.max_staleness = 0
     with pytest.raises(EngineError, match=r"TRL left samples out \(sample/dropped_stale_total\)"):
         dropping.train()
-    das.speculate("off")
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("failing", "steps"), [(2, 0), (6, 1)])
+def test_a_reward_that_fails_once_lets_no_step_train_on_other_rows(
+    repetitive_policy: str, tmp_path: Path, failing: int, steps: int
+) -> None:
+    """The second group of the first rollout, and of the third: step 1 needs a micro-batch of that one."""
+    calls = itertools.count(1)
+
+    def once_wrong(completion_ids: list[list[int]], answer: list[int], **columns: Any) -> list[float]:
+        if next(calls) == failing:
+            raise ZeroDivisionError("once")
+        return reward(completion_ids, answer)
+
+    speculate("das", lag=1)
+    trainer = built(repetitive_policy, tmp_path, once_wrong)
+    with pytest.raises(ZeroDivisionError, match="once"):
+        trainer.train()
+    assert trainer.state.global_step == steps
+    assert trainer._trained_groups <= set(range(2 * (steps + 1) if steps else 0))
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_a_training_that_ends_amid_a_rollout_ends_well(
+    repetitive_policy: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An epoch is over before max_steps, which is only TRL's ceiling then."""
+    speculate("das", lag=2)
+    trainer = built(repetitive_policy, tmp_path, max_steps=-1, num_train_epochs=1, max_completion_length=100)
+    worker = trainer.rollout_worker
+    generation, unfinished = worker.generation, []
+    close = generation.close
+
+    def noting() -> None:
+        unfinished.append(sum(not rollout.done() for rollout in worker._unscored))
+        close()
+
+    generation.close = noting
+    capfd.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        trainer.train()
+    assert (
+        trainer.state.global_step == ROWS // 2 < trainer.state.max_steps
+    )  # TRL counts the group that it fetched ahead
+    assert unfinished[0] >= 1
+    assert generation.llm._process.exitcode == 0  # it was not killed
+    printed = capfd.readouterr().err
+    assert "Traceback" not in printed
+    assert "rror" not in printed
 
 
 SCRIPT = """
@@ -197,38 +269,155 @@ def test_what_the_clock_would_decide_is_refused(
     das.speculate(lag=lag)
     with pytest.raises(EngineError, match=f"^AsyncGRPOTrainer with das: .*{message}"):
         built(tiny_policy, tmp_path, **changes)
-    das.speculate("off")
 
 
 @pytest.mark.parametrize("name", ["tools", "environment_factory", "peft_config", "rollout_worker", "weight_transfer"])
-def test_arguments_that_are_refused(tiny_policy: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_arguments_that_are_refused(tiny_policy: str, name: str) -> None:
     from trl.experimental.async_grpo import AsyncGRPOTrainer
 
     das.speculate()
     with pytest.raises(EngineError, match=f"^AsyncGRPOTrainer with das: {name}: "):
         AsyncGRPOTrainer(tiny_policy, reward, **{name: object()})
+
+
+def test_a_cluster_is_refused(tiny_policy: str, tmp_path: Path) -> None:
     das.speculate(cluster={"engines": 2})
-    with pytest.raises(EngineError, match="leave out cluster="):
-        AsyncGRPOTrainer(tiny_policy, reward)
+    with pytest.raises(
+        EngineError, match=r"^AsyncGRPOTrainer with das: it rolls out on one engine .* leave out cluster="
+    ):
+        built(tiny_policy, tmp_path)
+
+
+def test_several_processes_are_refused(tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trl.experimental.async_grpo import AsyncGRPOTrainer
+
     das.speculate()
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(EngineError, match=r"2 processes: .* launch one"):
         AsyncGRPOTrainer(tiny_policy, reward)
-    das.speculate("off")
 
 
-def test_no_lag_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"lag=0: .* set 1 or more"):
-        das.speculate(lag=0)
+def worker_without_engine(policy: str, folder: Path, rewarded: Callable[..., list[float]]) -> FixedLagWorker:
+    """A FixedLagWorker at lag 2 whose rollouts are finished when they are submitted."""
+
+    def submit(
+        trainer: Any, rows: Sequence[Any], prompts: list[list[int]], step: int, new_weights: bool
+    ) -> "Future[FinishedRollout]":
+        size = len(rows)
+        counts = dict.fromkeys(("drafted", "draft_s", "draft_rounds", "decode_steps", "tail_steps", "draft_passes"), 0)
+        request = {"passes": 3, "drafted": 0, "first_s": 0.5, "last_s": 1.0}
+        responses, reasons = [[5, 6, 7]] * size, ["length"] * size
+        rollout = Rollout(step, ["p"] * size, responses, reasons, [request] * size, 1.0, counts | {"passes": 3})
+        return done(FinishedRollout(rollout, [[-1.0] * 3] * size, prompts, trainer.state.global_step, Sync(None, 0, 0)))
+
+    with trl_trainers.built_on(torch.device("cpu")):
+        trainer = built(policy, folder, rewarded, vllm_server_timeout=1)
+    trainer.state.max_steps = STEPS
+    generation: Any = SimpleNamespace(submit=submit, close=lambda: None)
+    return FixedLagWorker(trainer, generation, lag=2, logged=())
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 4, 6])
+def test_a_failure_holds_back_all_later_samples(tiny_policy: str, tmp_path: Path, failing: int) -> None:
+    calls = itertools.count(1)
+
+    def once_wrong(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+        if next(calls) == failing:
+            raise ZeroDivisionError("once")
+        return [1.0] * len(completion_ids)
+
+    worker = worker_without_engine(tiny_policy, tmp_path, once_wrong)
+    worker.start()  # three rollouts of two groups
+    wait(worker._unscored)
+    whole = (failing - 1) // 2  # rollouts before the one that fails
+    assert [sample.group_id for sample in worker.rollout_buffer.queue] == [n // 4 for n in range(8 * whole)]
+    with pytest.raises(ZeroDivisionError, match="once"):
+        worker.update_model_version(2)
+    worker.stop()
+
+
+def test_what_is_done_is_forgotten_at_each_step(tiny_policy: str, tmp_path: Path) -> None:
+    worker = worker_without_engine(tiny_policy, tmp_path, reward)
+    worker.start()
+    for worker._trainer.state.global_step in range(1, STEPS - 1):
+        wait(worker._unscored)
+        worker.update_model_version(worker._trainer.state.global_step + 1)
+        assert len(worker._unscored) == 1
+    wait(worker._unscored)
+    samples = list(worker.rollout_buffer.queue)
+    assert [sample.group_id for sample in samples] == [n // 4 for n in range(8 * (STEPS + 1))]
+    assert [sample.model_version for sample in samples[::8]] == [1, 1, 1, 2, 3, 4, 5]
+    worker.stop()
+
+
+def test_a_reward_function_that_hangs_does_not_hold_the_end_up(
+    tiny_policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fixed_lag_worker, "REWARDS_S", 0.2)
+    others, hangs, answer = set(threading.enumerate()), threading.Event(), threading.Event()
+
+    def judge(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+        hangs.set()
+        answer.wait()
+        return [1.0] * len(completion_ids)
+
+    worker = worker_without_engine(tiny_policy, tmp_path, judge)
+    worker.start()
+    rollouts = list(worker._unscored)
+    assert hangs.wait(10)
+    with pytest.warns(RuntimeWarning, match=r"a reward function still runs 0\.2 s after the training"):
+        worker.stop()
+    left = set(threading.enumerate()) - others
+    assert all(thread.daemon for thread in left)  # for others Python's end waits,
+    assert not left & set(_threads_queues)  # and for those of a ThreadPoolExecutor
+    answer.set()
+    wait(rollouts)
+    assert worker.rollout_buffer.empty()
+
+
+@pytest.mark.parametrize("rewarded", [None, []])
+def test_no_reward_function_is_refused_before_an_engine_is_built(
+    tiny_policy: str, tmp_path: Path, rewarded: Any
+) -> None:
+    das.speculate()
+    with pytest.raises(EngineError, match=r"^AsyncGRPOTrainer with das: reward_funcs: .* pass a function"):
+        built(tiny_policy, tmp_path, rewarded)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("code", "answered", "why"),
+    [
+        (1, False, 'does the script lack `if __name__ == "__main__":`?'),
+        (1, True, "what it printed says why"),
+        (-9, True, "out of memory?"),
+        (-9, False, "out of memory?"),
+    ],
+)
+def test_what_a_dead_engine_is_said_to_have_died_of(code: int, answered: bool, why: str) -> None:
+    """A script without a main guard is suspected only until the engine is built."""
+    dead: Any = SimpleNamespace(_answered=answered, _process=SimpleNamespace(exitcode=code, join=lambda timeout: None))
+    assert str(EngineProcess._gone(dead)) == f"the engine's process has died (exit code {code}; {why})"
 
 
 def test_trainers_that_were_built_before_are_refused(tiny_policy: str, tmp_path: Path) -> None:
-    with trl_trainers.built_without_cuda():
+    with trl_trainers.built_on(torch.device("cpu")):
         earlier = built(tiny_policy, tmp_path, vllm_server_timeout=1)
     das.speculate()
     with pytest.raises(EngineError, match=r"call das\.speculate\(\) before it is built"):
         earlier.train()
-    das.speculate("off")
+
+
+def test_what_counts_is_the_device_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """use_cpu=True on a machine with a GPU."""
+    from trl.experimental.async_grpo import async_grpo_trainer
+
+    original = async_grpo_trainer.get_peak_flops_per_device
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with trl_trainers.built_on(torch.device("cpu")):
+        assert async_grpo_trainer.get_peak_flops_per_device(None, "float32") is None  # asks CUDA for nothing
+    with trl_trainers.built_on(torch.device("cuda", 0)):
+        assert async_grpo_trainer.get_peak_flops_per_device is original
 
 
 def tree_row(seed: int, vocabulary: int) -> tuple[Any, list[list[int]]]:

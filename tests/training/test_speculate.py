@@ -45,6 +45,8 @@ def trl_untouched_afterwards() -> Iterator[None]:
         ({"engine": {"slots": 3}}, TypeError, "slots"),
         ({"engine": {"branch_blocks": 3}}, ValueError, "branch_blocks=3: a draft that branches needs 8"),
         ({"method": "off", "budget": {"name": "fixed"}}, ValueError, "takes no options"),
+        ({"method": "off", "lag": 2}, ValueError, "takes no options: leave them out"),
+        ({"lag": 0}, ValueError, "lag=0: .* set 1 or more"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_patched(
@@ -115,6 +117,13 @@ def test_servers_need_the_newest_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculate, "installed", lambda *names: "0.27.1")
     with pytest.raises(EngineError, match=r'vllm_mode="server" needs vllm 0\.32\.0, and this is 0\.27\.1'):
         speculate._server_backend([])
+
+
+@pytest.mark.parametrize("trainer", [GRPOTrainer, RLOOTrainer])
+def test_a_lag_is_refused_by_trainers_that_have_none(trainer: type) -> None:
+    das.speculate(lag=2)
+    with pytest.raises(EngineError, match=rf"^lag=2 .* a {trainer.__name__} .*: leave it out .* use trainer\.lag of"):
+        trainer()
 
 
 REFUSED = {

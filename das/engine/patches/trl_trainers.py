@@ -6,8 +6,8 @@
   to `das.speculate("off")` (`patch_trainers`): trainers must be built with the other backend, and TRL tells its backend
   token ids only, neither rows nor the step. Experimental trainers take seconds to import, so a class is patched when it
   is imported: that is what _BaseTrainer.__init_subclass__ is for.
-- get_peak_flops_per_device in the module of AsyncGRPOTrainer, replaced only while one is built where there is no CUDA
-  (`built_without_cuda`): it asks CUDA for the name of the GPU, to log a share of its speed.
+- get_peak_flops_per_device in the module of AsyncGRPOTrainer, replaced only while one is built that trains on another
+  device than a GPU with CUDA (`built_on`): it asks CUDA for the device's name, to log a share of its speed.
 """
 
 import sys
@@ -46,9 +46,9 @@ def generation_backend(backend: Callable[..., Any], trainer: Any) -> Iterator[No
             vars(module)["VLLMGeneration"] = original
 
 
-def built_without_cuda() -> AbstractContextManager[None]:
-    """Inside, an AsyncGRPOTrainer can be built where there is no CUDA. With CUDA, TRL stays as it is."""
-    if torch.cuda.is_available():
+def built_on(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, an AsyncGRPOTrainer can be built that trains on this device. For CUDA, TRL stays as it is."""
+    if device.type == "cuda":
         return nullcontext()
     require_trl()
     from trl.experimental.async_grpo import async_grpo_trainer

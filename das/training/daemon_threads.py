@@ -1,0 +1,30 @@
+"""Threads that the end of the program does not wait for."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """An executor whose every call has a daemon thread of its own, and so cannot keep Python from ending.
+
+    It is a ThreadPoolExecutor because asyncio takes no other one. That class's own threads are no daemons.
+    """
+
+    def submit(self, fn: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs) -> "Future[Result]":
+        """Executor.submit. A call begins at once, and so cannot be cancelled."""
+        future: Future[Result] = Future()
+        future.set_running_or_notify_cancel()
+        threading.Thread(target=_call, args=(future, fn, args, kwargs), name="rewards", daemon=True).start()
+        return future
+
+
+def _call(future: "Future[Any]", function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    try:
+        future.set_result(function(*args, **kwargs))
+    except BaseException as error:
+        future.set_exception(error)
