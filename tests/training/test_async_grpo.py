@@ -365,12 +365,14 @@ def test_a_reward_function_that_hangs_does_not_hold_the_end_up(
     worker.start()
     rollouts = list(worker._unscored)
     assert hangs.wait(10)
-    with pytest.warns(RuntimeWarning, match=r"a reward function still runs 0\.2 s after the training"):
-        worker.stop()
-    left = set(threading.enumerate()) - others
-    assert all(thread.daemon for thread in left)  # for others Python's end waits,
-    assert not left & set(_threads_queues)  # and for those of a ThreadPoolExecutor
-    answer.set()
+    try:
+        with pytest.warns(RuntimeWarning, match=r"a reward function still runs 0\.2 s after the training"):
+            worker.stop()
+        left = set(threading.enumerate()) - others
+        assert all(thread.daemon for thread in left)  # for others Python's end waits,
+        assert not left & set(_threads_queues)  # and for those of a ThreadPoolExecutor
+    finally:
+        answer.set()
     wait(rollouts)
     assert worker.rollout_buffer.empty()
 
