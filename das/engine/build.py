@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -240,9 +241,11 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         **das_arguments,
     }
     # vLLM froze what it made for an engine that this process had before. What is frozen is never collected, and so each
-    # run of a sweep left a KV cache of a gibibyte behind.
-    gc.unfreeze()
-    gc.collect()
+    # run of a sweep left a KV cache of a gibibyte behind. Where several processes train together nothing is collected: an
+    # engine that ends takes their process group with it.
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        gc.unfreeze()
+        gc.collect()
     try:
         return LLM(**arguments | dict(settings.extra) | overrides)
     except ValueError as error:  # raised by vLLM's own checks
