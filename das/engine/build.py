@@ -241,8 +241,8 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         **das_arguments,
     }
     # vLLM froze what it made for an engine that this process had before. What is frozen is never collected, and so each
-    # run of a sweep left a KV cache of a gibibyte behind. Where several processes train together nothing is collected: an
-    # engine that ends takes their process group with it.
+    # run of a sweep left a KV cache of a gibibyte behind. Where several processes train together nothing is collected:
+    # an engine that ends takes their process group with it.
     if os.environ.get("WORLD_SIZE", "1") == "1":
         gc.unfreeze()
         gc.collect()
