@@ -1,7 +1,6 @@
 """EfficientRollout's controllers on the real drafter: the toggle over a rollout, the ladder over rollouts."""
 
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from analysis.sections.efficient_rollout_main import count, workloads
 from analysis.sections.shared import colours_of, figure, percent
 
 MARGIN = 1.05  # predicted speedup from which the toggle is on (paper)
-LONGEST_BREAK = 7  # passes without drafts, while it is on: ENOUGH of das.budget.toggle
 Trace = dict[str, Any]
 
 
@@ -89,18 +87,12 @@ def comma_shares(values: list[float]) -> str:
 
 
 def drafting(trace: Trace) -> np.ndarray:
-    """Of each pass, whether the toggle is on; bool [passes].
+    """Of each pass, whether most of the three passes around it verified a draft; bool [passes].
 
-    It is on from the first two passes with drafts in a row: a single one is a trial. From then on a few without
-    drafts are a control, or show what passes of so many requests take.
+    A single pass with drafts while the toggle is off (a trial) does not count, nor one without while it is on.
     """
-    has_drafts = np.array(trace["step_tokens"]) > np.array(trace["step_live"])
-    in_a_row = has_drafts & np.append(has_drafts[1:], False)
-    has_drafts[: int(in_a_row.argmax()) if in_a_row.any() else None] = False
-    for before, behind in pairwise(np.flatnonzero(has_drafts).tolist()):
-        if behind - before - 1 <= LONGEST_BREAK:
-            has_drafts[before:behind] = True
-    return has_drafts
+    has_drafts = np.pad(np.array(trace["step_tokens"]) > np.array(trace["step_live"]), 1, mode="edge").astype(int)
+    return np.asarray(has_drafts[:-2] + has_drafts[1:-1] + has_drafts[2:] >= 2)
 
 
 def switch(trace: Trace) -> tuple[float, int] | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from das.arrays import load_arrays, save_arrays
 from das.cluster.dispatcher import Dispatcher, Request
@@ -77,6 +78,7 @@ class Cluster:
         kv_cache_gib: int = 1,
         threads: int = 1,
         weights_bytes: int = 0,
+        device: torch.device | None = None,
     ) -> None:
         """The arguments are those of RayEngines."""
         if engine.method == STOCK:
@@ -93,7 +95,7 @@ class Cluster:
         self._size = settings.engines
         self._leaving: set[int] = set()  # numbers of engines that get no more requests
         self._paces: dict[int, float] = {}  # of engines that were slow in the last rollout: they get less in this one
-        self.engines = RayEngines(settings, engine, kv_cache_gib, threads, weights_bytes)
+        self.engines = RayEngines(settings, engine, kv_cache_gib, threads, weights_bytes, device)
 
     # ---- engines ----
 

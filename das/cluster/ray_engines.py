@@ -13,7 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from das.cluster.actor import EngineActor, versions_with
+from das.cluster.broadcast import Sending, layouts
 from das.cluster.local_ray import connect, dead
 from das.cluster.messages import ClusterError, Turn, WeightsPart, weights_checksum
 from das.cluster.settings import ClusterSettings
@@ -40,6 +43,7 @@ class Engine:
     started: bool = False
     proven: bool = False  # has answered its caller, so it can start, load weights and begin
     weights: int = 0  # version
+    broken: int = 0  # transfers of weights to it that broke, in a row
     evaluating: bool = False
     live: int = 0  # requests that it had at its last turn
     passes: int = -1  # that it had finished by then
@@ -66,7 +70,8 @@ class _Place:
 class _Weights:
     version: int = 0
     checksum: str = ""
-    parts: list[Any] = field(default_factory=list)  # Ray's references, kept for engines that come later
+    # Kept for engines that come later: the parts themselves, to be broadcast, or Ray's references to them.
+    parts: list[Any] = field(default_factory=list)
     check: Sequence[str] = ()
 
 
@@ -84,8 +89,11 @@ class RayEngines:
         kv_cache_gib: int = 1,
         threads: int = 1,
         weights_bytes: int = 0,
+        device: torch.device | None = None,
     ) -> None:
-        """kv_cache_gib, threads: of each engine. weights_bytes: size of the policy."""
+        """kv_cache_gib, threads: of each engine. weights_bytes: size of the policy. device: the trainer's; None: there
+        are no weights to send.
+        """
         self.settings = cluster
         self._engine_settings, self._kv_cache_gib, self._threads = engine, kv_cache_gib, threads
         self.engines: dict[int, Engine] = {}
@@ -95,6 +103,7 @@ class RayEngines:
         self._places: dict[int, _Place] = {}
         self._engines_begun = self._places_begun = 0
         self._weights = _Weights()
+        self._sending: Sending | None = None  # the broadcast that is under way
         self._evaluating = self._stopped = False
         self._looked = 0.0  # when Ray's own processes were looked at
         self._ray, self._disconnect = connect(cluster, threads, weights_bytes)
@@ -105,6 +114,7 @@ class RayEngines:
                     f"cluster.engines={cluster.engines}: Ray has {self._gpus} GPUs, and an engine takes one; set "
                     f"cluster.engines={self._gpus} or add nodes"
                 )
+            self._broadcast_from = self._sender(device)
             self.resize(cluster.engines)
             self._require_room()
             while not all(engine.started for engine in self.engines.values()):
@@ -114,6 +124,22 @@ class RayEngines:
         except BaseException:
             self.close()
             raise
+
+    def _sender(self, device: torch.device | None) -> torch.device | None:
+        """The device of this process from which weights are broadcast; None: they go through Ray's object store."""
+        how = self.settings.weights
+        if device is None or how == "store":
+            return None
+        if not self._gpus:
+            return torch.device("cpu") if how == "broadcast" else None
+        if device.type == "cuda":
+            return device
+        if how == "broadcast":
+            raise ClusterError(
+                "cluster.weights=broadcast: engines have GPUs and the trainer has none, so they share no network for "
+                "weights; set cluster.weights=store"
+            )
+        return None
 
     def _require_room(self) -> None:
         if not all(place.group.wait(PLACE_S) for place in self._places.values()):
@@ -218,9 +244,12 @@ class RayEngines:
 
         check: names of the tensors that the engines compare with what they hold.
         """
-        version, checksum = self._weights.version + 1, weights_checksum(parts)
+        version = self._weights.version + 1
         self._weights = _Weights()  # frees the old ones in the object store first
-        self._weights = _Weights(version, checksum, [self._ray.put(part) for part in parts], check)
+        if self._broadcast_from is None:
+            self._weights = _Weights(version, weights_checksum(parts), [self._ray.put(part) for part in parts], check)
+        else:
+            self._weights = _Weights(version, parts=list(parts), check=check)
         try:
             self.settle()
         except WeightsLost as error:
@@ -302,6 +331,8 @@ class RayEngines:
                 if problem:
                     raise WeightsLost(f"engine {engine.number}: {problem}")
                 engine.weights = version
+            case "receive_weights":
+                return self._received(engine, *answer)
             case "begin_evaluation" | "end_evaluation":
                 engine.evaluating = method == "begin_evaluation"
             case "turn":
@@ -311,6 +342,17 @@ class RayEngines:
                 engine.live = 0  # only a turn leaves requests live
                 engine.proven, self._places[engine.place].failed_starts = True, 0
                 return Event(engine, method, answer)
+        return None
+
+    def _received(self, engine: Engine, version: int, problem: str, broken: str) -> Event | None:
+        """Note what became of a broadcast. One that broke is tried again: somebody else may have died amid it."""
+        if problem:
+            raise WeightsLost(f"engine {engine.number}: {problem}")
+        engine.broken = engine.broken + 1 if broken else 0
+        if engine.broken == STARTS:
+            return self._lose(engine, broken)
+        if not broken:
+            engine.weights = version
         return None
 
     def _progressed(self, engine: Engine, turn: Turn) -> Event:
@@ -325,12 +367,32 @@ class RayEngines:
 
     def _bring_up_to_date(self) -> None:
         """Give engines that have started and are free what they lack."""
+        weights = self._weights
+        if self._broadcast_from is not None:
+            self._broadcast([engine for engine in self._free if engine.weights != weights.version])
         for engine in self._free:
-            if engine.weights != self.version:
-                weights = self._weights
-                self._call(engine, "load_weights", weights.version, weights.checksum, weights.check, *weights.parts)
+            if engine.weights != weights.version:
+                if self._broadcast_from is None:
+                    self._call(engine, "load_weights", weights.version, weights.checksum, weights.check, *weights.parts)
             elif engine.evaluating != self._evaluating:
                 self._call(engine, "begin_evaluation" if self._evaluating else "end_evaluation")
+
+    def _broadcast(self, engines: Sequence[Engine]) -> None:
+        """Send the current weights to these engines; while other ones receive, they wait for the next broadcast."""
+        if self._sending is not None:
+            if any(engine.doing == "receive_weights" for engine in self.engines.values()):
+                return
+            self._sending.close()
+            self._sending = None
+        if not engines:
+            return
+        assert self._broadcast_from is not None
+        weights, address = self._weights, self._ray.util.get_node_ip_address()
+        self._sending = Sending(weights.parts, address, len(engines), self.settings.silent_s, self._broadcast_from)
+        expected = layouts(weights.parts)
+        for rank, engine in enumerate(engines, start=1):
+            meeting = self._sending.meeting(rank)
+            self._call(engine, "receive_weights", weights.version, meeting, expected, weights.check)
 
     # ---- losses ----
 
@@ -338,6 +400,8 @@ class RayEngines:
         """An engine is dead, or taken for dead: make sure of it, and start another one in its place."""
         self.last_loss = why
         doing = engine.doing
+        if doing == "receive_weights" and self._sending is not None:
+            self._sending.close()  # the other engines that receive would wait for it
         self._kill(engine)
         place = self._places[engine.place]
         place.failed_starts += not engine.proven
@@ -370,6 +434,8 @@ class RayEngines:
 
     def close(self) -> None:
         """End all engines and the connection to Ray. No other thread may use them."""
+        if self._sending is not None:
+            self._sending.close()
         for engine in list(self.engines.values()):
             if not dead(self._ray):
                 self._kill(engine)

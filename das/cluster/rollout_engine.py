@@ -6,13 +6,14 @@ steps. A response is kept until the trainer acknowledges it, so an answer that i
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from das.cluster.broadcast import Layout, Meeting, TransferBroken, received
 from das.cluster.messages import ClusterError, EngineRequest, Response, Turn, WeightsPart, weights_checksum
 from das.cluster.weights import unpacked
 from das.drafter.saved import SavedText
@@ -62,22 +63,44 @@ class RolloutEngine:
         policy's tensors that are compared with what the engine holds; a drafter's are all compared. No request may be
         live.
         """
-        return self._do(lambda: self._load_weights(version, checksum, parts, check))
 
-    def _load_weights(self, version: int, checksum: str, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
+        def load() -> str:
+            if weights_checksum(parts) != checksum:
+                return "they were damaged on the way (SHA-256)"
+            tensors = ((name, tensor, part.drafter) for part in parts for name, tensor in unpacked(part))
+            return self._load_weights(version, tensors, check)
+
+        return self._do(load)
+
+    def receive_weights(
+        self, version: int, meeting: Meeting, expected: Sequence[Layout], check: Sequence[str]
+    ) -> tuple[int, str, str]:
+        """Like `load_weights`, with weights that the trainer broadcasts. Returns their version, what did not
+        arrive, and why the transfer broke: then it must be tried again before a request comes.
+        """
+
+        def receive() -> tuple[int, str, str]:
+            try:
+                return version, self._load_weights(version, received(meeting, expected, self._device()), check), ""
+            except TransferBroken as error:
+                return version, "", str(error)
+
+        return self._do(receive)
+
+    def _load_weights(
+        self, version: int, tensors: Iterable[tuple[str, torch.Tensor, bool]], check: Sequence[str]
+    ) -> str:
+        """tensors: name and value of each, and whether it is the drafter's."""
         if self._live:
             return f"{len(self._live)} requests are live"
-        if weights_checksum(parts) != checksum:
-            return "they were damaged on the way (SHA-256)"
         sample, checked, drafter = [], set(check), []
-        for part in parts:
-            for name, tensor in unpacked(part):
-                if part.drafter:
-                    drafter.append((name, tensor))
-                    continue
-                self._model_load([(name, tensor)])
-                if name in checked:
-                    sample.append((name, tensor))
+        for name, tensor, of_drafter in tensors:
+            if of_drafter:
+                drafter.append((name, tensor))
+                continue
+            self._model_load([(name, tensor)])
+            if name in checked:
+                sample.append((name, tensor))
         self.llm.reset_prefix_cache()
         self.llm.collective_rpc("das_use_new_weights")
         self._version = version
@@ -88,6 +111,12 @@ class RolloutEngine:
             return f"the prefix cache holds {blocks} blocks of older weights"
         lost = self.llm.collective_rpc("das_load_head", args=(drafter,))[0] if drafter else ""
         return f"of the drafter: {lost}" if lost else ""
+
+    def _device(self) -> torch.device:
+        from vllm.platforms import current_platform
+
+        cpu = current_platform.is_cpu()
+        return torch.device("cpu") if cpu else torch.device("cuda", torch.accelerator.current_device_index())
 
     def _model_load(self, tensors: list[tuple[str, Any]]) -> None:
         self.llm.llm_engine.model_executor.driver_worker.model_runner.model.load_weights(tensors)

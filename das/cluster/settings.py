@@ -17,18 +17,23 @@ class ClusterSettings:
                killed, and its requests start again elsewhere. It must be longer than the slowest pass, compiling and
                loading of weights
     start_s    seconds within which an engine must have started
+    weights    how they travel: store, through Ray's object store; broadcast, straight from the trainer's process, over
+               NCCL between GPUs and over gloo without them; None: broadcast between GPUs, else store
     """
 
     engines: int = 2
     address: str | None = None
     silent_s: float = 60.0
     start_s: float = 600.0
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         if type(self.engines) is not int or not 1 <= self.engines <= MAX_ENGINES:
             raise ValueError(f"cluster.engines={self.engines}: must be a whole number from 1 to {MAX_ENGINES}")
         if self.address is not None and not re.fullmatch(r"[^:]+:\d{1,5}", str(self.address)):
             raise ValueError(f"cluster.address={self.address}: must be HOST:PORT of a Ray, as `ray start` prints it")
+        if self.weights not in (None, "store", "broadcast"):
+            raise ValueError(f"cluster.weights={self.weights}: must be store, broadcast or null")
         for name in ("silent_s", "start_s"):
             seconds = getattr(self, name)
             if type(seconds) not in (int, float) or not 0 < seconds < math.inf:

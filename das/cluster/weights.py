@@ -30,10 +30,18 @@ def packed(named_tensors: Iterable[tuple[str, torch.Tensor]], drafter: bool = Fa
 
 def unpacked(part: WeightsPart) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a part."""
+    return split(part.tensors, part.data)
+
+
+def split(
+    tensors: list[tuple[str, str, list[int]]], whole: np.ndarray | torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Copies of the tensors that lie one after the other in `whole` [bytes], uint8. tensors: as in WeightsPart."""
     start = 0
-    for name, dtype_name, shape in part.tensors:
+    for name, dtype_name, shape in tensors:
         dtype = getattr(torch, dtype_name)
         stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        data = part.data[start:stop].copy()  # what Ray shares is read-only, and a slice may begin anywhere
-        yield name, torch.from_numpy(data).view(dtype).view(shape)
+        data = whole[start:stop]  # what Ray shares is read-only, and a slice may begin anywhere
+        own = data.clone() if isinstance(data, torch.Tensor) else torch.from_numpy(data.copy())
+        yield name, own.view(dtype).view(shape)
         start = stop

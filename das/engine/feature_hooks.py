@@ -9,6 +9,7 @@ HEADS = "EAGLE-3 heads"
 DAS_EAGLE3 = "das_eagle3"
 SELF_DRAFTS = "self-drafts"
 SECOND_RUNNER = "planned: the second model runner, docs/model_runner.md"
+BROADCAST = "weights that are broadcast to a cluster of GPUs"
 LARGE_MATMULS = "tuned batch-invariant kernels of 7B and 8B models"
 
 FEATURES = (
@@ -323,5 +324,18 @@ FEATURES = (
         "stateless_init_torch_distributed_process_group"
         "(host, port, rank, world_size, backend, group_name, return_store, listen_socket, timeout)",
         only_for=SERVER_MODE,
+    ),
+    *hooks(
+        "distributed.weight_transfer.nccl_common",
+        "trainer and engines meet",
+        "stateless_init_process_group(master_address, master_port, rank, world_size, device)",
+        only_for=BROADCAST,
+    ),
+    *hooks(
+        "distributed.device_communicators.pynccl",
+        "the trainer sends",
+        "PyNcclCommunicator.broadcast(self, tensor, src, stream)",
+        "PyNcclCommunicator.destroy(self)",
+        only_for=BROADCAST,
     ),
 )

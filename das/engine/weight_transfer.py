@@ -39,13 +39,20 @@ class GlooUpdateInfo(WeightTransferUpdateInfo):
     shapes: list[list[int]]
 
 
-def join(address: str, port: int, rank: int, world_size: int, door: socket.socket | None = None) -> Any:
+def join(
+    address: str,
+    port: int,
+    rank: int,
+    world_size: int,
+    door: socket.socket | None = None,
+    patience_s: float = PATIENCE_S,
+) -> Any:
     """Meet the others in a group of their own. It blocks until all have come.
 
-    door: the trainer's socket, which listens at `port`.
+    door: the trainer's socket, which listens at `port`. patience_s: the longest that anyone waits for another.
     """
     return stateless_init_torch_distributed_process_group(
-        address, port, rank, world_size, "gloo", listen_socket=door, timeout=timedelta(seconds=PATIENCE_S)
+        address, port, rank, world_size, "gloo", listen_socket=door, timeout=timedelta(seconds=patience_s)
     )
 
 

@@ -66,11 +66,16 @@ class ClusterGeneration(RemoteGeneration):
                 kv_cache_gib=int(os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")),
                 threads=torch.get_num_threads(),
                 weights_bytes=weights_bytes,
+                device=self._own_device(),
             )
         except ClusterError as error:
             raise EngineError(str(error)) from error
         dtype: str = next(iter(self.cluster.engines.call_all("dtype").values()))
         return dtype
+
+    def _own_device(self) -> torch.device:
+        device: torch.device = self.accelerator.device
+        return torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
 
     def _load_parts(self, parts: list[WeightsPart], check: Sequence[str]) -> str:
         return self.cluster.engines.load_weights(parts, check)

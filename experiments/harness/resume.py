@@ -24,7 +24,7 @@ TASKS = ("train", "compare")
 FREE = ("resume", "checkpoint", "eval", "task", "wandb", "wandb_project", "out", "cache")
 FREE_KEYS = (  # more of them
     *("engine.weight_check_every", "engine.own_process"),
-    *("cluster.engines", "cluster.address", "cluster.silent_s", "cluster.start_s"),
+    *("cluster.engines", "cluster.address", "cluster.silent_s", "cluster.start_s", "cluster.weights"),
 )
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written

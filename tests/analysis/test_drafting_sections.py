@@ -137,7 +137,7 @@ def test_trials_and_controls_are_not_the_switch() -> None:
     trace["step_emitted"] = trace["step_live"]
     assert efficient_rollout_toggle.switch(trace) == (5 / 20, 2)
     assert efficient_rollout_toggle.stays_on(trace)
-    trace["step_tokens"] = [2, 4, 4, *[2] * 8, 4, 4, 4, *[2] * 6]
+    trace["step_tokens"] = [2, 4, 4, 2, 2] * 4
     assert not efficient_rollout_toggle.stays_on(trace)
 
 

@@ -3,11 +3,13 @@
 Usage: cluster_run.py POLICY FOLDER JOB...
 
 A JOB is METHOD:ENGINES[:FAULT], such as das:2:kill; 0 engines: in this process. FOLDER/results.json gets what each job
-computed. Faults strike in every step, as soon as the engine that they strike has requests:
+computed. With the word `broadcast` behind the engines, weights are broadcast. Faults strike in every step, as soon as
+the engine that they strike has requests:
 
 kill    SIGKILL for the engine       freeze  SIGSTOP for it       raise   its next pass raises
 stall   SIGSTOP for STALL_S seconds
 resize  one more engine is asked for amid the first step and joins in the second one, amid which it is sent away
+cut     SIGKILL for an engine that is about to receive a broadcast together with others
 """
 
 import functools
@@ -23,10 +25,11 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "training")]
 
 import das  # noqa: E402
 from das.cluster.cluster import Cluster  # noqa: E402
+from das.cluster.ray_engines import RayEngines  # noqa: E402
 
 SILENT_S = 20.0
 STALL_S = 6.0
-FAULTS = ("kill", "freeze", "raise", "stall", "resize")
+FAULTS = ("kill", "freeze", "raise", "stall", "resize", "cut")
 
 
 def plant(fault: str, only: int | None = None) -> None:
@@ -59,22 +62,40 @@ def plant(fault: str, only: int | None = None) -> None:
     Cluster._hand_out = hand_out  # type: ignore[method-assign]
 
 
+def plant_cut() -> None:
+    """Let the first engine of each broadcast to several die."""
+    original = RayEngines._call
+
+    @functools.wraps(original)
+    def call(engines: RayEngines, engine: Any, method: str, *args: Any) -> None:
+        if method == "receive_weights" and args[1].size > 2 and args[1].rank == 1:
+            os.kill(engine.pid, signal.SIGKILL)
+        original(engines, engine, method, *args)
+
+    RayEngines._call = call  # type: ignore[method-assign]
+
+
 def main(policy: str, folder: Path, jobs: list[str]) -> None:
     import trl_runs
 
     trl_runs.COMMON["max_steps"] = 3
-    original = Cluster._hand_out
+    original, original_call = Cluster._hand_out, RayEngines._call
     results = {}
     for job in jobs:
         method, engines, *faults = job.split(":")
         Cluster._hand_out = original  # type: ignore[method-assign]
+        RayEngines._call = original_call  # type: ignore[method-assign]
+        weights = "broadcast" if "broadcast" in faults else None
         for fault in faults:
-            plant(fault)
+            if fault == "cut":
+                plant_cut()
+            elif fault != "broadcast":
+                plant(fault)
         das.speculate(
             method,
             budget={"name": "fixed", "tokens": 8},
             engine={"max_num_seqs": 8, "max_model_len": 128, "extra": {"num_gpu_blocks_override": 256}},
-            cluster={"engines": int(engines), "silent_s": SILENT_S} if int(engines) else None,
+            cluster={"engines": int(engines), "silent_s": SILENT_S, "weights": weights} if int(engines) else None,
         )
         trainer = trl_runs.trainer("GRPO", policy, policy, str(folder / job.replace(":", "_")))
         clusters: list[dict[str, Any]] = []

@@ -70,6 +70,15 @@ def test_another_engine_starts_again_what_a_slow_one_holds(repetitive_policy: st
     assert any(row["event"].startswith("slow: ") for row in steps[0]["timeline"])
 
 
+def test_weights_that_are_broadcast_change_no_bit(repetitive_policy: str, tmp_path: Path) -> None:
+    """Also with an engine that dies in each broadcast, and with one that joins and receives alone."""
+    jobs = ("das:2:broadcast", "das:2:broadcast:cut", "das:1:broadcast:resize")
+    results = trained(repetitive_policy, tmp_path, "none:0", *jobs)
+    equal(results, "none:0", *jobs)
+    assert sum(step["restarts"] for step in results["das:2:broadcast"]["clusters"]) == 0
+    assert sum(step["restarts"] for step in results["das:2:broadcast:cut"]["clusters"]) >= 1
+
+
 def test_engines_join_and_leave_amid_rollouts(repetitive_policy: str, tmp_path: Path) -> None:
     results = trained(repetitive_policy, tmp_path, "none:0", "das:1:resize")
     equal(results, "none:0", "das:1:resize")

@@ -68,7 +68,7 @@ def test_siblings_are_expected_to_have_quantiles_of_their_problems_lengths() -> 
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    for settings in ({"engines": 0}, {"silent_s": 0.0}, {"start_s": -1.0}):
+    for settings in ({"engines": 0}, {"silent_s": 0.0}, {"start_s": -1.0}, {"weights": "nccl"}):
         with pytest.raises(ValueError, match=f"cluster.{next(iter(settings))}"):
             ClusterSettings(**settings)  # type: ignore[arg-type]
 
