@@ -1,7 +1,7 @@
 """Training of a drafter: before a run on texts of the policy, or in a run after each of its steps."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,12 +70,22 @@ class HeadLearner:
                     optimizer.zero_grad()
         return float(np.mean(losses)) if losses else None
 
-    def warm_up(self, texts: Sequence[HeadText], embedding: torch.Tensor, epochs: int, seed: int) -> list[float]:
-        """Train `epochs` times in random order, with rates that fall to 5 %. Returns the mean loss of each epoch."""
+    def warm_up(
+        self,
+        texts: Sequence[HeadText],
+        embedding: torch.Tensor,
+        epochs: int,
+        seed: int,
+        note: Callable[[str], None] = lambda line: None,
+    ) -> list[float]:
+        """Train `epochs` times in random order, with rates that fall to 5 %. Returns the mean loss of each epoch.
+
+        note: called with a line after each epoch.
+        """
         rng = np.random.default_rng(seed)
         batch = self.options.batch
         total, done, means = epochs * len(texts), 0, []
-        for _ in range(epochs):
+        for epoch in range(epochs):
             order = rng.permutation(len(texts))
             losses = []
             for first in range(0, len(texts), batch):
@@ -84,6 +94,7 @@ class HeadLearner:
                 done += len(chosen)
                 losses += [] if loss is None else [loss]
             means.append(float(np.mean(losses)))
+            note(f"draft head: epoch {epoch + 1} of {epochs}, loss {means[-1]:.3f}")
         return means
 
     def state(self) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """An EAGLE-3 head's first training: on responses that the policy itself samples, before any run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 from das.training.eagle3 import Eagle3Head, new_head, shape_for
 from das.training.head_texts import IGNORED, HeadTexts
@@ -16,6 +16,7 @@ from das.training.trained_drafter import HeadText
 from das.training.unrolled import agreement, tokens_per_pass
 
 AT_ONCE = 128  # responses that are sampled together
+NOTE_S = 10.0  # seconds between two lines about what is being sampled
 HELD_OUT = 8  # one of so many responses is not learned from, and judges the head
 
 
@@ -31,11 +32,30 @@ class WarmUp:
     seed: int
 
 
-def make_head(policy: Path, warm_up: WarmUp) -> tuple[Eagle3Head, dict[str, Any]]:
+class _Progress(StoppingCriteria):
+    """Stops nothing. transformers calls it after each token, and it says how far the responses are."""
+
+    def __init__(self, note: Callable[[str], None], what: str, width: int, max_tokens: int):
+        """what: the responses that are sampled. width: tokens of their prompts, padding included."""
+        self._note, self._what, self._width, self._max_tokens = note, what, width, max_tokens
+        self._noted = time.monotonic()
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        now = time.monotonic()
+        if now - self._noted > NOTE_S:
+            self._noted = now
+            done = input_ids.shape[1] - self._width
+            self._note(f"draft head: sampling {self._what}, {done} of at most {self._max_tokens} tokens")
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+def make_head(
+    policy: Path, warm_up: WarmUp, note: Callable[[str], None] = lambda line: None
+) -> tuple[Eagle3Head, dict[str, Any]]:
     """Train a head for the policy. Returns it with a report: its tokens per pass on held-out responses, and times.
 
-    policy: a folder. No random state of the process is changed. Raises ValueError for a policy that has no decoder
-    layers to read, and where fewer than two responses can be learned from.
+    policy: a folder. note: called with a line from time to time. No random state of the process is changed. Raises
+    ValueError for a policy that has no decoder layers to read, and where fewer than two responses can be learned from.
     """
     start = time.perf_counter()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -46,7 +66,7 @@ def make_head(policy: Path, warm_up: WarmUp) -> tuple[Eagle3Head, dict[str, Any]
         ).to(device)
         model.eval()
         shape = shape_for(model.config.get_text_config().to_dict())
-        responses = sampled(model, warm_up)
+        responses = sampled(model, warm_up, note)
     texts = texts_of(model, shape.aux_layers, warm_up.prompts, responses)
     sampled_s = time.perf_counter() - start
     held_out, learned = texts[::HELD_OUT], [text for place, text in enumerate(texts) if place % HELD_OUT]
@@ -55,7 +75,7 @@ def make_head(policy: Path, warm_up: WarmUp) -> tuple[Eagle3Head, dict[str, Any]
     embedding = model.get_input_embeddings().weight.detach()
     head = new_head(shape, model.get_output_embeddings().weight, model.get_decoder().norm.weight, warm_up.seed)
     head.to(device)
-    losses = HeadLearner(head, warm_up.options).warm_up(learned, embedding, warm_up.epochs, warm_up.seed)
+    losses = HeadLearner(head, warm_up.options).warm_up(learned, embedding, warm_up.epochs, warm_up.seed, note)
     depth = warm_up.options.depth
     report = {
         "responses": len(learned),
@@ -70,7 +90,7 @@ def make_head(policy: Path, warm_up: WarmUp) -> tuple[Eagle3Head, dict[str, Any]
 
 
 @torch.no_grad()
-def sampled(model: Any, warm_up: WarmUp) -> list[list[int]]:
+def sampled(model: Any, warm_up: WarmUp, note: Callable[[str], None]) -> list[list[int]]:
     """One response of the policy to each prompt, as token ids. Draws from torch's random state."""
     end = model.generation_config.eos_token_id
     ends = set(end if isinstance(end, list) else [end])
@@ -78,6 +98,7 @@ def sampled(model: Any, warm_up: WarmUp) -> list[list[int]]:
     for first in range(0, len(warm_up.prompts), AT_ONCE):
         prompts = warm_up.prompts[first : first + AT_ONCE]
         ids, mask = _padded(prompts, model.device)
+        what = f"responses {first + 1} to {first + len(prompts)} of {len(warm_up.prompts)}"
         generated = model.generate(
             input_ids=ids,
             attention_mask=mask,
@@ -87,6 +108,7 @@ def sampled(model: Any, warm_up: WarmUp) -> list[list[int]]:
             top_p=1.0,
             max_new_tokens=warm_up.max_tokens,
             pad_token_id=0,
+            stopping_criteria=StoppingCriteriaList([_Progress(note, what, ids.shape[1], warm_up.max_tokens)]),
         )
         for tokens in generated[:, ids.shape[1] :].tolist():
             stop = next((place for place, token in enumerate(tokens) if token in ends), len(tokens) - 1)

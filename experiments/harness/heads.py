@@ -123,7 +123,7 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
         note(f"making a draft head ({settings.warm}, {len(warm_up.prompts)} responses of the policy)")
         logging.disable_progress_bar()
         try:
-            head, report = head_warm_up.make_head(policy, warm_up)
+            head, report = head_warm_up.make_head(policy, warm_up, note)
         except ValueError as error:
             raise UserError(str(error)) from error
         finally:

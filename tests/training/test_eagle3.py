@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from das.engine.heads import head_problem, tokenizer_digest
+from das.training import head_warm_up
 from das.training.digests import weights_digest
 from das.training.eagle3 import Eagle3Head, new_head, shape_for
 from das.training.errors import TrainingDiverged
@@ -211,11 +212,16 @@ def test_training_beside_the_policy_resumes_bit_for_bit(model: Any, tmp_path: Pa
     assert whole.row()["head_loss"] > 0
 
 
-def test_a_head_is_made_on_responses_of_the_policy(repetitive_policy: str) -> None:
+def test_a_head_is_made_on_responses_of_the_policy(repetitive_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_rng_state()
     warm_up = WarmUp([list(prompt) for prompt in PROMPTS] * 3, 12, 1.0, 2, HeadOptions(depth=2), seed=0)
     head, report = make_head(Path(repetitive_policy), warm_up)
-    again, _ = make_head(Path(repetitive_policy), warm_up)
+    monkeypatch.setattr(head_warm_up, "NOTE_S", 0.0)
+    lines: list[str] = []
+    again, _ = make_head(Path(repetitive_policy), warm_up, lines.append)
+    count = len(warm_up.prompts)
+    assert lines[0] == f"draft head: sampling responses 1 to {count} of {count}, 1 of at most 12 tokens"
+    assert [line.split(",")[0] for line in lines[-2:]] == ["draft head: epoch 1 of 2", "draft head: epoch 2 of 2"]
     assert weights_digest(head) == weights_digest(again)
     assert torch.equal(before, torch.get_rng_state())
     assert report["responses"] == 7
