@@ -7,7 +7,7 @@ groups are vLLM's own. Each transfer has a group of its own, because engines die
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,21 +60,24 @@ def received(
             if not intact:
                 raise ClusterError(f"weights were damaged on the way, between {tensors[0][0]} and {tensors[-1][0]}")
             yield from ((name, tensor, drafter) for name, tensor in split(tensors, data))
+        with _may_break():
+            group.finish()
 
 
 class Sending:
-    """Parts on their way from this process to some engines. A thread sends them; `close` ends it, whatever it does."""
+    """Parts on their way from this process to some engines. A thread sends them."""
 
     def __init__(
         self, parts: Sequence[WeightsPart], address: str, engines: int, patience_s: float, device: torch.device
     ) -> None:
         """address: of this process, for the engines. engines: how many. patience_s: as in Meeting."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._door: socket.socket | None = socket.create_server((address, 0), family=family)
+        self._door = socket.create_server((address, 0), family=family)
         self._place = address, self._door.getsockname()[1], engines + 1, patience_s
         self._parts, self._device = parts, device
-        self._group: _Nccl | _Gloo | None = None
-        self.error = ""  # why it did not end
+        self._group: _Nccl | _Gloo | None = None  # once all have met
+        self.broken = ""  # why it did not end, if another transfer may
+        self.failed = ""  # why it did not end, if this process cannot send
         self._thread = threading.Thread(target=self._send, name="weights", daemon=True)
         self._thread.start()
 
@@ -91,15 +94,17 @@ class Sending:
                     with _may_break():
                         self._group.broadcast(data)
                         self._group.broadcast(check_sum(data))
-                        self._group.wait()
+                with _may_break():
+                    self._group.finish()
         except TransferBroken as error:
-            self.error = str(error)
+            self.broken = str(error)
+        except Exception as error:  # the main thread raises it
+            self.failed = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
     def close(self) -> None:
-        """End it. Members that wait for something then fail, or wait in vain."""
-        group = self._group
-        if self._thread.is_alive() and group is not None:
-            group.close()
+        """End it. Between GPUs that is at once; else, and while members still meet, when their patience is over."""
+        if self._thread.is_alive() and self._group is not None:
+            self._group.close()
         self._thread.join(timeout=1.0)
 
 
@@ -131,6 +136,8 @@ def _may_break() -> Iterator[None]:
     """Where others are gone or do not come, torch and NCCL raise RuntimeError, and vLLM OSError, about the door."""
     try:
         yield
+    except ClusterError:
+        raise
     except (RuntimeError, OSError) as error:
         raise TransferBroken(f"the transfer of weights broke: {str(error).splitlines()[0][:200]}") from error
 
@@ -143,11 +150,17 @@ class _Gloo:
 
         self._group: Any = join(meeting.address, meeting.port, meeting.rank, meeting.size, door, meeting.patience_s)
 
-    def broadcast(self, data: torch.Tensor) -> None:
-        self._group.broadcast(data, SENDER).wait()
+    def _open(self) -> Any:
+        if self._group is None:
+            raise TransferBroken("the transfer of weights broke: it was closed")
+        return self._group
 
-    def wait(self) -> None:
-        """Everything is sent: broadcasts wait themselves."""
+    def broadcast(self, data: torch.Tensor) -> None:
+        self._open().broadcast(data, SENDER).wait()
+
+    def finish(self) -> None:
+        """Wait until all members have everything."""
+        self._open().barrier().wait()
 
     def close(self) -> None:
         self._group = None  # its connections end, and the others hear it; its own `abort` does nothing
@@ -157,21 +170,43 @@ class _Nccl:
     """A member of a group of processes with a GPU each."""
 
     def __init__(self, meeting: Meeting, device: torch.device, door: socket.socket | None) -> None:
-        from vllm.distributed.weight_transfer.nccl_common import stateless_init_process_group
+        from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
+        from vllm.distributed.utils import StatelessProcessGroup
+        from vllm.utils import nccl
 
         torch.accelerator.set_device_index(device.index)  # of this thread
-        if door is not None:
-            door.close()  # vLLM opens one of its own at this port
-        self._group = stateless_init_process_group(meeting.address, meeting.port, meeting.rank, meeting.size, device)
+        self._patience_s = meeting.patience_s
+        self._members = StatelessProcessGroup.create(
+            meeting.address,
+            meeting.port,
+            meeting.rank,
+            meeting.size,
+            store_timeout=max(1, int(meeting.patience_s)),
+            listen_socket=door,
+        )
+        # Batch invariance pins NCCL's settings in an engine, and all members must have the same. vLLM 0.26 pins none.
+        with getattr(nccl, "unpinned_nccl_env", nullcontext)():
+            self._group = PyNcclCommunicator(self._members, device)
+        self._lock = threading.Lock()
+        self._closed = False
         if self._group.disabled:
             raise ClusterError("vLLM finds no NCCL here, over which weights would go: set cluster.weights=store")
 
     def broadcast(self, data: torch.Tensor) -> None:
+        if self._closed:
+            raise TransferBroken("the transfer of weights broke: it was closed")
         self._group.broadcast(data, SENDER)
 
-    def wait(self) -> None:
-        """Until the GPU has sent everything."""
+    def finish(self) -> None:
+        """Wait until all members have everything. To close means to abort, which may lose what is under way."""
         torch.accelerator.synchronize()
+        if self._closed:
+            raise TransferBroken("the transfer of weights broke: it was closed")
+        self._members.barrier(timeout=self._patience_s)
 
     def close(self) -> None:
-        self._group.destroy()
+        """Once, from whatever thread."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed:
+            self._group.destroy()

@@ -312,13 +312,12 @@ class RayEngines:
 
     def _answered(self, engine: Engine) -> Event | None:
         """Take an answer. None if it is one of those that bring an engine up to date."""
-        method, reference = engine.doing, engine.pending
-        engine.doing, engine.pending = "", None
-        start = time.thread_time()
+        method, start = engine.doing, time.thread_time()
         try:
-            answer = self._ray.get(reference)
+            answer = self._ray.get(engine.pending)
         except self._ray.exceptions.RayError as error:
             return self._lose(engine, one_line(error))
+        engine.doing, engine.pending = "", None
         match method:
             case "where":
                 engine.pid, engine.node, theirs = answer
@@ -380,6 +379,8 @@ class RayEngines:
     def _broadcast(self, engines: Sequence[Engine]) -> None:
         """Send the current weights to these engines; while other ones receive, they wait for the next broadcast."""
         if self._sending is not None:
+            if self._sending.failed:
+                raise ClusterError(f"weights cannot be broadcast, set cluster.weights=store: {self._sending.failed}")
             if any(engine.doing == "receive_weights" for engine in self.engines.values()):
                 return
             self._sending.close()
@@ -388,7 +389,9 @@ class RayEngines:
             return
         assert self._broadcast_from is not None
         weights, address = self._weights, self._ray.util.get_node_ip_address()
-        self._sending = Sending(weights.parts, address, len(engines), self.settings.silent_s, self._broadcast_from)
+        # Those that wait for one that is frozen give up before they count as frozen themselves.
+        patience_s = self.settings.silent_s / 2
+        self._sending = Sending(weights.parts, address, len(engines), patience_s, self._broadcast_from)
         expected = layouts(weights.parts)
         for rank, engine in enumerate(engines, start=1):
             meeting = self._sending.meeting(rank)

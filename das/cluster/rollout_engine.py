@@ -84,6 +84,8 @@ class RolloutEngine:
                 return version, self._load_weights(version, received(meeting, expected, self._device()), check), ""
             except TransferBroken as error:
                 return version, "", str(error)
+            except ClusterError as error:
+                return version, str(error), ""
 
         return self._do(receive)
 

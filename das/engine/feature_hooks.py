@@ -326,14 +326,17 @@ FEATURES = (
         only_for=SERVER_MODE,
     ),
     *hooks(
-        "distributed.weight_transfer.nccl_common",
+        "distributed.utils",
         "trainer and engines meet",
-        "stateless_init_process_group(master_address, master_port, rank, world_size, device)",
+        "StatelessProcessGroup.create"
+        "(host, port, rank, world_size, data_expiration_seconds, store_timeout, listen_socket)",
+        "StatelessProcessGroup.barrier(self, timeout)",
         only_for=BROADCAST,
     ),
     *hooks(
         "distributed.device_communicators.pynccl",
         "the trainer sends",
+        "PyNcclCommunicator.__init__(self, group, device, library_path)",
         "PyNcclCommunicator.broadcast(self, tensor, src, stream)",
         "PyNcclCommunicator.destroy(self)",
         only_for=BROADCAST,

@@ -4,13 +4,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from das.cluster import broadcast
-from das.cluster.broadcast import Sending, TransferBroken, check_sum, layouts, received
+from das.cluster.broadcast import Meeting, Sending, TransferBroken, check_sum, layouts, received
 from das.cluster.messages import ClusterError
 from das.cluster.weights import packed
 
@@ -46,7 +47,7 @@ def test_all_engines_receive_every_bit() -> None:
             assert tensor.shape == TENSORS[name].shape
             assert torch.equal(tensor.view(torch.uint8), TENSORS[name].view(torch.uint8))
     sending.close()
-    assert not sending.error
+    assert not sending.broken
 
 
 def test_an_engine_that_goes_away_breaks_the_transfer_for_all() -> None:
@@ -64,7 +65,7 @@ def test_an_engine_that_goes_away_breaks_the_transfer_for_all() -> None:
     try:
         assert len(left.result()) == len(TENSORS)  # all was on its way already
     except TransferBroken:
-        assert sending.error
+        assert sending.broken
     assert time.monotonic() - began < PATIENCE_S  # nobody waited for it to come back
 
 
@@ -73,7 +74,8 @@ def test_the_others_hear_of_an_engine_that_does_not_come() -> None:
     with pytest.raises(TransferBroken, match="the transfer of weights broke: "):
         list(present())
     sending._thread.join(PATIENCE_S)
-    assert sending.error.startswith("the transfer of weights broke: ")
+    assert not sending.failed
+    assert sending.broken.startswith("the transfer of weights broke: ")
 
 
 def test_what_was_damaged_on_the_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +89,78 @@ def test_what_was_damaged_on_the_way_is_refused(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ClusterError, match="weights were damaged on the way, between a and b"):
         list(engine())
     sending.close()
+
+
+def test_a_trainer_that_cannot_send_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(data: torch.Tensor) -> torch.Tensor:
+        if threading.current_thread().name == "weights":
+            raise MemoryError("the device is full")
+        return check_sum(data)
+
+    monkeypatch.setattr(broadcast, "check_sum", full)
+    sending, (engine,) = transfer(1)
+    with pytest.raises(TransferBroken):
+        list(engine())
+    sending._thread.join(PATIENCE_S)
+    assert sending.failed == "MemoryError: the device is full"
+
+
+def test_a_member_that_was_closed_neither_sends_nor_receives() -> None:
+    sending, (engine,) = transfer(1, patience_s=2.0)
+    tensors = engine()
+    next(tensors)
+    assert sending._group is not None
+    sending._group.close()
+    with pytest.raises(TransferBroken):
+        list(tensors)
+    sending._thread.join(PATIENCE_S)
+    assert sending.broken
+    assert not sending.failed
+
+
+class StandInNccl:
+    """As much of vLLM's PyNcclCommunicator as a member calls. There is no GPU here."""
+
+    def __init__(self, group: Any, device: Any) -> None:
+        self.disabled, self.aborts, self.sent = not group.barriers, 0, 0
+
+    def broadcast(self, data: torch.Tensor, src: int) -> None:
+        self.sent += 1
+
+    def destroy(self) -> None:
+        time.sleep(0.1)
+        self.aborts += 1
+
+
+def member_with_gpu(monkeypatch: pytest.MonkeyPatch, has_nccl: bool = True) -> broadcast._Nccl:
+    barriers: list[float] = []
+
+    def create(*args: Any, **kwargs: Any) -> Any:
+        assert args == ("127.0.0.1", 5, 1, 2)
+        assert kwargs == {"store_timeout": 30, "listen_socket": None}
+        return SimpleNamespace(barriers=has_nccl, barrier=lambda timeout: barriers.append(timeout))
+
+    monkeypatch.setattr("vllm.distributed.utils.StatelessProcessGroup.create", create)
+    monkeypatch.setattr("vllm.distributed.device_communicators.pynccl.PyNcclCommunicator", StandInNccl)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
+    return broadcast._Nccl(Meeting("127.0.0.1", 5, 1, 2, 30.0), torch.device("cuda", 0), None)
+
+
+def test_a_member_with_a_gpu_is_closed_once_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = member_with_gpu(monkeypatch)
+    member.broadcast(torch.zeros(8))
+    member.finish()
+    together(member.close, member.close)
+    assert (member._group.sent, member._group.aborts) == (1, 1)
+    for call in (lambda: member.broadcast(torch.zeros(8)), member.finish):
+        with pytest.raises(TransferBroken, match="it was closed"):
+            call()
+
+
+def test_a_machine_without_nccl_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ClusterError, match=r"finds no NCCL here.*set cluster\.weights=store"):
+        member_with_gpu(monkeypatch, has_nccl=False)
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 13, 4096])
