@@ -19,6 +19,8 @@ def reward_digits(completions: list[list[dict[str, str]]], **columns: object) ->
 
 
 def main() -> None:
+    if len(sys.argv) < 3:
+        sys.exit("say which model, and where to write: python examples/trl_async_grpo.py MODEL OUTPUT [none]")
     model, output = sys.argv[1:3]
     method = sys.argv[3] if len(sys.argv) > 3 else "das"
     gpu = torch.cuda.is_available()

@@ -12,6 +12,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 import das
 
+if len(sys.argv) < 3:
+    sys.exit("say which model, and where to write: python examples/trl_grpo.py MODEL OUTPUT [none]")
 model, output = sys.argv[1:3]
 method = sys.argv[3] if len(sys.argv) > 3 else "das"
 gpu = torch.cuda.is_available()

@@ -9,6 +9,8 @@ from vllm import LLM, SamplingParams
 
 import das
 
+if len(sys.argv) < 2:
+    sys.exit("say which model: python examples/vllm_rollouts.py MODEL [none]")
 model, method = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "das"
 questions = {"sum": "what is 3 + 4?", "difference": "what is 12 - 5?", "chain": "add 7 to 15, then take 2 away"}
 

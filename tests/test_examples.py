@@ -31,6 +31,15 @@ def outputs(run: subprocess.Popen[str]) -> tuple[str, str]:
     return output, errors
 
 
+@pytest.mark.parametrize("example", ["vllm_rollouts", "trl_grpo", "trl_async_grpo"])
+def test_an_example_without_a_model_says_what_it_needs(example: str) -> None:
+    run = run_example(f"examples/{example}.py")
+    errors = run.communicate(timeout=300)[1]
+    assert run.returncode == 1
+    assert errors.splitlines()[-1].startswith("say which model")
+    assert f"python examples/{example}.py MODEL" in errors.splitlines()[-1]
+
+
 def test_vllm_rollouts(tiny_policy: str) -> None:
     runs = [run_example("examples/vllm_rollouts.py", tiny_policy, method) for method in METHODS]
     (none, none_tokens), (drafted, tokens) = map(outputs, runs)
