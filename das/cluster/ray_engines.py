@@ -349,7 +349,8 @@ class RayEngines:
             raise WeightsLost(f"engine {engine.number}: {problem}")
         engine.broken = engine.broken + 1 if broken else 0
         if engine.broken == STARTS:
-            return self._lose(engine, broken)
+            here = self._sending.broken if self._sending is not None else ""
+            return self._lose(engine, f"{broken} (here: {here})" if here else broken)
         if not broken:
             engine.weights = version
         return None

@@ -21,12 +21,13 @@ TENSORS = {
     "a": torch.randn(3, 5, generator=torch.Generator().manual_seed(0)),
     "b": torch.tensor([1.5, float("nan"), -0.0], dtype=torch.bfloat16),  # of 6 bytes: what follows begins at no word
     "c": torch.randn(1000, generator=torch.Generator().manual_seed(1)),
+    "d": torch.arange(7),
 }
 
 
 def transfer(engines: int, patience_s: float = PATIENCE_S) -> tuple[Sending, list[Callable[[], Any]]]:
     """A transfer that has begun, and what each engine would call to receive it."""
-    parts = [*packed(list(TENSORS.items())[:2]), *packed(list(TENSORS.items())[2:], drafter=True)]
+    parts = [*packed(list(TENSORS.items())[:3]), *packed(list(TENSORS.items())[3:], drafter=True)]
     sending = Sending(parts, "127.0.0.1", engines, patience_s, CPU)
     expected = layouts(parts)
     return sending, [lambda rank=rank: received(sending.meeting(rank), expected, CPU) for rank in range(1, engines + 1)]
@@ -41,7 +42,12 @@ def test_all_engines_receive_every_bit() -> None:
     sending, engines = transfer(2)
     for future in together(*(lambda engine=engine: list(engine()) for engine in engines)):
         found = future.result()
-        assert [(name, of_drafter) for name, _, of_drafter in found] == [("a", False), ("b", False), ("c", True)]
+        assert [(name, of_drafter) for name, _, of_drafter in found] == [
+            ("a", False),
+            ("b", False),
+            ("c", False),
+            ("d", True),
+        ]
         for name, tensor, _ in found:
             assert tensor.dtype == TENSORS[name].dtype
             assert tensor.shape == TENSORS[name].shape
@@ -86,7 +92,7 @@ def test_what_was_damaged_on_the_way_is_refused(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(broadcast, "check_sum", of_the_sender_is_wrong)
     sending, (engine,) = transfer(1)
-    with pytest.raises(ClusterError, match="weights were damaged on the way, between a and b"):
+    with pytest.raises(ClusterError, match="weights were damaged on the way, between a and c"):
         list(engine())
     sending.close()
 
@@ -132,7 +138,7 @@ class StandInNccl:
         self.aborts += 1
 
 
-def member_with_gpu(monkeypatch: pytest.MonkeyPatch, has_nccl: bool = True) -> broadcast._Nccl:
+def member_with_gpu(monkeypatch: pytest.MonkeyPatch, has_nccl: bool = True) -> Any:
     barriers: list[float] = []
 
     def create(*args: Any, **kwargs: Any) -> Any:
@@ -144,14 +150,14 @@ def member_with_gpu(monkeypatch: pytest.MonkeyPatch, has_nccl: bool = True) -> b
     monkeypatch.setattr("vllm.distributed.device_communicators.pynccl.PyNcclCommunicator", StandInNccl)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
-    return broadcast._Nccl(Meeting("127.0.0.1", 5, 1, 2, 30.0), torch.device("cuda", 0), None)
+    return broadcast._member(Meeting("127.0.0.1", 5, 1, 2, 30.0), torch.device("cuda", 0))
 
 
 def test_a_member_with_a_gpu_is_closed_once_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    member = member_with_gpu(monkeypatch)
-    member.broadcast(torch.zeros(8))
-    member.finish()
-    together(member.close, member.close)
+    with member_with_gpu(monkeypatch) as member:
+        member.broadcast(torch.zeros(8))
+        member.finish()
+        together(member.close, member.close)
     assert (member._group.sent, member._group.aborts) == (1, 1)
     for call in (lambda: member.broadcast(torch.zeros(8)), member.finish):
         with pytest.raises(TransferBroken, match="it was closed"):
@@ -159,8 +165,9 @@ def test_a_member_with_a_gpu_is_closed_once_and_says_so(monkeypatch: pytest.Monk
 
 
 def test_a_machine_without_nccl_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ClusterError, match=r"finds no NCCL here.*set cluster\.weights=store"):
-        member_with_gpu(monkeypatch, has_nccl=False)
+    with pytest.raises(ClusterError, match=r"^vLLM finds no NCCL here.*set cluster\.weights=store") as refused:
+        member_with_gpu(monkeypatch, has_nccl=False).__enter__()
+    assert not isinstance(refused.value, TransferBroken)  # it would be tried again
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 13, 4096])
