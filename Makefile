@@ -19,7 +19,7 @@ run: env
 reproduce: env
 	$(BIN)/python run.py task=reproduce
 
-# The same in two steps each: does every experiment run?
+# The same in two steps each: does every experiment run? A nightly check; CI compares all arms in two steps (smoke-tasks).
 smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
 
@@ -28,7 +28,8 @@ smoke: env
 check-gpu:
 	"$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))" run.py task=check_gpu $(ARGS)
 
-# Run every task once in its smallest setting, without the test packages: does `make run` install all that tasks need?
+# Compare all arms in two steps, and run every task that has no whole test of its own in its smallest setting, without
+# the test packages: does `make run` install all that tasks need?
 smoke-tasks: env
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache
 

@@ -17,7 +17,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from das.training import ranks
+from das import ranks
 from experiments.commands import usage
 from experiments.harness import resume
 from experiments.registry import TASKS
@@ -29,7 +29,7 @@ DATE = "%Y-%m-%d_%H-%M-%S"
 
 
 def resolve_folders(started: str) -> None:
-    """Register what configs/config.yaml needs to name a run's folder. started: date and time, the same on all ranks."""
+    """Register the names of configs/config.yaml for a run's folder. started: date and time, equal on all ranks."""
     OmegaConf.register_new_resolver("either", lambda first, second: first or second, replace=True)
     OmegaConf.register_new_resolver("started", lambda: started, replace=True)
 

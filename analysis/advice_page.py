@@ -34,7 +34,7 @@ def write(
     advice: the one line of advice. facts: what was simulated, a line each. arms: name -> a row of result.json's `arms`.
     acceptance: name of a drafter that is a model -> published, measured or given; the others draft recorded text.
     curve: (live requests, expected speedup, speedup if drafts are dearer). timelines: name -> time_s and live.
-    scale: how many requests each simulated request stands for. derived: the times of passes are derived, not measured.
+    scale: how many requests each simulated request stands for. derived: whether pass times are derived, not measured.
     """
     rows = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{acceptance.get(name, '')}</td>"
@@ -74,7 +74,7 @@ def write(
 
 
 def span(row: Mapping[str, float]) -> str:
-    """The range of an arm's change as ", LOW to HIGH"; "" where the price of its drafts was not varied."""
+    """The range of an arm's change as ", LOW to HIGH"; "" if the price of its drafts was not varied."""
     if row["low_s"] == row["high_s"]:
         return ""
     return f", {row['low_change']:+.1%} to {row['high_change']:+.1%}"

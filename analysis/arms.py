@@ -1,6 +1,6 @@
 """Compare arms that did identical work: their costs, ratios to the baseline, and whether any result differs.
 
-The first arm is the baseline. An arm that is vLLM as it comes samples other tokens; it is compared in distribution.
+The first arm is the baseline. An arm of unmodified vLLM samples other tokens, so it is compared in distribution.
 """
 
 import io
@@ -31,7 +31,7 @@ SUMMARISED = (
     "reward",
     "length_max",
 )
-OF_MODELS = ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s", "head_train_s")  # of arms with such drafters
+OF_MODELS = ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s", "head_train_s")  # where a model drafts
 WIDEST_TABLE = 400  # columns: a table is never cut to a terminal's width
 IDENTITY = {
     "completions": "completions_digest",
@@ -42,7 +42,7 @@ IDENTITY = {
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """n, mean, std (of a sample), min and max of per-step values."""
+    """n, mean, sample standard deviation, min and max of per-step values."""
     array = np.asarray(values, float)
     return {
         "n": len(array),
@@ -56,8 +56,8 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Summaries of an arm's metrics over its steps.
 
-    Tokens per pass and drafting's share also have `overall`, a ratio of totals; so has `tail_share`, the share of
-    passes with few live requests. The reward also has the means of the first and the last quarter of the steps.
+    Tokens per pass, drafting's share, and `tail_share` (the share of passes with few live requests) also have
+    `overall`, a ratio of totals. The reward also has the means of the first and the last quarter of the steps.
     """
     summaries = {key: summary([row[key] for row in rows]) for key in SUMMARISED}
     for key in OF_MODELS:
@@ -77,7 +77,7 @@ def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
 
 
 def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Counts of each turn, summed over an arm's steps. Empty where responses have one turn."""
+    """Counts of each conversation turn, summed over an arm's steps. Empty if responses have one turn."""
     turns = zip_longest(*(row.get("by_turn", []) for row in rows))
     sums = [
         {key: sum(turn[key] for turn in turns_of_steps if turn) for key in ("requests", "tokens", "passes", "drafted")}
@@ -87,7 +87,7 @@ def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 
 def arm_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What result.json says of an arm. OF_MODELS are there if models draft in it."""
+    """The entry of an arm in result.json. It has the metrics OF_MODELS only if a model drafts in the arm."""
     turns = by_turn(rows)
     return {**summarised(rows), "by_turn": turns} if turns else {**summarised(rows)}
 
@@ -120,7 +120,7 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
 def time_ratios(arm_rows: list[dict[str, Any]], baseline_rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
     """An arm's total time divided by the baseline's: overall, by epoch, and from the second epoch on.
 
-    key: the metric, in seconds. per_step summarises the ratios of single steps. A ratio is None where there is no time.
+    key: the metric, in seconds. per_step summarises the ratios of single steps. A ratio is None if there is no time.
     """
 
     epochs = sorted({row["epoch"] for row in baseline_rows})
@@ -145,9 +145,10 @@ def identity_checks(
     baseline_rows: list[dict[str, Any]],
     arm_rows: list[dict[str, Any]],
 ) -> dict[str, bool | int | None]:
-    """For each result, whether it has equal bits in both arms at every step. `eval` only if policies were evaluated.
+    """For each result, whether it is bit-identical in both arms at every step.
 
-    `first_difference` is the first step at which any result differs, or None.
+    The result `eval` is compared only if policies were evaluated. `first_difference` is the first step at which any
+    result differs, or None.
     """
     checks: dict[str, bool | int | None] = {}
     all_differing_steps = []
@@ -167,9 +168,9 @@ def identity_checks(
 
 
 def arm_table(result: dict[str, Any]) -> str:
-    """The table that a comparison prints at its end. result: what compare_arms returned, and `derived` if it is there.
+    """The table that a comparison prints at its end. result: what compare_arms returned, with `derived` if it exists.
 
-    The derived column is a ratio at the prices of another machine that nobody measured, and the same with dear drafts.
+    The derived column has two ratios at the derived prices of another machine; in the second, drafts cost more.
     """
     ((machine, derived),) = result.get("derived", {}).items() or [("", {})]
     header = ["arm", "rollout s/step", "ratio", "from 2nd epoch", "tokens", "tokens/pass", "drafted", "accepted"]
@@ -218,7 +219,7 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _of_stock(result: dict[str, Any], name: str) -> list[str]:
-    """An arm's cells of the columns that exist only where the arm stock was run."""
+    """An arm's cells in the columns that exist only if the arm stock was run."""
     if "ratio_to_stock" not in result:
         return []
     ratio = result["ratio_to_stock"].get(name)
@@ -230,9 +231,9 @@ def _optional(value: float | None) -> str:
 
 
 def identity_verdict(result: dict[str, Any]) -> str:
-    """One line an arm: it is identical to the baseline, or which results differ and from which step on.
+    """One line an arm: either identical to the baseline, or which results differ from which step on.
 
-    The arm stock has a line of its own.
+    The arm stock has a line in its own form.
     """
     lines = []
     for name, checks in result["identical"].items():

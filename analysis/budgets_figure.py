@@ -9,7 +9,7 @@ from analysis.figures import STYLE
 
 
 def budgets_figure(result: dict[str, Any], path: Path) -> None:
-    """Draw the rollout time divided by that without speculation: a panel a workload, a bar a budget policy.
+    """Draw rollout times relative to no speculation: a panel for each workload, a bar for each budget policy.
 
     Black lines are the quartiles over rollouts. result: workload -> policy -> {ratio, quartiles}.
     """

@@ -1,4 +1,4 @@
-"""What the engines of a cluster did in a run."""
+"""Totals of a cluster's engines over a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,10 +7,9 @@ SUMMED = ("lost_requests", "replayed_requests", "restarts")
 
 
 def cluster_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The entry `cluster` of result.json, over the steps of all arms; nothing for a run without a cluster.
+    """The entry `cluster` of result.json, over the steps of all arms; empty for a run without a cluster.
 
-    rows: of metrics.jsonl. handover_us_per_token: processor time of the training process for each
-    response token.
+    rows: rows of metrics.jsonl. handover_us_per_token: processor time of the training process per response token.
     """
     steps = [row for row in rows if "cluster" in row]
     if not steps:

@@ -79,7 +79,7 @@ def compare_runs(runs: Sequence[Run], figure: Path | None = None, to_page: Path 
 
 
 def difference(base: Run, run: Run) -> Difference:
-    """What differs between two runs. Steps are matched by their number."""
+    """Compare two runs, step by step."""
     run_rows, base_rows = ({row["step"]: row for row in each.rows} for each in (run, base))
     common = sorted(run_rows.keys() & base_rows.keys())
     lines = [f"{run.name} against {base.name}, {len(common)} steps in common"]
@@ -119,7 +119,7 @@ def difference(base: Run, run: Run) -> Difference:
 
 
 def compare_exactly(values: Sequence[tuple[int, Any, Any]], base: Run, run: Run) -> tuple[bool | None, str]:
-    """Whether a quantity has equal bits at every step (None: not recorded), and the same in words.
+    """Whether a quantity is bit-identical at every step (None: not recorded), and the same in words.
 
     values: (step, the base's value, the run's value). NaN equals NaN, but the words mention it.
     """
@@ -139,7 +139,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value with all its digits; of a digest, its first 8 characters."""
+    """A value with all its digits, or the first 8 characters of a digest."""
     return "nothing" if value is None else value[:8] if isinstance(value, str) else repr(value)
 
 
@@ -154,7 +154,7 @@ def compare_final(key: str, base: Run, run: Run) -> tuple[bool | None, str]:
 
 
 def ratio(values: Sequence[tuple[Any, Any]]) -> str:
-    """The means over the steps that have both values, and their ratio. values: (the base's, the run's)."""
+    """The means over the steps that have both values, and their ratio. values: (base, run) pairs."""
     usable = [(a, b) for a, b in values if isinstance(a, int | float) and isinstance(b, int | float)]
     if not usable:
         return "not recorded in both"
@@ -163,7 +163,7 @@ def ratio(values: Sequence[tuple[Any, Any]]) -> str:
 
 
 def config_lines(base: Run, run: Run) -> list[str]:
-    """A line that names the config keys in which two runs differ; no line where none differs."""
+    """One line that names the config keys in which two runs differ, or no line if none differs."""
     keys = sorted(base.config.keys() | run.config.keys())
     differing = [key for key in keys if base.config.get(key) != run.config.get(key)]
     if not differing:
@@ -174,7 +174,7 @@ def config_lines(base: Run, run: Run) -> list[str]:
 
 
 def run_table(runs: Sequence[Run]) -> list[list[str]]:
-    """A line a run, after a header: steps, reward of the first and the last quarter, mean times and lengths."""
+    """A header, then a line for each run: steps, reward of the first and the last quarter, mean times and lengths."""
     lines = [["run", "steps", "reward first→last quarter", "rollout s/step", "tokens/pass", "length", "longest"]]
     for run in runs:
         rewards = [row["reward"] for row in run.rows if isinstance(row.get("reward"), int | float)]
@@ -219,7 +219,7 @@ def stop(message: str) -> NoReturn:
 
 
 def main() -> None:
-    """The command: print the table and what differs, draw the curves, write the page if asked."""
+    """Run the command: print the table and the differences, draw the curves, write the page if asked."""
     parser = _Parser(prog="python -m analysis.compare", description="Overlay runs and report what differs.")
     parser.add_argument(
         "runs", nargs="+", metavar="RUN", help="a run's folder, FOLDER:ARM, or an offline-run-* folder of W&B"

@@ -1,4 +1,4 @@
-"""Runs on one self-contained HTML page. It shows what a W&B report of the same panels would, without an account."""
+"""Compared runs on one self-contained HTML page, with the panels of a W&B report but without an account."""
 
 import html
 import io
@@ -24,7 +24,7 @@ def write(
 ) -> None:
     """Write the page.
 
-    table: its first line is the header. lines: the report of what differs. runs: name -> rows of metrics.jsonl.
+    table: the first line is the header. lines: the report of differences. runs: name -> rows of metrics.jsonl.
     """
     header, *rows = table
     picture = io.StringIO()

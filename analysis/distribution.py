@@ -1,4 +1,4 @@
-"""Arms that sample other tokens than the baseline, such as vLLM as it comes: compared in distribution, not in bits."""
+"""Compare unmodified vLLM with the baseline. It samples other tokens, so distributions are compared, not bits."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,19 @@ FLIPS = 9999  # random signs that a paired difference is compared with; its p-va
 
 
 def is_stock(folder: Path) -> bool:
-    """Whether the arm in `folder` is vLLM as it comes."""
+    """Whether the arm in `folder` is unmodified vLLM."""
     return (folder / "config.yaml").exists() and read.config(folder).get("arm", {}).get("method") == METHOD
 
 
 def compare_distributions(
     baseline: Path, arm: Path, baseline_rows: Sequence[Mapping[str, Any]], arm_rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What result.json says of such an arm. Step 1 is compared exactly: both arms have the same weights and problems.
+    """Compare an arm of unmodified vLLM with the baseline. Returns the arm's entry in result.json.
 
-    baseline, arm: the arms' folders. Steps are compared in pairs, because a step has the same problems in both. Later
-    weights differ, so differences over all steps also contain chance in training, which lasts from step to step: their
-    p-values take steps as independent, and are too small for a long training.
+    baseline, arm: the arms' folders. Both arms have the same problems in each step, so steps are compared in pairs. In
+    step 1 they also have the same weights, so only chance in sampling separates them. Later weights differ. Differences
+    over all steps therefore contain chance in training, which lasts from step to step. Their p-values treat steps as
+    independent, and are too small for a long training.
     """
     first, first_of_arm = (
         [len(response["response_ids"]) for response in read.rollout(folder, 1)] for folder in (baseline, arm)
@@ -68,9 +69,9 @@ def _paired(values: Sequence[float], baseline_values: Sequence[float]) -> dict[s
 
 
 def sign_flip(differences: np.ndarray) -> float:
-    """How often pairs swapped at random differ by as much on average. No test of n pairs gives less than 2 ** (1 - n).
+    """The p-value of a sign-flip test: how often randomly swapped pairs differ by as much on average.
 
-    differences: float [pairs].
+    differences: float [pairs]. For n pairs the p-value is at least 2 ** (1 - n).
     """
     signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0], np.float32), (FLIPS, len(differences)))
     found = abs(differences.sum())
@@ -99,12 +100,12 @@ def kolmogorov_smirnov(a: Sequence[float], b: Sequence[float]) -> tuple[float, f
 
 
 def visible_from(n: int, m: int) -> float:
-    """The smallest statistic of n and m values whose p-value is UNLIKELY. Above 1 the test cannot find a difference."""
+    """The smallest statistic of n and m values with p-value UNLIKELY. Above 1, the test cannot find a difference."""
     return math.sqrt(-math.log(UNLIKELY / 2) / 2 * (n + m) / (n * m))
 
 
 def distribution_verdict(name: str, baseline: str, found: Mapping[str, Any]) -> str:
-    """One line for such an arm. found: what compare_distributions returned."""
+    """One line about an arm of unmodified vLLM. found: what compare_distributions returned."""
     first, length, reward = found["kolmogorov_smirnov"], found["length"], found["reward"]
     different = [
         what

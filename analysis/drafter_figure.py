@@ -13,7 +13,7 @@ ARMS = {"das": "das", "arctic": "suffix"}  # drafter -> the arm that has its col
 def drafter_figure(result: dict[str, Any], path: Path) -> None:
     """Draw tokens per pass by epoch, the reliability of the drafter's probabilities, and its cost by history size.
 
-    result: result.json of the task, with `traces` (a row a trace) and `sizes` (a row a size of the history).
+    result: result.json of the task, with `traces` (a row for each trace) and `sizes` (a row for each history size).
     """
     with plt.rc_context(STYLE):
         figure, (epochs, calibration, cost) = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")

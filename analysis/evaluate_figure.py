@@ -10,7 +10,7 @@ from analysis.figures import COLOURS, STYLE
 
 
 def evaluate_figure(result: Mapping[str, Any], path: Path) -> None:
-    """Draw the figure. result: what result.json holds."""
+    """Draw the figure. result: the content of result.json."""
     ks = [int(k) for k in result["pass_at_k"]]
     values = list(result["pass_at_k"].values())
     with plt.rc_context(STYLE):

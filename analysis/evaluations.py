@@ -1,4 +1,4 @@
-"""Accuracy on held-out problems during a training: the evaluations that rows of metrics.jsonl hold under `eval`."""
+"""Accuracy on held-out problems during a training, from the entry `eval` of rows of metrics.jsonl."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 Rows = Sequence[Mapping[str, Any]]
 PREFIX = "eval/"  # of the names in W&B
-EXACT = ("step", "pass_at_k", "completions_digest")  # what drafts must not change by one bit
+EXACT = ("step", "pass_at_k", "completions_digest")  # fields that drafts must not change by one bit
 
 
 def evaluations(rows: Rows) -> list[Mapping[str, Any]]:
@@ -34,12 +34,12 @@ def shared_ks(found: Rows) -> list[str]:
 
 
 def exact(row: Mapping[str, Any]) -> list[list[Any]]:
-    """What drafts must not change in a row's evaluations: step, values and digest of each."""
+    """The fields EXACT of each evaluation in a row of metrics.jsonl."""
     return [[each[key] for key in EXACT] for each in row.get("eval", [])]
 
 
 def first_difference(rows: Rows, others: Rows) -> int | None:
-    """The step of the first evaluation in which two runs differ, or that only one of them has; None if none does."""
+    """The step of the first evaluation that differs between two runs or is missing from one; None if there is none."""
     ours, theirs = ({found[0]: found for row in run for found in exact(row)} for run in (rows, others))
     differing = [step for step in sorted({*ours, *theirs}) if ours.get(step) != theirs.get(step)]
     return differing[0] if differing else None
@@ -55,7 +55,10 @@ def points(rows: Rows, metric: str) -> list[tuple[int, float]]:
 
 
 def from_wandb(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of W&B's history in the form of metrics.jsonl: the evaluation before the first step has a row of its own."""
+    """Convert rows of W&B's history to the form of metrics.jsonl.
+
+    W&B's row of step 0 is the evaluation before training; it moves to the row of step 1.
+    """
     first: list[dict[str, Any]] = []
     joined = []
     for row in rows:
@@ -74,7 +77,7 @@ def from_wandb(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def draw_accuracy(axes: Axes, rows: Rows, colour: str, name: str, order: int) -> None:
-    """Draw pass@1 of an arm with its interval, and pass@k of the largest k dotted. order: of the arm."""
+    """Draw an arm's pass@1 with its interval, and pass@k of the largest k dotted. order: the arm's index."""
     found = curves(rows)
     largest = max(found["pass_at_k"], key=int)
     axes.plot(

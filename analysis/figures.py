@@ -89,8 +89,8 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
 def budget_figure(arm: Path, name: str, step: int, path: Path) -> None:
     """Draw one rollout pass by pass.
 
-    Left: live requests, and the draft tokens verified and accepted for each. Right: the time of each pass, measured and
-    as the budget's latency model had predicted it. arm: the arm's folder. name: the arm's name. step: training step.
+    Left: live requests, and draft tokens verified and accepted per request. Right: the time of each pass, measured and
+    predicted by the budget's latency model. arm: the arm's folder. name: the arm's name. step: training step.
     """
     line = read.timeline(arm, step)
     live, tokens, emitted = (np.array(line[key], float) for key in ("step_live", "step_tokens", "step_emitted"))

@@ -1,4 +1,4 @@
-"""The figure of task=force: rollout time of each arm over that without drafts, by live requests."""
+"""The figure of task=force: each arm's rollout time relative to no drafts, by live requests."""
 
 from pathlib import Path
 from typing import Any

@@ -7,7 +7,7 @@ from analysis.arms import aligned
 
 
 def force_table(result: Mapping[str, Any]) -> str:
-    """A line an arm: its rollout time, overall and by live requests, tokens per pass, the replay's error."""
+    """A line for each arm: rollout time (overall and by live requests), tokens per pass, the replay's error."""
     live = list(result["ratio_to_none"]["none"]["rollout_s"]["by_live"])
     of_stock = result.get("ratio_to_stock")
     header = ["arm", "rollout s", "of none", *(f"{n} live" for n in live)]
@@ -37,7 +37,10 @@ def _at_row_prices(at_price: Mapping[str, Mapping[str, Any]], live: list[str]) -
 
 
 def profile_table(profile: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """Milliseconds of a pass by part: a line an arm and number of live requests. profile: arm -> live -> part -> ms."""
+    """Milliseconds of a pass by part, a line for each arm and number of live requests.
+
+    profile: arm -> live -> part -> ms.
+    """
     parts = list(dict.fromkeys(part for by_live in profile.values() for each in by_live.values() for part in each))
     lines = [["ms a pass", "live", "all", *parts]]
     for arm, by_live in profile.items():

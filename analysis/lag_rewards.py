@@ -18,7 +18,7 @@ Rewards = Mapping[int, np.ndarray]  # lag -> mean reward of each step, [seeds, s
 
 
 def rewards_by_lag(folder: Path) -> dict[int, np.ndarray]:
-    """The rewards of all runs below `folder`. Raises ValueError where runs of a lag differ in their number of steps."""
+    """The rewards of all runs below `folder`. Raises ValueError if runs of one lag differ in their number of steps."""
     found: dict[int, list[list[float]]] = defaultdict(list)
     for path in sorted(folder.rglob("metrics.jsonl")):
         found[read.config(path.parent)["trainer"]["lag"]].append([row["reward"] for row in read.metrics(path.parent)])
@@ -36,7 +36,7 @@ def table(rewards: Rewards) -> str:
 
 
 def draw(rewards: Rewards, path: Path, smooth: int = 4) -> None:
-    """The mean over seeds with the range of the seeds. smooth: steps that are averaged."""
+    """Draw the mean over seeds and the range of the seeds. smooth: steps of the moving average."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
         for lag, rewards_S_T in rewards.items():

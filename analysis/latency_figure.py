@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 def calibration_figure(
     live: Array, tokens: Array, seconds: Array, predicted: Array, relative_error: float, path: Path
 ) -> None:
-    """Draw the median time of a pass by its tokens, a line a number of live requests. Dashed: the fitted form.
+    """Draw the median time of a pass by its tokens, a line for each number of live requests. Dashed: the fitted form.
 
     live, tokens, seconds, predicted: [passes], the live requests and tokens of each pass, and its measured and fitted
     seconds. Passes of equal `live` and `tokens` have one predicted time. relative_error: the fit's mean relative error.

@@ -1,4 +1,4 @@
-"""Training and rollouts side by side at a fixed lag: how long the trainer waits, from how long each part takes."""
+"""Rollouts that run beside training at a fixed lag: how long the trainer waits for them."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ def exposed_times(rollout_s: Sequence[float], train_s: Sequence[float], lag: int
     """How long the trainer waits for the rollout of each step, in seconds.
 
     At the start of step n the trainer submits rollout n + lag; the engine takes rollouts in order, one at a time. The
-    last `lag` steps submit nothing. rollout_s, train_s: of each step, as if the other did not run beside it.
+    last `lag` steps submit nothing. rollout_s, train_s: by step, the seconds that each takes alone.
     """
     now = engine_free = 0.0
     ends: list[float] = []
@@ -22,9 +22,10 @@ def exposed_times(rollout_s: Sequence[float], train_s: Sequence[float], lag: int
 
 
 def hidden_share(exposed_s: Sequence[float], rollout_s: Sequence[float], train_s: Sequence[float]) -> float:
-    """Which share of the shorter of generation and training was hidden behind the other, from the second step on.
+    """How much of the shorter of generation and training was hidden behind the other, from 0 (nothing) to 1 (all).
 
-    The first rollout has nothing to hide behind. 1: as much as can be. exposed_s, rollout_s, train_s: of each step.
+    The first step does not count, because its rollout has nothing to hide behind. exposed_s, rollout_s, train_s:
+    seconds by step.
     """
     generation, training = sum(rollout_s[1:]), sum(train_s[:-1])
     return (generation - sum(exposed_s[1:])) / min(generation, training)

@@ -1,4 +1,4 @@
-"""The panels that show runs, and how they are drawn. Figures, the HTML page and W&B use the same (docs/metrics.md)."""
+"""The panels of metrics that figures, the HTML page and W&B share (docs/metrics.md)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from analysis.figures import COLOURS, OTHER_COLOURS, STYLE
 class Panel:
     """One chart of metrics over training steps.
 
-    The first metric is a solid line. A second metric is dotted, and the title says what it is.
+    The first metric is a solid line. A second metric is dotted and named in the title.
     """
 
     title: str

@@ -1,7 +1,7 @@
-"""What kind of rollouts a comparison was made on: how long and how unequal its responses are, how predictable its text.
+"""The regime of a comparison's rollouts: how long and how unequal responses are, and how predictable their text is.
 
-Definitions are in docs/metrics.md. Drafts gain most in a long tail of repetitive text, so a ratio means little without
-these figures.
+Drafts gain most in a long tail of repetitive text, so a ratio means little without these figures. docs/metrics.md
+defines them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """The figures of a comparison, `by_epoch` and over the run. names: its arms, the baseline first.
+    """The figures of a comparison, over the run and `by_epoch`. names: its arms, the baseline first.
 
-    Lengths, entropy, rewards and shares are the baseline's. Acceptance is that of das, or else of the first arm that
-    drafted. A figure that the run did not record is None.
+    Lengths, entropy, rewards and shares are the baseline's. Acceptance is from the arm das, or else from the first arm
+    that drafted. A figure that the run did not record is None.
     """
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
     baseline = rows[names[0]]
@@ -67,7 +67,7 @@ def drafting_arm(rows: Mapping[str, Rows]) -> str | None:
 
 
 def siblings_lengths(responses: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Tokens of each response of a rollout, by problem."""
+    """Lengths of a rollout's responses in tokens, one list for each problem."""
     groups: dict[str, list[int]] = {}
     for row in responses:
         groups.setdefault(str(row["problem_id"]), []).append(len(row["response_ids"]))
@@ -88,14 +88,14 @@ def length_figures(groups: Sequence[Sequence[int]]) -> dict[str, float]:
 
 
 def ratio_of_sums(rows: Rows, numerator: str, denominator: str) -> float | None:
-    """The sum of a metric over the sum of another; None if that is 0 or not recorded."""
+    """The sum of one metric divided by the sum of another; None if the divisor is 0 or not recorded."""
     if any(key not in row for row in rows for key in (numerator, denominator)):
         return None
     below = sum(row[denominator] for row in rows)
     return float(sum(row[numerator] for row in rows) / below) if below else None
 
 
-MOST_LINES = 12  # epochs that the table shows; of more it leaves some out
+MOST_LINES = 12  # the most epochs that the table shows; it leaves some out if there are more
 COLUMNS = {  # header of the table -> figure of an epoch, and its form
     "median length": ("median_length", ".0f"),
     "p99/median": ("p99_over_median", ".2f"),
@@ -109,7 +109,7 @@ COLUMNS = {  # header of the table -> figure of an epoch, and its form
 
 
 def regime_table(figures: Mapping[str, Any]) -> str:
-    """A line an epoch, and one about the run. figures: what `regime` returned."""
+    """A line for each epoch, and one for the run. figures: what `regime` returned."""
     lines = [["epoch", *COLUMNS]]
     where = "without drafts" if figures["baseline"] == "none" else f"in arm {figures['baseline']}"
     epochs = figures["by_epoch"]
@@ -125,5 +125,5 @@ def regime_table(figures: Mapping[str, Any]) -> str:
 
 
 def shown(value: float | None, form: str) -> str:
-    """The formatted value, "-" where there is none."""
+    """The formatted value; "-" for None."""
     return "-" if value is None else format(value, form)

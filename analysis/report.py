@@ -34,7 +34,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A figure or table of the paper, or an ablation."""
+    """One section of a report: a figure or table of the paper, or an ablation."""
 
     title: str
     setting: str  # what was run
@@ -46,9 +46,7 @@ class Section:
     more_tables: Sequence[Table] = ()
 
     def tables(self) -> list[Table]:
-        """The section's tables: our numbers beside the paper's without empty columns, `table`, `more_tables`, and the
-        orderings.
-        """
+        """The section's tables: `lines` without empty columns, `table`, `more_tables`, and the orderings."""
         tables = []
         if self.lines:
             rows = [[x.what, x.plotted, x.claimed, x.replay, x.engine] for x in self.lines]

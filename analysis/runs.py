@@ -1,4 +1,4 @@
-"""Read the runs to compare, from a run's folder or from an offline W&B run: both give the same `Run`."""
+"""Read the runs to compare, from a run's folder or from an offline W&B run."""
 
 import json
 import math
@@ -19,7 +19,7 @@ WANDB_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  
 
 
 class NotARun(ValueError):
-    """A name is not a run that can be read. The message, one line, says what to name instead."""
+    """A name is not a run that can be read. The one-line message says what to name instead."""
 
 
 @dataclass
@@ -81,9 +81,9 @@ def from_folder(folder: Path) -> Run:
 
 
 def from_wandb(folder: Path) -> Run:
-    """The offline W&B run in `folder`, joined with the folders of other starts of the same run beside it.
+    """The offline W&B run in `folder`, joined with the folders of the same run's other starts beside it.
 
-    A resumed run leaves one such folder a start. Raises NotARun where W&B's reader cannot read a file.
+    W&B writes a new folder whenever a run is resumed. Raises NotARun if W&B's reader cannot read a file.
     """
     (file_name,) = {path.name for path in folder.glob("run-*.wandb")}
     rows: list[dict[str, Any]] = []
@@ -107,10 +107,7 @@ def from_wandb(folder: Path) -> Run:
 
 
 def records(file: Path) -> list[dict[str, Any]]:
-    """The records of an offline W&B run's file, read by W&B's own reader without network.
-
-    The reader leaves out an incomplete record at the file's end. Raises NotARun.
-    """
+    """The records of an offline W&B run's file. An incomplete record at its end is left out. Raises NotARun."""
     done = subprocess.run(
         [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)],
         env={**os.environ, "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"},
@@ -125,7 +122,7 @@ def records(file: Path) -> list[dict[str, Any]]:
 
 
 def rows_by_step(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """One row a step, ordered by step. The later row wins where a resumed run did a step twice.
+    """One row for each step, in order. If a resumed run did a step twice, the later row wins.
 
     folder: the folder that error messages name. Raises NotARun if there are no rows, or if a row has no step.
     """

@@ -1,4 +1,4 @@
-"""Does anything grow? Robust slopes of what task=soak sampled after each step, and a figure of it."""
+"""Find growth in the samples of task=soak, such as leaked memory: robust slopes, and a figure."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 from analysis import read
 from analysis.figures import STYLE
 
-BINS = 100  # medians to which the samples are reduced, because slopes over all pairs of steps would take long
+BINS = 100  # samples are reduced to so many medians, because slopes over all pairs of steps would take long
 
 
 def growth(minutes: np.ndarray, steps: np.ndarray, values: np.ndarray) -> dict[str, float]:
@@ -34,9 +34,9 @@ def growth(minutes: np.ndarray, steps: np.ndarray, values: np.ndarray) -> dict[s
 
 
 def series(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Named series over steps: totals, memory by role, and CPU time a step.
+    """Named series over steps: totals, memory by role, and CPU time per step.
 
-    The CPU time of the first step is unknown; the second step's takes its place.
+    The CPU time of the first step is unknown, so that of the second step stands for it.
     """
     cpu = np.diff([row["cpu_s"] for row in rows])
     named = {
@@ -54,7 +54,7 @@ def series(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def evaluate(folder: Path, warm_up_minutes: float) -> dict[str, Any]:
-    """The growth of every series after the warm-up. Raises ValueError where fewer than three samples come after it."""
+    """The growth of every series after the warm-up. Raises ValueError if fewer than three samples remain."""
     rows = read.lines(folder / "soak.jsonl")
     minutes, steps = (np.array([row[key] for row in rows], float) for key in ("minutes", "step"))
     is_warm = minutes >= warm_up_minutes
@@ -71,7 +71,7 @@ def evaluate(folder: Path, warm_up_minutes: float) -> dict[str, Any]:
 
 
 def summary_text(result: dict[str, Any]) -> str:
-    """The result as a few lines of text. result: what `evaluate` returned, with `leaked` (kind -> names) if known."""
+    """A few lines of text. result: what `evaluate` returned, with `leaked` (kind -> names) if known."""
     run, warm_up = f"{result['steps']} steps in {result['minutes']:.0f} min", result["warm_up_minutes"]
     lines = [f"{run}; median, and growth after the warm-up of {warm_up} min:"]
     lines += [

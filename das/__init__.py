@@ -1,8 +1,8 @@
-"""Rollouts by speculative decoding that change no token.
+"""Faster rollouts by speculative decoding, with exactly the same tokens.
 
-- `das.speculate()` lets the trainers of a TRL script draft.
-- `das.install()` and `das.engine_arguments()` do the same for a vLLM engine of your own.
-- `das.drafter.HistoryDrafter` drafts without an engine.
+- `das.speculate()` speeds up the trainers of a TRL script.
+- `das.install()` and `das.engine_arguments()` do the same for your own vLLM engine.
+- `das.drafter.HistoryDrafter` is the drafter alone, without an engine.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from das.engine.build import engine_arguments as engine_arguments
     from das.engine.install import install as install
-    from das.training.speculate import speculate as speculate
+    from das.trl.speculate import speculate as speculate
 
 __all__ = ["engine_arguments", "install", "speculate"]
 
@@ -19,10 +19,10 @@ def __getattr__(name: str) -> Any:
     # Imported on first use, because the drafter alone needs neither torch nor vLLM nor TRL.
     match name:
         case "speculate":
-            from das.engine.versions import require_supported
+            from das.engine.contract.versions import require_supported
 
             require_supported()  # first, because other versions of vLLM and TRL may lack what is imported next
-            from das.training.speculate import speculate
+            from das.trl.speculate import speculate
 
             return speculate
         case "install":

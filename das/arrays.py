@@ -1,4 +1,4 @@
-"""Token ids as arrays, and the .npz files that hold a run's state: written in one piece, checked when they are read."""
+"""Token ids as arrays, and .npz files of a run's state: written atomically, checked when read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def token_array(tokens: Any) -> np.ndarray:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as .npz under exactly `path`, in one rename: a reader sees the complete old or new file."""
+    """Write arrays as .npz to exactly `path`, atomically: a reader sees the complete old or new file."""
     path = Path(path)
     handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -44,7 +44,7 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
-    """Read what `save_arrays` wrote. Raises ValueError for another file, or if its entry "kind" is not `kind`."""
+    """Read a file of `save_arrays`. Raises ValueError for any other file, or if its entry "kind" is not `kind`."""
     with open(path, "rb") as stream:  # an OSError from here says what is wrong with the path
         try:
             with np.load(stream, allow_pickle=False) as file:
@@ -58,7 +58,7 @@ def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
 
 
 def pack_strings(strings: list[Any]) -> np.ndarray:
-    """JSON values as one uint8 array. NumPy's own string arrays would pad to the longest and drop trailing NULs."""
+    """JSON values as one uint8 array. (NumPy's string arrays would pad to the longest and drop trailing NULs.)"""
     return np.frombuffer(json.dumps(strings).encode(), np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""What of das works on this machine, and why not the rest. Nothing is downloaded, and no check ends in a traceback."""
+"""Check which parts of das work on this machine. Nothing is downloaded, and no check ends in a traceback."""
 
 import json
 import os
@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from das.engine.versions import TRL, VLLM, installed
+from das.engine.contract.versions import TRL, VLLM, installed
 
-IDENTITY_LIMIT_S = 300  # a machine that needs longer for a model of 100,000 parameters is not usable
+IDENTITY_LIMIT_S = 300  # a machine that takes longer for a model of 100,000 parameters is not usable
 GIB = 2**30
 
 State = Literal["ok", "note", "FAIL"]
@@ -23,7 +23,7 @@ State = Literal["ok", "note", "FAIL"]
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. A FAIL means that engines of das do not work here; a note limits what works."""
+    """One line of the report. FAIL: engines of das do not work here. A note: something works only in part."""
 
     name: str
     state: State
@@ -32,7 +32,7 @@ class Check:
 
 @dataclass
 class Device:
-    """Where vLLM will compute. `capability` is CUDA's, times ten (90: Hopper); None on a CPU."""
+    """The device that vLLM will use. capability: CUDA compute capability times ten (90: Hopper); None on a CPU."""
 
     name: str
     capability: int | None = None
@@ -40,7 +40,7 @@ class Device:
 
 @dataclass
 class Report:
-    """All checks, and in plain words what will work."""
+    """All checks, and a plain summary of what will work."""
 
     checks: list[Check] = field(default_factory=list)
     works: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Report:
 
 
 def examine() -> Report:
-    """Make all checks. The last one builds two small engines, in a process of its own."""
+    """Run all checks. The last one builds two small engines in a separate process."""
     python = check_python()
     if sys.platform != "linux":  # the other checks read what only Linux has
         return Report([python])
@@ -115,7 +115,7 @@ def check_trl() -> Check:
 
 
 def find_device() -> tuple[Device, Check]:
-    """The device that vLLM's installed build computes on."""
+    """The device of vLLM's installed build."""
     cpu = Device(f"CPU, {len(os.sched_getaffinity(0))} cores")
     if installed("vllm") is None or version("vllm").endswith("+cpu"):
         return cpu, Check("device", "ok", cpu.name)
@@ -143,7 +143,7 @@ def nvidia_driver() -> str | None:
 
 
 def check_batch_invariance(device: Device) -> Check:
-    """Whether a token can get the same bits in every batch, which equal tokens need."""
+    """Whether a token's logits can have the same bits in every batch. Equal tokens depend on that."""
     if device.capability is None:
         return Check("batch invariance", "ok", "yes, in float32, by the settings that das makes on a CPU")
     if device.capability >= 90:
@@ -157,7 +157,7 @@ def check_batch_invariance(device: Device) -> Check:
 
 
 def check_compiler() -> Check:
-    """gcc, tried on the drafter's C core."""
+    """Compile the drafter's C core with gcc."""
     if find_spec("numpy") is None:
         return Check("compiler", "FAIL", "NumPy is not installed, which the drafter needs: pip install numpy")
     from das.drafter import HistoryDrafter
@@ -192,7 +192,7 @@ def check_disk() -> Check:
 
 
 def check_engine() -> list[Check]:
-    """Hooks and identity, from das/engine/self_test.py in another process."""
+    """Check hooks and identical tokens with das/engine/self_test.py in another process."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
         try:
@@ -220,7 +220,7 @@ def check_engine() -> list[Check]:
 
 
 def judge_identity(found: dict[str, Any]) -> Check:
-    """Whether the comparison of das/engine/self_test.py passed: equal tokens, and drafts that were accepted."""
+    """Judge the result of das/engine/self_test.py: tokens must be equal, and some drafts accepted."""
     drafts = f"{found['accepted']} of {found['drafted']} drafted tokens accepted"
     if found["differing_requests"]:
         line = f"{found['differing_requests']} of {found['requests']} requests got other tokens with drafts ({drafts})"
@@ -232,7 +232,7 @@ def judge_identity(found: dict[str, Any]) -> Check:
 
 
 def what_works(report: Report, device: Device) -> list[str]:
-    """What a user can and cannot do here, in plain words."""
+    """Sentences about what a user can and cannot do on this machine."""
     drafter = report.passed("python", "compiler")
     lines = [f"das.drafter and das.budget alone (no vLLM, TRL or torch): {'yes' if drafter else 'no'}"]
     if not report.healthy:
@@ -254,20 +254,20 @@ def what_works(report: Report, device: Device) -> list[str]:
 
 
 def as_text(report: Report) -> str:
-    """The report for people."""
+    """The report as text."""
     lines = [f"{check.state:<5} {check.name + ':':<17} {check.line}" for check in report.checks]
     return "\n".join([*lines, "", "What will work here:", *(f"- {line}" for line in report.works)])
 
 
 def as_json(report: Report) -> str:
-    """The report for programs."""
+    """The report as JSON."""
     return json.dumps(
         {"healthy": report.healthy, "checks": [asdict(check) for check in report.checks], "works": report.works}
     )
 
 
 def read_json(path: Path) -> Any:
-    """What a file holds; None if it is not there."""
+    """Parse a JSON file; None if it does not exist."""
     return json.loads(path.read_text()) if path.exists() else None
 
 

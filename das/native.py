@@ -26,7 +26,7 @@ class NativeBuildError(RuntimeError):
 
 
 def cpu_model() -> str:
-    """What -march=native depends on: model name and feature flags of the first core. Empty where there is no /proc."""
+    """Model name and feature flags of the first core, on which -march=native depends. Empty without /proc."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return ""
@@ -53,9 +53,8 @@ def cache_dir(source: Path) -> Path:
 def build(source: Path) -> Path:
     """Compile `source`, a C11 file with the headers beside it, and return the library's path.
 
-    A library is reused if source, headers, flags and CPU are the same as when it was built. Concurrent builds are safe,
-    because the library gets its final name in one rename. Raises NativeBuildError, in one line, if gcc is missing or
-    rejects the file.
+    A library is reused while source, headers, flags and CPU stay the same. Concurrent builds are safe, because the
+    finished library is renamed atomically. Raises NativeBuildError, in one line, if gcc is missing or rejects the file.
     """
     files = [source, *sorted(source.parent.glob("*.h"))]
     key = hashlib.sha256(b"\0".join([*(f.read_bytes() for f in files), " ".join(FLAGS).encode(), cpu_model().encode()]))

@@ -1,4 +1,4 @@
-"""Tie the life of a process to that of its parent. Needs Linux; imports nothing but the standard library."""
+"""End a process together with its parent. Needs Linux; imports only the standard library."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 def die_with_parent() -> None:
     """Have the kernel kill this process (SIGKILL) when its parent ends. Raises OSError where the kernel refuses.
 
-    Call it early: the end of a parent that ended before this call goes unnoticed. To the kernel the parent is the
-    thread that forked this process, so that thread must live as long as this process is needed.
+    Call it early: if the parent has already ended, the kernel does nothing. For the kernel, the parent is the thread
+    that forked this process, so that thread must live as long as this process is needed.
     """
     if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         number = ctypes.get_errno()

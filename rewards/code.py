@@ -52,7 +52,7 @@ class _Block:
         return length >= len(self.fence) and not rest[length : length + 1].strip()
 
     def is_ended_by(self, line: str) -> bool:
-        """Whether a line opens another block, so that this one was closed within a line, or never."""
+        """Whether a line opens another block. Then this block was closed within a line, or never."""
         rest = line.strip()
         return rest.startswith(self.fence) and not self.is_closed_by(line)
 
@@ -137,7 +137,7 @@ class CodeReward:
         return [float(verdict.passed) for verdict in self.verdicts]
 
     def take_counts(self) -> dict[str, int]:
-        """What went wrong since the last call: see rewards/workers.py."""
+        """Counts of worker problems since the last call: see rewards/workers.py."""
         return self.sandbox.take_counts()
 
     def close(self) -> None:

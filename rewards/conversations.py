@@ -1,4 +1,4 @@
-"""Rewards in the form in which TRL calls them: from conversations and columns of the data set to one number each."""
+"""Reward functions for TRL: they map conversations and columns of the data set to one number each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Judge(Protocol):
         """One reward for each completion."""
 
     def take_counts(self) -> dict[str, int]:
-        """What went wrong since the last call: see rewards/workers.py."""
+        """Counts of worker problems since the last call: see rewards/workers.py."""
 
     def close(self) -> None:
         """End the workers."""
@@ -34,11 +34,11 @@ class BrevityConversations:
         return no_counts()
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Nothing to close."""
 
 
 class JudgedConversations:
-    """A reward by a judge, which starts at the first call."""
+    """A reward computed by a judge, which starts at the first call."""
 
     def __init__(self, start: Callable[[], Judge], column: str):
         """start: starts the judge. column: the column of the data set that holds the judge's references."""
@@ -52,11 +52,11 @@ class JudgedConversations:
         return self._judge(_last_turns(completions), columns[self._column])
 
     def take_counts(self) -> dict[str, int]:
-        """What went wrong with the judge's workers since the last call: see rewards/workers.py."""
+        """Counts of problems with the judge's workers since the last call: see rewards/workers.py."""
         return no_counts() if self._judge is None else self._judge.take_counts()
 
     def close(self) -> None:
-        """End the judge's workers, if it started. A further call starts others."""
+        """End the judge's workers, if they started. A later call starts new ones."""
         if self._judge is not None:
             self._judge.close()
             self._judge = None

@@ -7,9 +7,9 @@ The judge sends orders over the control socket, one message each. START comes wi
 replies out, standard output) and the CPU seconds that the child may use. ASK asks for the child's CPU seconds so far.
 KILL kills the child. When a child has ended, the fork server sends back its wait status and its CPU seconds.
 
-The fork server itself ends a child that uses more CPU time than it may. The kernel's own limit (RLIMIT_CPU) charges a
-whole clock tick to the process that runs at the tick. So it would charge next to nothing to a solution that sleeps over
-every tick, and too much to an honest one that happens to run at every tick. This limit is precise.
+The fork server itself kills a child that exceeds its CPU time. The kernel's own limit (RLIMIT_CPU) is imprecise: it
+charges a whole clock tick to the process that runs at the tick, so a solution that sleeps over every tick would pay
+almost nothing, and an honest one that happens to run at every tick too much.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def main() -> None:
         if not message:
             return
         order, max_cpu_s = ORDER.unpack(message)
-        if order == START:  # the others came after their child had ended: they are ignored
+        if order == START:  # other orders arrived after their child had ended and are ignored
             pid = forker.fork(fds)
             for fd in fds:
                 os.close(fd)
-            with suppress(BrokenPipeError):  # the judge has ended, which the next read notices
+            with suppress(BrokenPipeError):  # the judge has ended; the next read notices that
                 control.sendall(REPORT.pack(*_wait(control, pid, max_cpu_s)))
 
 
@@ -155,7 +155,7 @@ class _Forker:
 
 
 class _Jailed(_Forker):
-    """Lives in a jail, as process 1 of a PID namespace. Every child is process 1 of a new PID namespace."""
+    """Forks children inside a jail. It is process 1 of a PID namespace, and each child of a new one."""
 
     jailed = True
 

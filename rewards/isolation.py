@@ -30,14 +30,14 @@ NOBODY = 65534
 
 # The reasons in the verdicts on solutions that used too much CPU time, or were ended by the clock.
 CPU_TIME, WALL_TIME = "CPU time", "wall time"
-# A solution that used less than this share of a core since it started counts as asleep. One that used more is
-# computing, on a machine that is busy with other work.
+# A solution that used less than this share of a core since it started counts as asleep. A solution that used more is
+# computing on a busy machine.
 MIN_CPU_SHARE = 1 / 20
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one solution may use."""
+    """Resource limits of one solution."""
 
     cpu_s: int = 4  # seconds of CPU time for all tests together
     wall_s: float = 10.0  # seconds by the clock, after which a solution that sleeps is ended

@@ -39,8 +39,8 @@ _NAMES_FOR_TESTS = {
     "is_same_tree": values.is_same_tree,
 }
 _ROUNDING_S = 1e-6  # seconds by which a sum of CPU times may be rounded
-# Bytes of address space that the judge may use beyond what it has at its start. An answer of a few MB can be built to
-# need a hundred times as much when it is read.
+# Extra bytes of address space that the judge may use after its start. A malicious answer of a few MB can need a hundred
+# times as much memory when it is parsed.
 _MEMORY_BYTES = 512 << 20
 _CHECK_S = 0.5  # seconds between two checks of the CPU time of a solution that has exceeded its wall time
 
@@ -273,7 +273,7 @@ def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome
 
 def main() -> None:
     """Body of a worker (rewards/workers.py). Arguments: full or weak, limits as JSON."""
-    die_with_parent()  # the end of standard input would be noticed only between two jobs
+    die_with_parent()  # otherwise the end of standard input would be noticed only between two jobs
     jobs, verdicts = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what tests print must not be read as a verdict
     limits = Limits(**json.loads(sys.argv[2]))
@@ -288,7 +288,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))  # the fork server runs already, and keeps its own limit
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in jobs:
-        # The judge's own CPU time is limited too, because an answer can be built to be slow to compare.
+        # The judge's own CPU time is limited too, because a malicious answer can be slow to compare.
         resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + limits.cpu_s + 1, hard_limit))
         job = json.loads(line)
         began = time.perf_counter()

@@ -1,12 +1,12 @@
 """Reward by a library's own scorer: reasoning-gym judges the answers to the problems that it makes.
 
-A problem is named by task, options, seed and index; from these the library makes it again, here and in every worker.
-Some of its tasks depend on the order of Python's sets. So problems are made in processes whose hashes have a fixed
-seed, and a worker that makes another question than the one that was asked says so.
+A problem is identified by task, options, seed and index, from which the library can make it again in any process. Some
+tasks depend on the order of Python's sets. So problems are made in processes with a fixed hash seed, and a worker
+reports an error if its question differs from the original one.
 
-The library is imported in workers only. Some of its scorers evaluate what the policy wrote as Python. So every answer
-is scored in a child of its own that has given up all rights before (rewards/isolation.py): it opens no file, no socket
-and no process. A child that hangs or fills the memory is killed, and its answer scores 0.
+Only workers import the library. Some of its scorers evaluate the policy's text as Python. So every answer is scored in
+a child process without rights (rewards/isolation.py): it can open no file, no socket and no process. A child that hangs
+or fills the memory is killed, and its answer scores 0.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from das.process import die_with_parent
 from rewards.isolation import Limits, confine
 from rewards.workers import FAILURES, Workers, command
 
-BLOCK = 100  # problems that the library makes with one seed; some of its tasks make all of them at once
+BLOCK = 100  # problems made with one seed; some tasks make all of them at once
 _PATIENCE = 10  # seconds by the clock that a worker may take for each second of its CPU time
 _CHECK_S = 0.05  # time between two checks of a child
-_LIMITS = {"memory_mb": 2048, "file_mb": 0}  # of a child, beside its CPU time
+_LIMITS = {"memory_mb": 2048, "file_mb": 0}  # limits of a child, beside its CPU time
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _BRACES = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
 
 
 def library_command(*arguments: str) -> list[str]:
-    """Command line of a process that makes problems, if there are arguments (see `main`), or else of a worker."""
-    # One thread, because a child can neither start others nor do without those that stay behind in its parent.
+    """Command line of a worker; with arguments (see `main`), of a process that makes problems."""
+    # One thread only: a forked child loses its parent's threads, and may not start its own.
     return ["env", "PYTHONHASHSEED=0", "OPENBLAS_NUM_THREADS=1", "OMP_NUM_THREADS=1", *command("library", *arguments)]
 
 
@@ -71,7 +71,7 @@ class LibraryReward:
         self._workers = Workers(line, parallel, 3 * _PATIENCE * timeout_s, timeout_s)
 
     def __call__(self, completions: Sequence[str], entries: Sequence[str]) -> list[float]:
-        """entries: the problems, as `reference` names them. Raises ValueError for one that cannot be made again."""
+        """Score each answer. entries: the problems, as JSON. Raises ValueError for one that cannot be made again."""
         answers = [final_answer(completion) for completion in completions]
         asked = [index for index, answer in enumerate(answers) if answer is not None]
         rewards = [0.0] * len(answers)
@@ -85,7 +85,7 @@ class LibraryReward:
         return rewards
 
     def take_counts(self) -> dict[str, int]:
-        """What went wrong since the last call: see rewards/workers.py."""
+        """Counts of worker problems since the last call: see rewards/workers.py."""
         return self._workers.counts.take()
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ def _problem(task: str, options: str, seed: int, index: int) -> tuple[Any, Mappi
 
 
 def _reply(answer: str, entry: str, timeout_s: float) -> dict[str, Any]:
-    """The worker's reply: the score, None if its child was killed or died; or what is wrong with the problem."""
+    """The worker's reply: the score (None if its child was killed or died), or the error in the problem."""
     named = json.loads(entry)
     dataset, problem = _problem(named["task"], named["options"], named["seed"], named["index"])
     if digest(problem["question"]) != named["question"]:
@@ -125,7 +125,7 @@ def _reply(answer: str, entry: str, timeout_s: float) -> dict[str, Any]:
 
 
 def confined(score: Callable[[], float], timeout_s: float) -> float | None:
-    """What `score` returns, from 0 to 1, computed in a child without rights; 0 if it raises. None if the child died.
+    """Call `score` in a child without rights. Returns its result in [0, 1]; 0 if it raises; None if the child died.
 
     timeout_s: CPU seconds. A child that sleeps is ended after 10 times as many seconds by the clock.
     """
@@ -136,7 +136,7 @@ def confined(score: Callable[[], float], timeout_s: float) -> float | None:
     os.close(writing)
     end = time.monotonic() + _PATIENCE * timeout_s
     while not select.select([reading], [], [], _CHECK_S)[0]:
-        if time.clock_gettime(~pid << 3 | 2) > timeout_s or time.monotonic() > end:  # the clock of its CPU time
+        if time.clock_gettime(~pid << 3 | 2) > timeout_s or time.monotonic() > end:  # the clock of the child's CPU time
             os.kill(pid, signal.SIGKILL)
     written = os.read(reading, 64)
     os.close(reading)

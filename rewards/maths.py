@@ -1,8 +1,8 @@
 """Reward for maths: 1.0 if math-verify finds the boxed answer equal to the gold answer, else 0.0.
 
-math-verify can compute for ever, and fill the memory. Its time is limited by a signal, which a long computation inside
-C code does not notice. So `MathsReward` asks worker processes, which have a memory limit and can be killed.
-`accuracy_reward` computes the same reward in this process, for a policy that never writes such answers.
+math-verify can compute for ever and fill the memory. Its own time limit is a signal, which a long computation inside C
+code does not notice. So `MathsReward` uses worker processes, which have a memory limit and can be killed.
+`accuracy_reward` computes the same reward in this process, for policies that never write such answers.
 
 All limits count CPU time: a machine that is busy, or that pauses, changes no reward.
 """
@@ -29,7 +29,7 @@ from rewards.workers import RETIRES, Workers, address_space, command
 # CPU seconds for each call of math-verify: parse the gold answer, parse the response, compare two expressions. Parsing
 # an ordinary answer takes about a millisecond.
 _TIMEOUT_S = 2
-_NEVER_S = 3600  # for math-verify's own limit, which is by the clock
+_NEVER_S = 3600  # disables math-verify's own limit, which is by the clock
 _PATIENCE = 10  # seconds by the clock that a worker may take for each second of its CPU time
 _MEMORY_BYTES = 2 << 30  # address space of a worker; an idle worker uses 0.06 GiB
 # sympy caches what it computes. A worker that has grown by this many bytes is replaced, so that no response takes the
@@ -71,7 +71,7 @@ def _cpu_limit() -> Iterator[None]:
 
 
 def _parse(text: str, mode: str) -> list[Any]:
-    """What math-verify reads in a text; nothing if it fails or takes too long. Raises MemoryError."""
+    """Parse a text with math-verify; empty if it fails or takes too long. Raises MemoryError."""
     from math_verify import parse
     from math_verify.errors import TimeoutException
 
@@ -88,7 +88,7 @@ def _parse(text: str, mode: str) -> list[Any]:
 
 
 def _equal(gold: Any, parsed: Any) -> bool:
-    """Whether math-verify finds two expressions equal; not if it fails or takes too long. Raises MemoryError."""
+    """Whether math-verify finds two expressions equal; False if it fails or takes too long. Raises MemoryError."""
     from math_verify import verify
     from math_verify.errors import TimeoutException
 
@@ -184,7 +184,7 @@ class MathsReward:
         self.hung = 0
 
     def __call__(self, completions: Sequence[str], answers: Sequence[str]) -> list[float]:
-        """As accuracy_reward. A response that hangs or kills its worker scores 0.0."""
+        """Like accuracy_reward. A response that hangs or kills its worker scores 0.0."""
         pairs = list(zip(completions, answers, strict=True))
         with_box = [index for index, (completion, _) in enumerate(pairs) if _has_box(completion)]
         rewards = [0.0] * len(pairs)
@@ -198,7 +198,7 @@ class MathsReward:
         return rewards
 
     def take_counts(self) -> dict[str, int]:
-        """What went wrong since the last call: see rewards/workers.py."""
+        """Counts of worker problems since the last call: see rewards/workers.py."""
         return self._workers.counts.take()
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class MathsReward:
 
 def main() -> None:
     """Body of a worker (rewards/workers.py)."""
-    die_with_parent()  # the end of standard input would be noticed only between two answers
+    die_with_parent()  # otherwise the end of standard input would be noticed only between two answers
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what sympy prints must not be read as an answer
@@ -223,7 +223,7 @@ def main() -> None:
             reply = {"error": str(error)}
         except RecursionError:
             reply = {"reward": 0.0}
-        except MemoryError:  # earlier answers may have taken the memory: a new worker will tell
+        except MemoryError:  # perhaps earlier answers filled the memory: ask a new worker
             return
         retires = address_space() > max_bytes
         print(json.dumps({**reply, RETIRES: retires}), file=answers)

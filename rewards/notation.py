@@ -20,7 +20,7 @@ _INFINITE = re.compile(r"[+-]?\\infty")
 
 
 def may_be_equal(answer: str, gold: str) -> bool:
-    """Whether the notation of two answers, as LaTeX without a box, allows that they are equal."""
+    """Whether two answers can be equal, judging by their notation (LaTeX without a box)."""
     answer, gold = (_BRACED_INFINITY.sub(r"\1", _SPACING.sub("", text)).rstrip(".") for text in (answer, gold))
     if _bases(gold) not in (_bases(answer), _bases(answer.rsplit("=", 1)[-1])):  # 52_8=42_{10} may say 42
         return False
@@ -30,7 +30,7 @@ def may_be_equal(answer: str, gold: str) -> bool:
 
 
 def _bases(text: str) -> set[str]:
-    """The bases of the numerals in a text, without base ten, which is the base of numerals that name none."""
+    """The bases of the numerals in a text, except base ten, the default."""
     subscripts = {(braced or single).strip("()") for braced, single in _NUMERAL.findall(text)}
     return {_BASES.get(subscript, subscript) for subscript in subscripts} - {"10"}
 

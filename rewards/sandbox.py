@@ -11,7 +11,7 @@ from typing import Any
 from rewards.isolation import WALL_TIME, Limits
 from rewards.workers import TIMEOUTS, WorkerError, Workers, command
 
-# Seconds that a judge may take beyond the longest time of a solution. After that it counts as stuck.
+# A judge counts as stuck this many seconds after the longest time of a solution.
 _GRACE_S = 2.0
 
 # A right solution, which must pass before anything else is judged.
@@ -66,7 +66,7 @@ class Sandbox:
             raise SandboxError(f"a right solution does not pass under reward.limits={asdict(limits)}: {verdict.why}")
 
     def run(self, jobs: Sequence[dict[str, Any]]) -> list[Verdict]:
-        """Verdicts in the order of the jobs. Jobs are made by `job` of rewards/code.py."""
+        """Run jobs made by `job` of rewards/code.py. Returns verdicts in the order of the jobs."""
         unanswered = Verdict(False, "its judge hung or died", 0, 0.0)
         answers = self._workers.ask(jobs)
         verdicts = [unanswered if answer is None else Verdict(**answer) for answer in answers]
@@ -74,7 +74,7 @@ class Sandbox:
         return verdicts
 
     def take_counts(self) -> dict[str, int]:
-        """What went wrong since the last call: see rewards/workers.py."""
+        """Counts of worker problems since the last call: see rewards/workers.py."""
         return self._workers.counts.take()
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ _MAX_RECURSION = 100_000  # nested calls; LeetCode's own judge raises Python's l
 
 
 def prelude() -> dict[str, Any]:
-    """Names that are defined for a function. Python's built-ins are never replaced: math.pow must not hide pow."""
+    """Names available to a solution function. They never replace Python's built-ins: math.pow must not hide pow."""
     names: dict[str, Any] = {}
     for name in _STARS:
         module = importlib.import_module(name)
@@ -46,7 +46,7 @@ PRELUDE["numpy"].random.seed(0)  # loads the module here, so that children need 
 
 
 def read_frame(fd: int) -> bytes | None:
-    """Read one message, which follows its length. None at the end of the stream."""
+    """Read one length-prefixed message. None at the end of the stream."""
     header = _read(fd, 4)
     return None if header is None else _read(fd, struct.unpack("<I", header)[0])
 
@@ -62,7 +62,7 @@ def _read(fd: int, size: int) -> bytes | None:
 
 
 def write_frame(fd: int, data: bytes) -> None:
-    """Write one message after its length."""
+    """Write one length-prefixed message."""
     view = memoryview(struct.pack("<I", len(data)) + data)
     while view:
         view = view[os.write(fd, view) :]
@@ -107,8 +107,8 @@ def _describe(error: BaseException) -> str:
 def run_program(source: str) -> None:
     """Run the solution as a main program. Raises what the solution raises, SystemExit included.
 
-    The program's output is complete when this returns or raises, as it is when Python exits: functions registered with
-    atexit have run, and files that the program left open are flushed.
+    As at Python's exit, the output is complete when this returns or raises: atexit functions have run, and files that
+    the program left open are flushed.
     """
     _start()
     atexit._clear()  # the functions that are registered so far belong to the fork server

@@ -1,7 +1,7 @@
-"""Values that pass between the tests and a solution: plain data as JSON, and nothing that a solution defines.
+"""Values exchanged between the tests and a solution: plain data as JSON, never objects that a solution defines.
 
-A solution answers from its own process. Its answer is rebuilt from built-in types alone. So the tests never meet an
-object of the solution (one with an `__eq__` of its own, for example), and nothing is unpickled.
+A solution answers from its own process. Its answer is rebuilt from built-in types only. So the tests never meet an
+object of the solution (with its own `__eq__`, for example), and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 # A linked list or tree with more nodes is refused, because it may be a cycle.
 _MAX_NODES = 100_000
-# Values of a set, or keys of a dict, that may have the same hash. Honest values hardly ever share one, except tuples
-# that differ only in -1 and -2, which have the same hash in Python.
+# How many values of a set, or keys of a dict, may share a hash. Honest values hardly ever do, except tuples that differ
+# only in -1 and -2, which have the same hash in Python.
 _MAX_EQUAL_HASHES = 256
 
 
@@ -94,12 +94,12 @@ def tree_values(root: TreeNode | None) -> list[Any]:
 
 
 def is_same_list(one: Any, other: Any) -> bool:
-    """Whether two linked lists are equal. A value that is neither a linked list nor None equals nothing."""
+    """Whether two linked lists (or None) are equal. Any other value equals nothing."""
     return _is(one, ListNode) and _is(other, ListNode) and bool(list_values(one) == list_values(other))
 
 
 def is_same_tree(one: Any, other: Any) -> bool:
-    """Whether two trees are equal. A value that is neither a tree nor None equals nothing."""
+    """Whether two trees (or None) are equal. Any other value equals nothing."""
     return _is(one, TreeNode) and _is(other, TreeNode) and bool(tree_values(one) == tree_values(other))
 
 
@@ -136,7 +136,7 @@ def _pack(value: Any) -> Any:
 
 
 def _check_hashes(values: Iterable[Any]) -> None:
-    """Raise ValueError if many values have equal hashes: a set or dict of them would take quadratic time to build."""
+    """Raise ValueError if many values have equal hashes: building a set or dict of them takes quadratic time."""
     count = max(Counter(map(hash, values)).values(), default=0)
     if count > _MAX_EQUAL_HASHES:
         raise ValueError(f"{count} values have the same hash")
@@ -158,7 +158,7 @@ def _build_dict(items: list[Any]) -> dict[Any, Any]:
 
 
 def _check_nodes(values: list[Any]) -> list[Any]:
-    """Return the values of a linked list or tree. Raises ValueError for more than list_values or tree_values give."""
+    """Return the values of a linked list or tree. Raises ValueError for more values than list_values may return."""
     if len(values) > _MAX_NODES:
         raise ValueError(f"linked list or tree of more than {_MAX_NODES} nodes")
     return values
@@ -177,7 +177,7 @@ _BUILD: dict[str, Any] = {
 
 
 def _unpack(packed: Any) -> Any:
-    """Inverse of _pack. Lists are changed in place, which halves the memory that a large one needs."""
+    """Inverse of _pack. Lists are changed in place, which halves the memory for large ones."""
     if isinstance(packed, list):
         for index, item in enumerate(packed):
             packed[index] = _unpack(item)

@@ -31,14 +31,14 @@ _START_S = 300.0
 _CHECK_S = 0.05  # shortest time between two checks of a worker's CPU time
 RETIRES = "retires"  # key of an answer: whether the worker ends after it, and is to be replaced
 
-# What goes wrong with workers, counted under these names in metrics.jsonl.
+# Counters of problems with workers: their names in metrics.jsonl.
 DEATHS = "judge_deaths"  # workers that died while they answered; the question was then asked once more
 FAILURES = "judge_failures"  # questions without an answer: the worker hung, or the second worker died too
 TIMEOUTS = "judge_timeouts"  # solutions that were ended by the clock, not by their CPU time
 
 
 class Counts:
-    """Counts of what went wrong with one pool of workers. Every method may be called from any thread."""
+    """Counters of problems with one pool of workers. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ def no_counts() -> dict[str, int]:
 
 
 class WorkerError(RuntimeError):
-    """A worker could not start. The message is the worker's own, or says that it gave none."""
+    """A worker could not start. The message is the worker's own, or says that there was none."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -95,7 +95,7 @@ class _Worker:
             raise WorkerError(greeting["why"] if greeting else "a worker ended or did not answer: see the log above")
 
     def _read(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next line; None if the process writes nothing in time. Raises EOFError if it has ended."""
+        """Read the next line; None on a timeout. Raises EOFError if the process has ended."""
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], timeout_s)
         if not ready:
@@ -106,11 +106,11 @@ class _Worker:
         return dict(json.loads(line))
 
     def _cpu_s(self) -> float:
-        """CPU seconds of the process, by the clock that the kernel numbers so."""
+        """CPU seconds of the process, by its kernel clock."""
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def ask(self, question: bytes, timeout_s: float, max_cpu_s: float) -> dict[str, Any] | None:
-        """The answer to one line; None if it takes too long. Raises EOFError if the process died meanwhile."""
+        """Ask one question. Returns the answer, or None on a timeout. Raises EOFError if the process died."""
         assert self.process.stdin is not None
         end, end_cpu_s = time.monotonic() + timeout_s, self._cpu_s() + max_cpu_s
         with suppress(BrokenPipeError):  # the process has ended; reading its answer then raises EOFError
@@ -133,7 +133,7 @@ class _Worker:
 
 
 class Workers:
-    """`parallel` workers of one kind. They end when `close` is called, and when this process ends in any way."""
+    """A pool of `parallel` workers. They end with `close`, or when this process ends in any way."""
 
     def __init__(self, command_line: list[str], parallel: int, timeout_s: float, max_cpu_s: float = math.inf):
         """Start the workers. Raises WorkerError.
@@ -166,10 +166,10 @@ class Workers:
             worker = self._idle.get()
             try:
                 answer = worker.ask(line, self._timeout_s, self._max_cpu_s)
-            except EOFError:  # something else killed the worker, or the question did: a second worker will tell
+            except EOFError:  # did the question kill the worker, or something else? A second worker will show
                 self._replace(worker)
                 self.counts.add(DEATHS)
-                if worker.process.returncode == -signal.SIGXCPU:  # the question used up the CPU time, and would again
+                if worker.process.returncode == -signal.SIGXCPU:  # the question used up the CPU time: no second try
                     break
                 continue
             if answer is not None:
@@ -190,9 +190,9 @@ class Workers:
         self._start()
 
     def ask(self, questions: Sequence[Any]) -> list[dict[str, Any] | None]:
-        """Answers in the order of the questions. Raises WorkerError.
+        """Ask all questions. Returns answers in the same order. Raises WorkerError.
 
-        An answer is None where a worker hung over the question, or two workers died over it.
+        An answer is None if a worker hung over the question, or two workers died over it.
         """
         return list(self._threads.map(self._ask, questions))
 

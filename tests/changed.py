@@ -14,7 +14,7 @@ LARGEST = 8  # test files: what 90 seconds have room for, beside lint and types
 # Tests of files that are not Python, by the beginning of their path.
 NOT_PYTHON = {
     "das/drafter/": "tests/drafter/test_history.py",
-    "das/engine/": "tests/engine/test_noise.py",
+    "das/engine/": "tests/verify/test_noise.py",
     "das/budget/": "tests/budget/test_budgets.py",
     "configs/": "tests/experiments/run/test_configs.py",
 }

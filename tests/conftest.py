@@ -99,7 +99,7 @@ def mtp_policy(folder: Path) -> str:
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from das.training import mtp
+    from das.heads import mtp
     from experiments.small_policy.mtp.policy import as_qwen2
 
     tokenizer = as_qwen2(AutoTokenizer.from_pretrained(random_policy(folder)), folder)
@@ -169,7 +169,7 @@ def engines() -> Iterator[Engines]:
 
 def roll(llm: Any, prompts: Sequence[list[int]], params: Sequence[Any], problems: Sequence[str], clock: int) -> Any:
     """Generate with each request's own parameters; returns (tokens, log-probs of the tokens, the meter's report)."""
-    from das.engine.admission import PROBLEM_KEY
+    from das.verify.admission import PROBLEM_KEY
 
     for own, problem in zip(params, problems, strict=True):
         own.extra_args = {PROBLEM_KEY: problem}

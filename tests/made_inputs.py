@@ -39,17 +39,6 @@ def write_run(folder: Path, steps: int) -> None:
                     file.write(json.dumps({"problem_id": problem, "response_ids": ids}) + "\n")
 
 
-def write_lengths(folder: Path) -> Path:
-    """Write a trace that holds only token counts, which differ from problem to problem; returns the folder."""
-    folder.mkdir(parents=True)
-    with gzip.open(folder / "counts.jsonl.gz", "wt") as file:
-        for problem in range(8):
-            for response in range(16):
-                row = {"problem_id": f"{problem}", "run": "one", "n_tok": 40 * (problem + 1) + response, "response": ""}
-                file.write(json.dumps(row) + "\n")
-    return folder
-
-
 def write_problem_sets(folder: Path) -> Path:
     """Write the four sets that task=bench_rewards reads, with two or three problems each; returns the folder."""
     folder.mkdir(parents=True)

@@ -29,7 +29,6 @@ TIMES = Times(
 BUDGETS: dict[str, dict[str, Any]] = {
     "none": {"name": "none"},
     "fixed": {"name": "fixed", "tokens": 7},
-    "batch_table": {"name": "batch_table", "rows": [[1, 3, 16], [4, 8, 4], [9, 99, 0]]},
     "classes": {"name": "classes", "short": 0, "medium": 4, "long": 16, "medium_from": 20, "long_from": 80},
     "marginal": {"name": "marginal", "tokens": 16, "ratio": 64},
 }

@@ -16,7 +16,7 @@ PAPER_REQUESTS = 128  # live requests at the start of the paper's curves
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """The step in which the baseline needed most passes, because it shows the tail best.
+    """Live requests in the step in which the baseline needed most passes, because it shows the tail best.
 
     The axes are relative, because the paper gives no units.
     """
@@ -83,5 +83,5 @@ def _draw(line: Mapping[str, Mapping[str, Any]], baseline_end: float, paper: Map
 
 
 def _first_below(live: list[int], share: float) -> int:
-    """Index of the first pass with at most this share of the requests live; of the last pass if there is none."""
+    """Index of the first pass with at most this share of the requests live, or of the last pass if there is none."""
     return next((i for i, n in enumerate(live) if n <= share * live[0]), len(live) - 1)

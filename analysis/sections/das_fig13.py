@@ -15,7 +15,7 @@ PANELS = {"half_cap": ("das_fig13_8k", "over 30 %"), "half_batch": ("das_fig13_b
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Half the length cap and half the batch of Fig 11, like the paper's 8k instead of 16k and 16 instead of 32."""
+    """Halve the length cap and the batch of Fig 11. The paper also halves them: 16k to 8k tokens, 32 to 16 problems."""
     lines, orderings = [], []
     for label, run in runs.items():
         key, claimed = PANELS[label]

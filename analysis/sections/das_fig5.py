@@ -1,4 +1,4 @@
-"""DAS Fig 5: an index that grows, against a suffix array that is sorted anew for every insertion."""
+"""DAS Fig 5: an index that grows, against a suffix array that is sorted again for every insertion."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,7 +67,7 @@ def _draw(measured: Sequence[Mapping[str, float]], paper: Mapping[str, Any], pat
 
 
 def _cells(row: Mapping[str, float], paper: Mapping[str, Any]) -> list[str]:
-    """A line of the table: the paper's and our milliseconds, or only ours at sizes that the paper does not have."""
+    """A line of the table: the paper's milliseconds, if it has this size, and ours."""
     cells = [f"{row['tokens']:,}"]
     for operation, structure, key in COLUMNS:
         ours = f"{row[key]:.3g}"

@@ -25,8 +25,8 @@ from analysis.sections.shared import (
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
     """Accepted tokens per pass, and the time of drafting, by window, in the second half of the steps.
 
-    The price of a longer window is that of a draft: the time of drafting over requests and passes. Over emitted tokens
-    it also falls with acceptance, because fewer passes draft.
+    Drafting time is divided by requests and passes, which gives the price of one draft. Time per emitted token would
+    also fall with acceptance, because fewer passes draft.
     """
     (run,) = runs.values()
     paper = published["das_fig7"]["data"]

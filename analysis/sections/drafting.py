@@ -1,6 +1,6 @@
-"""What sections about drafters that are models share: how much is drafted and accepted, changes of time, ratios.
+"""Helpers for sections about model drafters: how much is drafted and accepted, changes of time, ratios.
 
-A cycle of the papers is a target pass that verifies drafts of a request.
+The papers call a target pass that verifies drafts of a request a cycle.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ def head_arm(warm: str, online: str) -> str:
 
 
 def cycles(steps: Rows) -> float:
-    """Passes of single requests that verified a drafted token or more."""
+    """Target passes, counted per request, that verified at least one drafted token."""
     return total(steps, "draft_rounds")
 
 
@@ -39,13 +39,14 @@ def accepted_share(steps: Rows) -> float:
 
 
 def tokens_per_pass(steps: Rows) -> float:
-    """Emitted tokens per target pass of a request, with those passes that verified no draft."""
+    """Emitted tokens per target pass of a request; passes without a draft count too."""
     return total(steps, "tokens") / total(steps, "passes")
 
 
 def speedup(run: Path, arm: str, key: str = "rollout_s") -> float:
-    """Time of `none` / time of the arm: the median over steps, because few steps with one burst of other work would
-    decide a ratio of sums. key: the metric, in seconds.
+    """Time of `none` / time of the arm, as the median over steps. key: the metric, in seconds.
+
+    A ratio of sums would depend too much on a few steps slowed by other work on the machine.
     """
     pairs = zip(rows(run, "none"), rows(run, arm), strict=True)
     return median(plain[key] / drafting[key] for plain, drafting in pairs)
@@ -62,5 +63,5 @@ def numbers(values: Sequence[float], digits: int = 2) -> str:
 
 
 def named(values: Mapping[str, float], digits: int = 2) -> str:
-    """Names and their numbers, as the evidence of an ordering."""
+    """Names with their numbers, for the evidence of an ordering."""
     return ", ".join(f"{name} {value:.{digits}f}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""EfficientRollout, main table: self-drafts, always on, with the toggle, with toggle and ladder, beside EAGLE-3."""
+"""EfficientRollout, main table: self-drafts (always on, with the toggle, with toggle and ladder) and EAGLE-3."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,13 +29,13 @@ METHODS = {  # label -> label of the run, the arm, the paper's method
     "EAGLE-3, frozen": ("heads", head_arm("in_domain", FROZEN), None),
     "EAGLE-3, online": ("heads", head_arm("in_domain", ONLINE), "eagle3"),
 }
-MODELS = {"Qwen2.5-7B": 7, "Qwen2.5-14B": 5, "Llama-3.1-8B-Instruct": 5}  # and gamma of their replays
+MODELS = {"Qwen2.5-7B": 7, "Qwen2.5-14B": 5, "Llama-3.1-8B-Instruct": 5}  # model -> gamma of its replay
 LARGE = ("always", "toggle", "adaptive")  # policies of the run `large`
-ALIKE = 1.03  # times of the same within the machine's noise
+ALIKE = 1.03  # a ratio of times up to this is noise of the machine
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """The paper's columns from the training of the small policy, and rollout times with 30 million random weights."""
+    """The paper's columns, measured in the small policy's training, and rollout times of 30 million random weights."""
     theirs = {(row["model"], row["method"]): row for row in published["er_main"]["data"]["rows"]}
     large = read.result(runs["large"])
     ratio = {label: 1 / speedup(runs[run], arm) for label, (run, arm, _) in METHODS.items()}
@@ -104,7 +104,7 @@ def count(workload: str) -> int:
 def paper_lines(
     theirs: Mapping[tuple[str, str], Any], published: Mapping[str, Any], ratio: Mapping[str, float]
 ) -> list[Line]:
-    """Change of rollout time of each of the paper's methods: the paper's models, their replay, our small policy."""
+    """Change of rollout time by each of the paper's methods: on the paper's models, in their replay, on our policy."""
     replayed = published["er_replay"]["data"]["no_overhead_6_steps"]
     lines = []
     for label, (_, _, method) in METHODS.items():
@@ -124,7 +124,7 @@ def paper_lines(
 
 
 def large_lines(large: Mapping[str, Any]) -> list[Line]:
-    """Change of rollout time of 30 million random weights, by live requests."""
+    """Change of rollout time with 30 million random weights, by live requests."""
     return [
         Line(
             f"30 million random weights, {count(name)} live: always on / toggle / toggle and ladder",
@@ -135,7 +135,7 @@ def large_lines(large: Mapping[str, Any]) -> list[Line]:
 
 
 def method_table(runs: Mapping[str, Path], ratio: Mapping[str, float], theirs: Mapping[tuple[str, str], Any]) -> Table:
-    """The paper's columns: ours, then the paper's 7B."""
+    """A table with the paper's columns: our values, then those of the paper's 7B."""
     cells = []
     for label, (run, arm, _) in METHODS.items():
         steps = rows(runs[run], arm)
@@ -170,7 +170,7 @@ def method_table(runs: Mapping[str, Path], ratio: Mapping[str, float], theirs: M
 
 
 def draw(ratio: Mapping[str, float], large: Mapping[str, Any], path: Path) -> None:
-    """Rollout time over that of `none`: the small policy's arms, and 30 million weights by live requests."""
+    """Draw rollout times relative to `none`: the small policy's arms, and 30 million weights by live requests."""
     with figure(path, panels=2) as (small, by_live):
         small.barh(list(ratio)[::-1], list(ratio.values())[::-1], color="#0072B2")
         small.axvline(1, color="black", linewidth=1)

@@ -1,4 +1,4 @@
-"""EfficientRollout's controllers on the real drafter: the toggle over a rollout, the ladder over rollouts."""
+"""EfficientRollout's controllers with the real drafter: the toggle within a rollout, the ladder over rollouts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     widest = names[-1]
     steps = sorted(row["step"] for row in read.metrics(run) if (row["workload"], row["arm"]) == (widest, "toggle"))
     traces = [read.timeline(run / widest / "toggle", step) for step in steps]
-    # The first rollout knows neither prices nor tau, so the last one shows what the rule does.
+    # In the first rollout the rule knows neither prices nor tau, so the last rollout is shown.
     switched = [switch(trace) for trace in traces]
     lengths = {name: ladder(run, name) for name in names}
     accepted = {name: shares(run, name) for name in names}
@@ -87,23 +87,26 @@ def comma_shares(values: list[float]) -> str:
 
 
 def drafting(trace: Trace) -> np.ndarray:
-    """Of each pass, whether most of the three passes around it verified a draft; bool [passes].
+    """Whether most of the three passes around each pass verified a draft; bool [passes].
 
-    A single pass with drafts while the toggle is off (a trial) does not count, nor one without while it is on.
+    This ignores a single pass with drafts while the toggle is off (a trial), and one without drafts while it is on.
     """
     has_drafts = np.pad(np.array(trace["step_tokens"]) > np.array(trace["step_live"]), 1, mode="edge").astype(int)
     return np.asarray(has_drafts[:-2] + has_drafts[1:-1] + has_drafts[2:] >= 2)
 
 
 def switch(trace: Trace) -> tuple[float, int] | None:
-    """The share of passes before drafting begins, and the live requests then; None if it never does."""
+    """The share of passes before drafting begins, and the live requests at that time; None if it never begins."""
     on = drafting(trace)
     first = int(on.argmax())
     return (first / len(on), int(trace["step_live"][first])) if on.any() else None
 
 
 def stays_on(trace: Trace) -> bool:
-    """Whether drafting goes on until the end, but for passes whose requests have a token left to make."""
+    """Whether drafting continues to the end once it has begun.
+
+    Up to 5 % of the passes may draft nothing: requests with one token left have nothing to draft.
+    """
     on, emitted = drafting(trace), np.array(trace["step_emitted"])
     if not on.any():
         return True
@@ -112,7 +115,7 @@ def stays_on(trace: Trace) -> bool:
 
 
 def ladder(run: Path, workload: str) -> list[int]:
-    """The longest draft of each rollout of the policy `adaptive`, which is the ladder's rung; 0 without drafts."""
+    """The ladder's rung in each rollout of the policy `adaptive`, which is its longest draft; 0 without drafts."""
     lengths = []
     for row in read.metrics(run):
         if (row["workload"], row["arm"]) == (workload, "adaptive"):
@@ -129,7 +132,7 @@ def shares(run: Path, workload: str) -> list[float]:
 
 
 def follows_rule(lengths: list[int], accepted: list[float], up: float = 0.94) -> bool:
-    """Whether the ladder went up behind two rollouts on a rung that accepted `up` or more, and only then."""
+    """Whether the ladder went up exactly after two rollouts on a rung that accepted a share of `up` or more."""
     since = 0  # rollouts on this rung
     for i in range(1, len(lengths)):
         since += 1
@@ -142,7 +145,7 @@ def follows_rule(lengths: list[int], accepted: list[float], up: float = 0.94) ->
 
 
 def draw(trace: Trace, lengths: Mapping[str, list[int]], path: Path) -> None:
-    """Live requests and drafts of a rollout, what the toggle predicted, and the ladder's lengths."""
+    """Draw the live requests and drafts of a rollout, the toggle's predictions, and the ladder's lengths."""
     with figure(path, panels=3) as (live, predicted, rungs):
         on = drafting(trace)
         passes = np.arange(len(on))

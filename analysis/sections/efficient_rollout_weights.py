@@ -1,4 +1,4 @@
-"""EfficientRollout, what drafts: copies in 4 and 8 bits and an EAGLE-3 head, counted on the policy's own text."""
+"""EfficientRollout, the drafters: copies in 4 and 8 bits and an EAGLE-3 head, counted on the policy's own text."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -13,12 +13,11 @@ from analysis.sections.shared import colours_of, figure
 
 NAMES = {"w8": "W8", "w4": "W4", "eagle3": "EAGLE-3"}
 LENGTHS = ("3", "5", "7")  # gamma
-RELIABLE = 0.03  # error of the probabilities that coupled drafts may have
-HEAD_TOKENS = "3"  # drafted tokens that the head's loss unrolled
+RELIABLE = 0.03  # the error that the probabilities of coupled drafts may have
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """tau by draft length, freshness, position and temperature, and how right the probabilities of drafts are."""
+    """tau by draft length, freshness, position and temperature, and how reliable the probabilities of drafts are."""
     result = read.result(runs["counts"])
     found, by_temperature = result["drafters"], result["by_temperature"]
     paper, depth = published["er_w4_w8"]["data"]["tau"], published["er_eagle_depth"]["data"]
@@ -39,7 +38,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def lengths_table(found: Mapping[str, Any], paper: Mapping[str, Any]) -> Table:
-    """tau at gamma 3, 5, 7, coupled and with likeliest tokens."""
+    """tau at gamma 3, 5 and 7, for coupled drafts and for drafts of likeliest tokens."""
     cells = []
     for key, name in NAMES.items():
         of_key = found[key]
@@ -58,7 +57,7 @@ def lengths_table(found: Mapping[str, Any], paper: Mapping[str, Any]) -> Table:
 
 
 def freshness_table(found: Mapping[str, Any]) -> Table:
-    """What is accepted of fresh drafts, and of those from before the epoch of training."""
+    """Acceptance of fresh drafters, and of drafters from before the epoch of training."""
     cells = []
     for key, name in NAMES.items():
         fresh, older = found[key], found[f"{key}, older"]
@@ -76,7 +75,7 @@ def freshness_table(found: Mapping[str, Any]) -> Table:
 
 
 def position_table(found: Mapping[str, Any], depth: Mapping[str, Any]) -> Table:
-    """tau by where in the response a draft begins; 7 tokens drafted. The paper: its EAGLE-3 on the 7B, 3 drafted."""
+    """tau by a draft's position in the response: ours with 7 drafted tokens, the paper's EAGLE-3 on the 7B with 3."""
     begins = [begin for begin, _, _ in found["w8"]["by_position"]]
     cells = []
     for key in (*NAMES, "eagle3, older"):
@@ -90,7 +89,7 @@ def position_table(found: Mapping[str, Any], depth: Mapping[str, Any]) -> Table:
 
 
 def temperature_table(by_temperature: Mapping[str, Any]) -> Table:
-    """Likeliest tokens against coupled ones."""
+    """Acceptance of likeliest and of coupled tokens, by temperature."""
     cells = [
         [
             f"T = {temperature}, {name}",
@@ -117,7 +116,7 @@ def temperature_table(by_temperature: Mapping[str, Any]) -> Table:
 
 
 def orderings(found: Mapping[str, Any], by_temperature: Mapping[str, Any]) -> list[Ordering]:
-    """The paper's claims, and this project's about coupled drafts."""
+    """The paper's claims, and this project's claims about coupled drafts."""
     tau = {name: [found[key]["tau"][k] for k in LENGTHS] for key, name in NAMES.items()}
     gap = {name: found[key]["coupled"] - found[f"{key}, older"]["coupled"] for key, name in NAMES.items()}
     errors = {name: found[key]["reliability"]["error"] for key, name in NAMES.items()}
@@ -167,7 +166,7 @@ def orderings(found: Mapping[str, Any], by_temperature: Mapping[str, Any]) -> li
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """tau by draft length, and the reliability diagram: accepted share over the probability that was given before."""
+    """Draw tau by draft length, and the reliability diagram: accepted share by predicted probability."""
     colour = colours_of(list(NAMES))
     with figure(path, panels=2) as (lengths, reliability):
         for key, name in NAMES.items():

@@ -1,4 +1,4 @@
-"""NeMo RL, asynchronous training: what of generation is left in a step, by lag, with drafts and without."""
+"""NeMo RL, asynchronous training: the exposed part of generation in a step, by lag, with and without drafts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from analysis.report import Line, Section, Table
 from analysis.sections.shared import Rows, colours_of, figure, is_identical, policy_note, rows
 
 ARMS = ("none", "das")
-TARGET = 0.8  # of the shorter of generation and training, hidden at lag 1
+TARGET = 0.8  # share of the shorter of generation and training that lag 1 should hide
 HEADER = (
     "lag",
     "arm",
@@ -91,7 +91,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 @dataclass(frozen=True)
 class Times:
-    """What one arm's steps took, in seconds each."""
+    """Seconds of one arm's steps. The means leave out the first step."""
 
     rollout_s: Sequence[float]
     exposed_s: Sequence[float]
@@ -99,7 +99,7 @@ class Times:
 
     @property
     def exposed(self) -> float:
-        """Mean over the steps but the first, as the next two."""
+        """Mean time that the trainer waited for a rollout."""
         return mean(self.exposed_s[1:])
 
     @property
@@ -108,11 +108,11 @@ class Times:
 
     @property
     def hidden(self) -> float:
-        """Share of the shorter of generation and training that was hidden."""
+        """Share of the shorter of generation and training that was hidden behind the other."""
         return hidden_share(self.exposed_s, self.rollout_s, self.train_s)
 
     def at_lag(self, lag: int) -> "Times":
-        """What the same work takes at a lag, by the queue of rollouts alone. These are times of lag 0."""
+        """Predict the times of the same work at another lag, from the queue of rollouts alone. Call it on lag 0."""
         return Times(self.exposed_s, exposed_times(self.exposed_s, self.train_s, lag), self.train_s)
 
 
@@ -123,7 +123,7 @@ def _times(steps: Rows) -> Times:
 
 
 def _row(lag: int, arm: str, times: Times, alone: Times) -> list[str]:
-    """alone: the times of the same arm at lag 0, where nothing runs beside anything."""
+    """alone: the times of the same arm at lag 0, where rollouts and training take turns."""
     predicted = alone.at_lag(lag)
     return [
         str(lag),

@@ -1,4 +1,4 @@
-"""NeMo RL, draft heads: what a head first learned from, and whether it goes on learning."""
+"""NeMo RL, draft heads by their first training data, frozen or trained online."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ HEADS = {  # label -> the arm, and the paper's row
     "general, frozen": (head_arm("general", FROZEN), "EAGLE-3 k=3, UltraChat/Magpie init, offline"),
     "general, online": (head_arm("general", ONLINE), "EAGLE-3 k=3, UltraChat/Magpie init, online"),
 }
-NO_HELP = 0.02  # share of tokens per pass; in the paper online training takes 1 % from the in-domain head
+NO_HELP = 0.02  # a smaller relative gain is no gain; in the paper the in-domain head loses 1 % by online training
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:

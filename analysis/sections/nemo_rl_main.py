@@ -1,4 +1,4 @@
-"""NeMo RL, step times: which part of a training step do drafts shorten?"""
+"""NeMo RL, step times: the part of a training step that drafts shorten."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ SAME = 0.1  # the rest of a step counts as unchanged within this share
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Seconds of a step's parts, tokens per pass and speed-ups, k = 3. The paper's are of an 8B policy on 32 GPUs."""
+    """Seconds of a step's parts, tokens per pass and speed-ups, k = 3. The paper has an 8B policy on 32 GPUs."""
     (run,) = runs.values()
     paper = published["nemo_step"]["data"]
     parts = {label: step_parts(rows(run, arm)) for label, arm in ARMS.items()}
@@ -95,7 +95,7 @@ def drafters(published: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def step_parts(steps: Rows) -> dict[str, float]:
-    """Seconds of each of OURS in a mean step."""
+    """Mean seconds of each part of a step (OURS)."""
     count = len(steps)
     generation, sync = total(steps, "rollout_s") / count, total(steps, "sync_s") / count
     head = sum(row.get("head_train_s", 0.0) for row in steps) / count

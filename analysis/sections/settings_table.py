@@ -1,6 +1,6 @@
 """Ablations: settings side by side, in a table and a figure.
 
-Settings that change what is generated have a run each, with a baseline of its own.
+Each setting that changes the generated text has its own run and baseline.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,9 +60,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def settings_rows(settings: Sequence[tuple[str, Path, str]]) -> Table:
-    """The table of all settings, with a column against the arm stock where that was run.
-
-    settings: (name, run, arm) of each.
+    """The table of all settings, with a column against the arm stock if that was run. settings: (name, run, arm).
     """
     of_stock = {name: read.result(run).get("ratio_to_stock", {}).get(arm) for name, run, arm in settings}
     if not any(of_stock.values()):
@@ -72,7 +70,7 @@ def settings_rows(settings: Sequence[tuple[str, Path, str]]) -> Table:
 
 
 def _draw(settings: Sequence[tuple[str, Path, str]], path: Path) -> None:
-    """Left: rollout time by epoch. Right: accepted tokens by step. settings: (name, run, arm) of each."""
+    """Left: rollout time by epoch. Right: accepted tokens by step. settings: (name, run, arm)."""
     colour = colours_of(["none", *(name for name, _, _ in settings)])
     with figure(path, panels=2) as (left, right):
         for name, run, arm in settings:
@@ -89,7 +87,7 @@ def _draw(settings: Sequence[tuple[str, Path, str]], path: Path) -> None:
 
 
 def drafting_arms(run: Path) -> list[str]:
-    """The arms of a comparison without the baseline and without vLLM as it comes."""
+    """The arms of a comparison without the baseline and without unmodified vLLM."""
     result = read.result(run)
     return [arm for arm in result["ratio_to_none"] if arm in result["identical"]]
 
@@ -129,6 +127,6 @@ def table_row(name: str, run: Path, arm: str) -> list[str]:
 
 
 def identity_cell(result: Mapping[str, Any], arm: str) -> str:
-    """Whether an arm's results equal the baseline's in every bit."""
+    """Whether an arm's results equal the baseline's, bit for bit, in words."""
     equal = (equal for what, equal in result["identical"][arm].items() if what != "first_difference")
     return "yes" if all(equal) else "NO"

@@ -1,4 +1,4 @@
-"""What sections share: the rows of a comparison's arms, totals over steps, and a style for figures.
+"""Helpers for all sections: the rows of a comparison's arms, totals over steps, and a style for figures.
 
 A pass is a target pass; the DAS paper calls it a verification round.
 """
@@ -47,7 +47,7 @@ def percent(value: float) -> str:
 
 
 def identity_text(run: Path) -> str:
-    """What the comparison found about equal bits, in words."""
+    """The comparison's verdict on bit-identity, in words."""
     compared = read.result(run)["identical"]
     if not compared:
         return "not compared: no arm has to be identical"
@@ -80,7 +80,7 @@ def policy_note(run: Path) -> str:
 
 @contextmanager
 def figure(path: Path, panels: int = 1) -> Iterator[Any]:
-    """A figure in the common style, saved to `path` at the end. Yields its axes, a list where there are several."""
+    """A figure in the common style, saved to `path` at the end. Yields its axes, as a list if there are several."""
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(1, panels, figsize=(5.6 * panels, 3.6), layout="constrained")
         yield axes

@@ -25,7 +25,7 @@ PLOTTED = {"none": "verl", "das": "das", "das_unlimited": "das_unlimited"}  # ar
 
 @dataclass(frozen=True)
 class PaperClaims:
-    """What the paper says about a training with and without DAS."""
+    """The paper's claims about a training with and without DAS."""
 
     last_step: int  # the paper's steps 1..last_step are compared
     reduction: str  # of the rollout time, as its text claims
@@ -38,7 +38,7 @@ def reduction(arm_rows: Rows, other_rows: Rows) -> float:
 
 
 def plotted_reduction(paper: Mapping[str, Any], arm: str, other: str, last: int) -> str:
-    """The same for the paper's curves over steps 1..last; "" where a curve is shorter."""
+    """`reduction` for the paper's curves, over steps 1..last; "" if a curve is shorter."""
     arm_seconds, other_seconds = (paper["arms"][PLOTTED[name]]["seconds"][:last] for name in (arm, other))
     if not len(arm_seconds) == len(other_seconds) == last:
         return ""
@@ -50,7 +50,7 @@ def reduction_lines(
 ) -> list[Line]:
     """The reduction of rollout time: ours over all steps and from the second epoch on, the paper's over steps 1..last.
 
-    claimed: what the paper's text says.
+    claimed: the reduction that the paper's text claims.
     """
     arm_rows, other_rows = rows(run, arm), rows(run, other)
     lines = [
@@ -105,7 +105,7 @@ def same_training(run: Path) -> Ordering:
 
 
 def every_step(run: Path, arm: str = "das", other: str = "none") -> str:
-    """In how many steps one arm's rollout was shorter than another's."""
+    """The number of steps in which one arm's rollout was shorter than another's, in words."""
     pairs = list(zip(rows(run, arm), rows(run, other), strict=True))
     return f"shorter in {sum(a['rollout_s'] < b['rollout_s'] for a, b in pairs)} of {len(pairs)} steps"
 

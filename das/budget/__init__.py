@@ -5,7 +5,7 @@ from typing import Any
 
 from das.budget.classes import Classes
 from das.budget.closed_form import ClosedForm
-from das.budget.fixed import BatchTable, Fixed, NoDrafts, Unlimited
+from das.budget.fixed import Fixed, NoDrafts, Unlimited
 from das.budget.ladder import Ladder
 from das.budget.marginal import Marginal
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
@@ -19,7 +19,6 @@ POLICIES: dict[str, type[BudgetPolicy]] = {
     "none": NoDrafts,
     "fixed": Fixed,
     "unlimited": Unlimited,
-    "batch_table": BatchTable,
     "classes": Classes,
     "closed_form": ClosedForm,
     "marginal": Marginal,

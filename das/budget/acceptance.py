@@ -2,10 +2,10 @@
 
 A(p) = k l (1 - exp(-alpha p / l))      l: length of the response, p: tokens drafted over its life         (paper Eq 3)
 
-k is the largest share of a response that drafts can supply. alpha says how efficiently they supply it: the first
-drafted tokens are accepted at a rate of k alpha. The paper gives no estimator. Here it is least squares of the accepted
-share A / l, where each response is weighted by its length. For a given alpha, k has a closed form; alpha is searched on
-a grid. The grid needs only two sums for each of its points, so a problem needs 1 kB however long it runs.
+k is the largest share of a response that drafts can supply. alpha is the efficiency of drafting: the first drafted
+tokens are accepted at a rate of k alpha. The paper gives no estimator, so this module fits the accepted share A / l by
+least squares and weights each response by its length. For a given alpha, k has a closed form; alpha is searched on a
+grid. The grid needs only two sums per point, so a problem takes 1 kB however long the run is.
 """
 
 from collections.abc import Sequence
@@ -50,11 +50,11 @@ class _Sums:
 
 
 class AcceptanceModel:
-    """A curve for each problem, which follows the pool of all problems while the problem has few responses of its own.
+    """One acceptance curve per problem. With few responses of its own, a problem follows the pool of all problems.
 
     assumed      the curve until anything has been drafted
-    pooled       how many responses the pool counts for, beside a problem's own responses
-    own_memory   responses of a problem that are remembered, by exponential forgetting, because policies drift
+    pooled       weight of the pool in a problem's curve, as a number of responses
+    own_memory   responses of a problem that are remembered (exponential forgetting, because policies drift)
     pool_memory  the same for the pool
     """
 
@@ -85,11 +85,11 @@ class AcceptanceModel:
 
 
 class TokenCalibration:
-    """Maps a drafter's probability to the share of tokens with such a probability that were accepted.
+    """Calibrates a drafter: maps its probability to the share of such tokens that were accepted.
 
-    Only tokens up to the first rejected one count, because the tokens behind it were not verified. Each bin starts with
-    the drafter's own probability, which counts for `trust` tokens. memory: tokens of a bin that are remembered, by
-    exponential forgetting; for drafters that change.
+    Only tokens up to the first rejected one count, because later tokens were not verified. Each bin starts with the
+    drafter's own probability, which counts as `trust` tokens. memory: tokens remembered per bin (exponential
+    forgetting), for drafters that change.
     """
 
     BINS = 20
@@ -102,22 +102,19 @@ class TokenCalibration:
         self._keep = 1 - 1 / memory
 
     def observe(self, probs: Sequence[float], num_accepted: int) -> None:
-        """Learn from a draft of which the first `num_accepted` tokens were accepted.
-
-        probs: of each token, given that the tokens before it were accepted.
-        """
+        """Learn from one draft. probs[j]: P(token j is accepted | all tokens before it were accepted)."""
         verified_probs = np.asarray(probs[: num_accepted + 1], dtype=np.float64)
         self.observe_tokens(verified_probs, np.arange(len(verified_probs)) < num_accepted)
 
     def observe_tokens(self, probs: Array, accepted: NDArray[np.bool_]) -> None:
-        """Learn from verified tokens. probs, accepted: of each [tokens]."""
+        """Learn from verified tokens. probs, accepted: [tokens]."""
         bins = np.minimum((probs * self.BINS).astype(int), self.BINS - 1)
         new = [np.bincount(bins, weights, self.BINS) for weights in (None, probs, accepted)]
         self.counts *= self._keep ** new[0]
         self.counts += new
 
     def __call__(self, probs: Array) -> Array:
-        """Calibrated probabilities, each given the tokens before it, interpolated linearly between the bins."""
+        """Calibrated conditional probabilities, interpolated linearly between the bins."""
         verified, predicted, accepted = self.counts
         weight = verified + self._trust
         mean_predicted = (predicted + self._trust * self._centres) / weight

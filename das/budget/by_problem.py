@@ -1,4 +1,4 @@
-"""Values by problem id, for so many problems that memory stays bounded."""
+"""A dict of values by problem id, with bounded memory."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -8,9 +8,7 @@ MAX_PROBLEMS = 2**16  # AcceptanceModel, the largest user, holds some 130 MB the
 
 
 class ByProblem(dict[str, V]):
-    """A dict that makes the value of an unknown problem by `new()`. When it is full, it forgets the problem that came
-    first.
-    """
+    """A defaultdict by problem id: `new()` makes missing values. A full dict drops its oldest problem."""
 
     def __init__(self, new: Callable[[], V], max_problems: int = MAX_PROBLEMS):
         super().__init__()

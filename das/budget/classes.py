@@ -9,8 +9,8 @@ from das.budget.policies import BudgetPolicy, LiveRequest
 class Classes(BudgetPolicy):
     """A draft limit for each length class.
 
-    short, medium, long     draft tokens that a request of the class gets in each pass
-    medium_from, long_from  tokens of response from which a request counts as Medium, as Long
+    short, medium, long     draft tokens per pass for a request of the class
+    medium_from, long_from  response length in tokens from which a request is Medium or Long
 
     Raises ValueError for negative limits, for limits that are all 0, and for thresholds that do not rise.
     """

@@ -1,8 +1,8 @@
-"""The paper's optimal budget (§2.4-2.6, corrected: das.budget.optimal), solved again and again during the rollout.
+"""The paper's optimal budget (§2.4-2.6, corrected: das.budget.optimal), solved repeatedly during the rollout.
 
-Its inputs are learned. A request's length is the mean number of tokens to come, by the hazards of past rollouts;
-acceptance curves come from finished requests, and costs from the engine's own passes. The solution gives each request
-d* = p* / N* draft tokens a pass, which is no whole number: the fraction of a token is saved for the next pass.
+Its inputs are learned: expected remaining lengths from past rollouts, acceptance curves from finished requests, costs
+from the engine's own passes. The solution gives each request d* = p* / N* draft tokens per pass. d* is not an integer:
+the fraction is carried over to the next pass.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ class ClosedForm(BudgetPolicy):
 
     tokens    the most draft tokens a request gets in a pass
     ratio     `ratio` of LatencyModel
-    k, alpha  the acceptance curve that is assumed until requests have finished
+    k, alpha  the acceptance curve assumed before any request has finished
     latency   `measured` of LatencyModel
 
     Raises ValueError for values out of range.
@@ -42,7 +42,7 @@ class ClosedForm(BudgetPolicy):
         self.lengths = RemainingLength(MAX_RESPONSE)
         self.acceptance = AcceptanceModel(Curve(k, alpha))
         self._live: list[LiveRequest] = []
-        self._per_pass = self._saved = np.empty(0)  # for each of them: d*, and the fraction not given yet
+        self._per_pass = self._saved = np.empty(0)  # per request: d*, and the fraction carried over
         self._age = RESOLVE  # passes since the last solution
 
     def begin_step(self, requests: int) -> None:
@@ -57,10 +57,7 @@ class ClosedForm(BudgetPolicy):
         return limits.tolist()
 
     def _solve(self, live: list[LiveRequest]) -> None:
-        """Solve for the requests that are live now.
-
-        While no request is new, the others keep their part of the last solution for RESOLVE passes.
-        """
+        """Solve for the live requests. A solution is reused for RESOLVE passes unless a new request arrives."""
         row_of = {request.name: i for i, request in enumerate(self._live)}
         old_rows = np.array([row_of.get(request.name, -1) for request in live])
         self._saved = np.where(old_rows >= 0, np.append(self._saved, 0.0)[old_rows], 0.5)

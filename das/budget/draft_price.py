@@ -1,46 +1,44 @@
-"""The price of a draft pass: base + row * rows, learned from the passes of a drafter that is a model."""
+"""The price of a draft pass: base + row * rows, learned from the passes of a draft model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 FORGET = 0.99  # each newer pass reduces a pass's weight by this factor
-FADE = 0.99  # of a pass that was not made because of its price; after 70 of them it is tried at half the price
-MAX_PATIENCE = 32  # after trials that did not pay, the price falls so many times more slowly, at most
-SLOW = 3.0  # a pass counts as at most so many times as slow as expected: its kernels may have been prepared in it
+FADE = 0.99  # each declined pass lowers the price by this factor: after 70, a pass is tried at half the price
+MAX_PATIENCE = 32  # trials that do not pay slow this fall, up to this many times
+SLOW = 3.0  # a pass's time is capped at this multiple of its prediction: it may include compiling kernels
 
 
 @dataclass(frozen=True)
 class DraftWork:
-    """What a drafter that is a model did in a round of drafts."""
+    """The work of a draft model in one round of drafts."""
 
-    passes: Sequence[tuple[int, float]] = ()  # rows and seconds of each
-    requantize_s: float = 0.0  # seconds in which it quantized the policy's weights
+    passes: Sequence[tuple[int, float]] = ()  # (rows, seconds) of each draft pass
+    requantize_s: float = 0.0  # seconds spent on quantizing the policy's weights
 
 
 class DraftPassPrice:
-    """Seconds of a draft pass by the number of rows that it computes.
+    """Predicts the seconds of a draft pass from its number of rows.
 
-    Weighted least squares of relative errors. Before the first pass a pass costs nothing, so that one is tried.
+    Fitted by weighted least squares of relative errors. Before the first pass the price is 0, so that one is tried.
     """
 
     def __init__(self) -> None:
-        self._sums = [0.0] * 5  # of 1, rows, rows^2, seconds, seconds * rows; each weighted by 1 / seconds^2
+        self._sums = [0.0] * 5  # sums of 1, rows, rows^2, seconds, seconds * rows, weighted by 1 / seconds^2
         self.base = self.row = 0.0
         self.faded = False  # whether the price was lowered since the last pass
-        self._patience = 1  # how many times more slowly than at first the price falls
+        self._patience = 1  # the price falls this many times more slowly than at first
 
     def fade(self, factor: float = FADE) -> None:
-        """Lower the price until the next pass: nothing else would show that passes have become cheaper."""
+        """Lower the price until the next pass. Otherwise a declined pass could never show that it became cheaper."""
         self.base, self.row, self.faded = factor * self.base, factor * self.row, True
 
     def decline(self) -> None:
-        """No pass was made because of its price, which fades. Trials in a row that do not pay come ever later."""
+        """A pass was declined because of its price: lower the price. Repeated failed trials become rarer."""
         self.fade(FADE ** (1 / self._patience))
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn from a pass of so many rows. One that was made at a price that had faded is a trial; one that was made
-        at the price that the last pass showed says that trials need not come late any more.
-        """
+        """Learn from a pass. A pass at a lowered price is a trial; a pass at the learned price resets the patience."""
         self._patience = min(2 * self._patience, MAX_PATIENCE) if self.faded else 1
         expected = self.seconds(rows)
         if expected and not self.faded:
@@ -59,5 +57,5 @@ class DraftPassPrice:
         self.base, self.row, self.faded = base, row, False
 
     def seconds(self, rows: int) -> float:
-        """What a pass of so many rows is expected to take."""
+        """Predicted seconds of a pass with this many rows."""
         return self.base + self.row * rows

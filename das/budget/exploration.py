@@ -1,18 +1,18 @@
 """Exploration: which passes are spent on learning prices, and how much time they may cost.
 
-A *control* is a pass without drafts. It shows what a plain pass takes now. A *trial* verifies more than seems to pay.
-It shows whether prices are still what they were. (das.budget.prices asks for further controls, to tell a slow machine
-from dear drafts.) Either may cost SHARE of the time since the last of its kind, so a dear one is rare. Each one in a
-row that shows nothing new halves that share, a few times.
+A *control* is a pass without drafts: it measures a plain pass. A *trial* verifies more tokens than the prices justify:
+it shows whether the prices still hold. (das.budget.prices asks for further controls, to tell a slow machine from
+expensive drafts.) A control or trial may cost SHARE of the time since the last one, so expensive ones are rare. The
+share is halved, a few times, after each control or trial in a row that shows nothing new.
 """
 
 SHARE = 0.01  # of the time since the last control, or the last trial
 MAX_HALVINGS = 3
 FIRST_PLAIN = 3  # passes of a new engine that carry no drafts
-APART = 8  # plain passes' time between two trials; it doubles with each trial that finds nothing
+APART = 8  # time between two trials, in plain passes; it doubles with each trial that finds nothing
 MAX_DOUBLINGS = 6
-FOUND = 0.95  # a trial that takes less than this share of its predicted time has found lower prices
-AS_EXPECTED = 0.05  # relative error of a control's prediction that is nothing new, beside twice the usual error
+FOUND = 0.95  # a trial faster than this share of its predicted time has found lower prices
+AS_EXPECTED = 0.05  # a control shows nothing new within this relative error, or within twice the usual error
 
 
 class Exploration:
@@ -22,12 +22,12 @@ class Exploration:
         self._now = 0.0  # seconds of all passes
         self._plain = 0  # passes without drafts
         self._last_plain = self._last_trial = self._next_trial = 0.0
-        self._vain_controls = self._vain_trials = 0  # in a row, that showed nothing new
+        self._vain_controls = self._vain_trials = 0  # controls and trials in a row that showed nothing new
         self._declined = 0  # trials in a row that were due but not made
-        self._trial: tuple[float, float] | None = None  # under way: its predicted time, and that of a plain pass
+        self._trial: tuple[float, float] | None = None  # running trial: predicted seconds, seconds of a plain pass
 
     def control_due(self, cost: float) -> bool:
-        """Whether the coming pass carries no drafts. cost: seconds that drafts would save in it."""
+        """Whether the coming pass should be a control. cost: seconds that its drafts would have saved."""
         return self._plain < FIRST_PLAIN or cost < share(self._vain_controls) * (self._now - self._last_plain)
 
     @property
@@ -41,24 +41,22 @@ class Exploration:
         return share(self._vain_trials) * (self._now - self._last_trial)
 
     def forget_trial(self) -> None:
-        """The pass of the last trial is over. If it was not observed, because prompts came with it, nobody knows its
-        result."""
+        """Drop a trial whose pass was not observed, because it also computed prompts."""
         self._trial = None
 
     def begin_trial(self, expected: float, plain: float) -> None:
-        """The coming pass is a trial. expected, plain: its predicted time, and that of a plain pass."""
+        """The coming pass is a trial. expected, plain: predicted seconds of this pass and of a plain pass."""
         self._trial = expected, plain
         self._last_trial = self._now
         self._declined = 0
 
     def decline_trial(self, plain: float) -> None:
-        """No trial is cheap enough, or worth its time."""
+        """A trial is due, but none is cheap enough or worth its time."""
         self._next_trial = self._now + plain * APART * 2**self._declined
         self._declined = min(self._declined + 1, MAX_DOUBLINGS)
 
     def observe(self, seconds: float, drafted: bool, error: float, usual_error: float) -> None:
-        """A pass is over. error, usual_error: relative errors of its prediction, and of predictions on average; nan if
-        there was none."""
+        """A pass is over. error, usual_error: relative errors of this prediction and on average; nan if unknown."""
         self._now += seconds
         if not drafted:
             self._plain += 1
@@ -75,5 +73,5 @@ class Exploration:
 
 
 def share(vain: int) -> float:
-    """The share of the time that a control or a trial may cost, behind so many in a row that showed nothing new."""
+    """The share of the time that a control or trial may cost. vain: how many in a row showed nothing new."""
     return float(SHARE / 2 ** min(vain, MAX_HALVINGS))

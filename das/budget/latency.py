@@ -12,18 +12,17 @@ from das.budget.latency_forms import Array, Drafting, Form, Passes, fit_drafting
 from das.budget.policies import TargetPass
 
 MIN_TOKEN_COST = 1e-4  # lower bound of a drafted token's cost, as a share of `base`
-MANY_COUNTS = 4  # so many different numbers of drafted tokens in a pass show what one token costs
+MANY_COUNTS = 4  # passes with this many different numbers of drafted tokens show the cost of a token
 
 
 class OnlineFit:
     """A latency form that is refitted to the latest passes. Newer passes count more.
 
     fit    a fit of das.budget.latency_forms
-    every  passes from one fit to the next, once many passes have been seen; a fit takes 0.5 ms (affine) to 5 ms (two
-           segments)
+    every  passes between fits, once many passes have been seen; a fit takes 0.5 ms (affine) to 5 ms (two segments)
 
-    `fitted` is None until FIRST_FIT passes have been seen. `error` is the mean absolute relative error of predictions
-    that were made before their pass was seen, over some 200 passes; it is nan before the first of them.
+    `fitted` is None until FIRST_FIT passes have been seen. `error` is the mean absolute relative error of the
+    predictions for the last 200 passes or so, each made before its pass; nan before the first prediction.
     """
 
     MEMORY = 512  # passes remembered
@@ -66,7 +65,7 @@ class OnlineFit:
 
 
 def read_drafting(path: Path) -> Drafting:
-    """The form `Drafting` of a latency.json. Raises ValueError, in one line, for a file that holds none."""
+    """Read the form `Drafting` from a latency.json. Raises ValueError, in one line, for a file without one."""
     try:
         form = Drafting(**json.loads(path.read_text())["forms"]["drafting"]["coefficients"])
         is_valid = form.base > 0 and all(0 <= value < math.inf for value in vars(form).values())  # False for NaN
@@ -80,9 +79,9 @@ def read_drafting(path: Path) -> Drafting:
 class LatencyModel:
     """The form `Drafting`, usable from the first pass on. Times are in seconds.
 
-    ratio     base / token: how many drafted tokens cost as much as starting a pass. It is assumed until enough passes
-              have been seen, and for as long as they say nothing about it (passes of one size, a coefficient of 0)
-    measured  a latency.json that task=calibrate wrote. It is used as it is, and nothing is learned
+    ratio     base / token: how many drafted tokens cost as much as starting a pass. It is assumed until passes show
+              the real ratio. (Passes of one size, or a fitted coefficient of 0, do not show it.)
+    measured  a latency.json written by task=calibrate. It is used unchanged, and nothing is learned
 
     Raises ValueError for a ratio that is not positive and for a file without latencies.
     """
@@ -94,7 +93,7 @@ class LatencyModel:
         self._assumed = ratio
         self._online = OnlineFit(fit_drafting)
         self._seconds = self._tokens = self._seen = 0.0
-        self._draft_counts: set[int] = set()  # different numbers of drafted tokens in a pass, MANY_COUNTS at most
+        self._draft_counts: set[int] = set()  # distinct numbers of drafted tokens seen in a pass, at most MANY_COUNTS
 
     def observe(self, done: TargetPass) -> None:
         """Learn from one pass."""
@@ -114,12 +113,12 @@ class LatencyModel:
 
     @property
     def _knows_token_cost(self) -> bool:
-        """Whether passes have shown what a drafted token costs, even if that is next to nothing (GPUs)."""
+        """Whether passes have shown the cost of a drafted token, even a cost near zero (GPUs)."""
         return len(self._draft_counts) == MANY_COUNTS
 
     @property
     def form(self) -> Drafting:
-        """The fit, or the assumed ratio scaled to the passes seen while the fit is not usable."""
+        """The fitted form. While the fit is not usable: the assumed ratio, scaled to the passes seen."""
         if self._measured is not None:
             return self._measured
         fitted = self._online.fitted
@@ -130,7 +129,7 @@ class LatencyModel:
         return Drafting(token * self._assumed, token, 0.0, token)
 
     def predict(self, live: int, num_drafted: int, context: int) -> float:
-        """Seconds of a pass; nan before the first pass was seen."""
+        """Predicted seconds of a pass; nan before the first observed pass."""
         if not self._seen and self._measured is None:
             return float("nan")
         form = self.form

@@ -3,10 +3,10 @@
 Affine       t = c_base + c_tok n                                             (paper Eq 1)
 Drafting     t = base + row b + (drafting + token d) where d > 0              Eq 1 with separate costs of drafts
 TwoSegment   one affine line up to a knot, another above it, because kernels change with the batch size
-Roofline     t = max(memory + kv x, compute n) + request b                    (T_T and T_V of das.budget.roofline)
+Roofline     t = max(memory + kv x, compute n) + request b                    (T_T and T_V of EfficientRollout)
 
-n tokens in the pass (live requests + drafted), b live requests, d = n - b drafted, x tokens of context that they attend
-to. Times are in seconds.
+n: tokens in the pass (live requests + drafted), b: live requests, d = n - b: drafted tokens, x: tokens of context
+attended to. Times are in seconds.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Passes:
-    """Target passes that were timed: arrays of equal length."""
+    """Timed target passes: arrays of equal length."""
 
     live: Array  # requests
     tokens: Array  # live requests + drafted tokens
@@ -57,7 +57,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Drafting:
-    """A pass with drafts has a fixed cost (drafter, other kernels, bookkeeping) and a cost for each drafted token."""
+    """Drafts add a fixed cost per pass (drafter, other kernels, bookkeeping) and a cost per drafted token."""
 
     base: float  # seconds a pass
     row: float  # seconds a live request
@@ -84,7 +84,7 @@ class TwoSegment:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The longer of reading memory and computing, and a time for each request."""
+    """The larger of memory time and compute time, plus a time for each request."""
 
     memory: float  # seconds to read the weights
     kv: float  # seconds a token of context
@@ -97,16 +97,16 @@ class Roofline:
 
 OUTLIER = 3.0  # a pass this many times slower than the typical line was interrupted
 SHARE = 0.2  # assumed drafting / base until passes show it
-MADE_UP = 8.0  # made-up passes that state this share, as long as all timed passes carry drafts
-KNOTS = 15  # places tried for the knot of TwoSegment, in each of two rounds
-ROUNDS = 12  # of sorting passes into memory-bound and compute-bound; the sorting settles in 3 to 6
+MADE_UP = 8.0  # weight of the synthetic passes that state SHARE while all timed passes carry drafts
+KNOTS = 15  # positions tried for the knot of TwoSegment, in each of two rounds
+ROUNDS = 12  # rounds of sorting passes into memory-bound and compute-bound; 3 to 6 usually settle it
 
 
 def relative_weights(passes: Passes, age_weights: Array) -> tuple[Passes, Array]:
-    """The passes that were not interrupted, and weights with which least squares minimises relative errors.
+    """The uninterrupted passes, and the weights that make least squares minimise relative errors.
 
-    An interrupted pass lies far above the typical line. That line minimises absolute relative errors, so up to half of
-    the passes may lie anywhere above it without moving it.
+    An interrupted pass lies far above the typical line. The typical line minimises absolute relative errors, so it does
+    not move even if half of the passes were interrupted.
     """
     columns = np.stack([np.ones(len(passes)), passes.tokens], axis=1)
     weights = age_weights / np.square(passes.seconds)
@@ -119,12 +119,12 @@ def relative_weights(passes: Passes, age_weights: Array) -> tuple[Passes, Array]
 
 
 def fit_affine(passes: Passes, age_weights: Array) -> Affine:
-    """Least squares of relative errors, without interrupted passes. age_weights: how much each pass counts."""
+    """Fit by least squares of relative errors, without interrupted passes. age_weights: the weight of each pass."""
     return _line(*relative_weights(passes, age_weights))
 
 
 def _line(passes: Passes, weights: Array) -> Affine:
-    """The line of least squares. Passes of one size say nothing about tokens, so c_tok is 0 then."""
+    """The least-squares line. If all passes have one size, c_tok cannot be known and is 0."""
     slope = np.ptp(passes.tokens) > 0
     columns = np.stack([np.ones(len(passes)), passes.tokens * slope], axis=1)
     return Affine(*map(float, least_squares.linear(columns, passes.seconds, weights)))
@@ -133,7 +133,7 @@ def _line(passes: Passes, weights: Array) -> Affine:
 def fit_drafting(passes: Passes, age_weights: Array) -> Drafting:
     """Fit like fit_affine.
 
-    While nearly all passes carry drafts, `drafting` cannot be told from `base`. A few made-up passes then state that
+    While nearly all passes carry drafts, `drafting` cannot be told from `base`. A few synthetic passes then state that
     `drafting` is SHARE of `base`.
     """
     passes, weights = relative_weights(passes, age_weights)
@@ -146,9 +146,9 @@ def fit_drafting(passes: Passes, age_weights: Array) -> Drafting:
 
 
 def fit_two_segment(passes: Passes, age_weights: Array) -> TwoSegment:
-    """Fit the two lines and the knot that leave the smallest error. Each line needs passes of at least 2 sizes.
+    """Fit two lines and a knot with the smallest error. Each line needs passes of at least 2 sizes.
 
-    The knots tried are quantiles of the sizes seen, then quantiles of the sizes around the best of these knots.
+    Two rounds: first quantiles of all sizes are tried as knots, then quantiles of the sizes around the best one.
     """
     passes, weights = relative_weights(passes, age_weights)
     one_line = _line(passes, weights)
@@ -172,10 +172,10 @@ def fit_two_segment(passes: Passes, age_weights: Array) -> TwoSegment:
 
 
 def fit_roofline(passes: Passes, age_weights: Array) -> Roofline:
-    """Sort passes into memory-bound and compute-bound ones, solve, and sort again by the solution.
+    """Alternate: sort passes into memory-bound and compute-bound ones, solve, sort again by the solution.
 
-    The first sorting guesses the ridge, the number of tokens at which a pass becomes compute-bound; several guesses are
-    tried. A round may be worse than the one before, so the best solution of all rounds is kept.
+    The first round guesses the ridge, the number of tokens at which a pass becomes compute-bound; several guesses are
+    tried. A round can be worse than the previous one, so the best solution of all rounds is kept.
     """
     passes, weights = relative_weights(passes, age_weights)
     ones, zeros = np.ones(len(passes)), np.zeros(len(passes))

@@ -22,8 +22,8 @@ class LengthClass(IntEnum):
 class LengthModel:
     """Empirical length classes. All lengths are in tokens.
 
-    medium, long  a response of at least this many tokens is Medium, is Long
-    memory        finished responses remembered for the table; each problem remembers its last PROBLEM_MEMORY
+    medium, long  response length from which a response is Medium or Long
+    memory        finished responses kept for the table; besides, each problem keeps its last PROBLEM_MEMORY
 
     Raises ValueError for thresholds that do not rise.
     """
@@ -37,7 +37,7 @@ class LengthModel:
         self._problems: ByProblem[deque[int]] = ByProblem(lambda: deque(maxlen=self.PROBLEM_MEMORY))
         self._finished: deque[tuple[LengthClass, int]] = deque(maxlen=memory)  # (class at start, final length)
         self._lengths: dict[LengthClass, list[int]] = {}
-        self._current: dict[tuple[int, LengthClass], LengthClass] = {}  # answers of `current` until the next refit
+        self._current: dict[tuple[int, LengthClass], LengthClass] = {}  # cache of `current` until the next refit
 
     def classify(self, length: int) -> LengthClass:
         """Class of a finished response of `length` tokens."""
@@ -46,7 +46,7 @@ class LengthModel:
         return LengthClass.MEDIUM if length >= self.medium else LengthClass.SHORT
 
     def initial(self, problem: str) -> LengthClass:
-        """The most frequent class of the problem's past responses, the longer on ties; Medium if there are none."""
+        """The most frequent class of the problem's past responses (on ties, the longer one); Medium without any."""
         past = self._problems.get(problem)
         if not past:
             return LengthClass.MEDIUM
@@ -54,7 +54,7 @@ class LengthModel:
         return max(counts, key=lambda c: (counts[c], c))
 
     def probabilities(self, generated: int, initial: LengthClass) -> list[float]:
-        """P(class | more than `generated` tokens, initial), by class; all zero if no such response was seen."""
+        """P(class | more than `generated` tokens, initial) for each class; all 0 if no such response was seen."""
         lengths = self._lengths.get(initial, [])
         alive = len(lengths) - bisect.bisect_right(lengths, generated)
         if not alive:
@@ -64,7 +64,7 @@ class LengthModel:
         return [(alive - long - medium) / alive, medium / alive, long / alive]
 
     def current(self, generated: int, initial: LengthClass) -> LengthClass:
-        """argmax_c P(c | more than `generated` tokens, initial), the longer on ties; never below the class reached."""
+        """argmax_c P(c | more than `generated` tokens, initial) (on ties, the longer), at least the class reached."""
         current = self._current.get((generated, initial))
         if current is None:
             current = self._current[generated, initial] = self._likeliest(generated, initial)

@@ -1,8 +1,7 @@
-"""Which request will decide the makespan? Computes each live request's chance of being the last to finish.
+"""Makespan weights: each live request's chance of being the last to finish.
 
-A request's remaining passes are its remaining tokens (das.budget.remaining) over the tokens that a pass emits for it.
-The rollout takes as many passes as its slowest request, so one pass less for request i shortens it by P(i is last)
-passes.
+A request's remaining passes are its remaining tokens (das.budget.remaining) divided by its tokens per pass. The rollout
+takes as many passes as its slowest request, so saving request i one pass saves the rollout P(i is last) passes.
 """
 
 from collections import defaultdict
@@ -16,12 +15,12 @@ from das.budget.remaining import RemainingLength
 
 Array = NDArray[np.float64]
 
-POINTS = 24  # numbers of remaining passes at which distributions are evaluated, evenly spaced in the logarithm
-PRIOR_PASSES = 4.0  # passes that the batch's mean tokens per pass counts for, beside a request's own passes
+POINTS = 24  # points at which distributions of remaining passes are evaluated, evenly spaced in the logarithm
+PRIOR_PASSES = 4.0  # weight of the batch's mean tokens per pass in a request's estimate, as a number of passes
 
 
 def speeds(live: Sequence[LiveRequest]) -> Array:
-    """Tokens that a pass emits for each request [R], close to the batch's mean while the request has had few passes."""
+    """Tokens per pass of each request [R]. A request with few passes gets a value close to the batch's mean."""
     generated = np.array([request.generated for request in live], np.float64)
     passes = np.array([request.passes for request in live], np.float64)
     typical = max(1.0, generated.sum() / max(1.0, passes.sum()))

@@ -1,19 +1,19 @@
-"""Marginal budget: drafted tokens are verified as long as the time of a pass, per token that it emits, falls.
+"""Marginal budget: verify drafted tokens as long as they lower the time per emitted token.
 
-A pass of the live requests takes T(d) seconds if it verifies d drafted tokens of theirs, in all (das.budget.prices). It
-emits n + sum of the gains of these tokens, where the gain of a token is P(it and all before it are accepted). A batch's
-drafts are cut so that
+A pass over n live requests that verifies d drafted tokens takes T(d) seconds (das.budget.prices). It emits n tokens
+plus the gains of the drafted ones; a token's gain is P(it and all tokens before it are accepted). The batch's drafts
+are cut to minimise
 
     T(d) / (n + gains of the d tokens with the highest gains)
 
-is smallest. T may have knees and stairs, so every d is tried. A token's gain is never above that of the token before
-it, so the tokens with the highest gains are the beginnings of drafts.
+T may have knees and stairs, so every d is tried. Gains never rise along a draft, so the tokens with the highest gains
+are the beginnings of drafts.
 
-With `makespan`, a gain counts n v_i / sum(v) times, where v_i = w_i base + row is what a pass of request i costs the
-rollout: w_i is P(i is the last to finish), or 1 / live while requests wait for slots.
+With `makespan`, a gain counts n v_i / sum(v) times, where v_i = w_i base + row is the cost of a pass of request i for
+the rollout: w_i is P(i is the last to finish), or 1 / live while requests wait for slots.
 
-Prices are learned from passes. So no pass verifies much more than was tried before, and some passes are spent on
-learning (das.budget.exploration). If drafts do not pay many times in a row, the drafter is asked now and then only.
+Prices are learned from passes, so no pass verifies many more tokens than were tried before, and some passes are spent
+on learning (das.budget.exploration). If drafts do not pay many times in a row, the drafter is asked only now and then.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ from das.budget.remaining import MAX_RESPONSE, RemainingLength
 from das.drafter import Drafts
 from das.native import load_native
 
-PATIENCE = 8  # passes in a row whose drafts did not pay, before the drafter is asked less often
-FIRST_WAIT = 8  # passes until it is asked again; the number doubles each time
+PATIENCE = 8  # after this many passes in a row whose drafts did not pay, the drafter is asked less often
+FIRST_WAIT = 8  # passes until the drafter is asked again; the number doubles each time
 MAX_WAIT = 512
-WORTH_TRYING = 0.05  # a trial must be able to save this share of a plain pass, if tokens turned out to cost nothing
-BRANCH_RUN = 1.5  # tokens of a branch that are accepted on average if its first one is
+WORTH_TRYING = 0.05  # a trial must save this share of a plain pass in the best case (tokens cost nothing)
+BRANCH_RUN = 1.5  # mean accepted tokens of a branch whose first token is accepted
 FREE_FLOOR = 0.1  # where tokens cost nothing, drafts may end below this gain, if tokens of twice the gain are not kept
 
 
@@ -51,11 +51,11 @@ def _native() -> CDLL:
 def best_tokens(
     drafts: Drafts, weights: Array, seconds: Array, fixed: int = -1
 ) -> tuple[int, np.ndarray, Array, float]:
-    """The tokens with which a pass takes the least time per emitted token, or the `fixed` best ones if that is not -1.
+    """Choose the drafted tokens that minimise the time per emitted token, or the `fixed` best ones (-1: not fixed).
 
-    weights: what an emitted token of each request counts; their mean is 1. seconds: of a pass with 0, 1, 2 ... drafted
-    tokens; no more are chosen. Returns how many tokens are chosen, how many of each draft, the gain of the 0, 1, 2 ...
-    best tokens, and the lowest gain that was chosen (0: none).
+    weights: the value of an emitted token, per request, with mean 1. seconds[d]: time of a pass with d drafted tokens;
+    at most len(seconds) - 1 are chosen. Returns the number of chosen tokens, the number per draft, the summed gain of
+    the d best tokens for every d, and the lowest chosen gain (0 if none is chosen).
     """
     counts, gains, lowest = np.empty(len(drafts), np.int64), np.empty(len(seconds)), c_double()
     chosen: int = _native().das_trim(
@@ -81,7 +81,7 @@ class Marginal(BudgetPolicy):
 
     tokens    the most draft tokens a request gets in a pass
     ratio     `ratio` of PassPrices
-    makespan  True: w_i is the chance to be the last to finish. False: all requests count alike
+    makespan  True: weight requests by their chance of finishing last. False: all requests count the same
     latency   `measured` of PassPrices
 
     Raises ValueError for values out of range.
@@ -100,15 +100,15 @@ class Marginal(BudgetPolicy):
         self._live: list[LiveRequest] = []  # the requests of the last estimate of weights
         self._chances = np.empty(0)  # w_i of these requests
         self._chances_age = 0  # passes since that estimate
-        self._weights = np.ones(1)  # of all requests alike
+        self._weights = np.ones(1)  # weights when all requests count the same
         self._context = 0  # tokens of context in the last pass
         self._saves = 0.0  # seconds that the last drafts were expected to save
-        self._each = 0.0  # seconds per token that the last drafts were expected to emit, without their draft passes
+        self._each = 0.0  # expected seconds per emitted token of the last pass, without its draft passes
         self._emits = 1.0  # tokens that the last pass was expected to emit
-        self._drafting_s = 0.0  # seconds of the draft passes for it
+        self._drafting_s = 0.0  # seconds of the draft passes before the last pass
         self._lowest = 0.0  # the lowest gain that was verified in the last pass with drafts
         self._unpaid = 0  # passes in a row whose drafts did not pay
-        self._wait, self._next_wait = 0, FIRST_WAIT  # passes until the drafter is asked again; the same for next time
+        self._wait, self._next_wait = 0, FIRST_WAIT  # passes until the drafter is asked again, now and next time
 
     def begin_step(self, requests: int) -> None:
         self._num_waiting = requests
@@ -131,9 +131,9 @@ class Marginal(BudgetPolicy):
         return [0 if waits or control else self.max_draft_tokens] * len(live)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
-        """For each request the probability below which a token hardly pays: the least that tokens cost on average.
+        """Per request, the gain below which a drafted token hardly pays, from the lowest average cost of extra tokens.
 
-        Where they cost nothing at first, the gains of the last pass tell how far drafts need to go.
+        Where extra tokens are free, the gains kept in the last pass limit drafts instead.
         """
         weights = self._request_weights(live)
         floor = max(self.prices.cheapest(len(live), self._context), min(FREE_FLOOR, self._lowest / 2))
@@ -169,7 +169,7 @@ class Marginal(BudgetPolicy):
         return counts.tolist()
 
     def _count_unpaid(self, chosen: int) -> None:
-        """Ask the drafter less and less often while no draft pays."""
+        """Ask the drafter less often while no draft pays."""
         if chosen:
             self._unpaid, self._wait, self._next_wait = 0, 0, FIRST_WAIT
             return
@@ -178,7 +178,7 @@ class Marginal(BudgetPolicy):
             self._wait, self._next_wait = self._next_wait, min(2 * self._next_wait, MAX_WAIT)
 
     def _trial(self, chosen: int, seconds: Array, gains: Array, each: float, live: int) -> int:
-        """How many tokens to verify in order to learn their price: those chosen, or more."""
+        """The number of tokens to verify: `chosen`, or more in a trial that learns their price."""
         if gains[-1] * each >= WORTH_TRYING * seconds[0]:
             costs = seconds - each * (live + gains)
             affordable = np.flatnonzero(costs[chosen + 1 :] <= self._exploration.allowance)
@@ -190,12 +190,12 @@ class Marginal(BudgetPolicy):
         return chosen
 
     def _request_weights(self, live: Sequence[LiveRequest]) -> Array:
-        """What an emitted token of each request counts [R]; the mean is 1."""
+        """The weight of an emitted token, per request [R]; the mean is 1."""
         if not self.makespan or self._num_waiting > 0:
             if len(self._weights) != len(live):
                 self._weights = np.ones(len(live))
             return self._weights
-        if not self._live or self._chances_age >= max(8, len(live)):  # the cost of an estimate grows with the requests
+        if not self._live or self._chances_age >= max(8, len(live)):  # an estimate's cost grows with the requests
             self._live, self._chances_age = list(live), 0
             self._chances = chances_of_being_last(self.lengths, live)
         elif self._live != live:  # some have finished; a new one gets the average

@@ -1,15 +1,14 @@
 """Optimal budget: how many tokens to draft for each request over a rollout, in the paper's model (das.md §2.4-2.6).
 
-Of p tokens drafted for a request of length l, k l (1 - exp(-alpha p / l)) are accepted, so the request needs
-l (1 - k + k exp(-alpha p / l)) target passes. The rollout takes N passes, as many as the request that needs most:
+A request of length l with p drafted tokens has k l (1 - exp(-alpha p / l)) accepted tokens, so it needs
+l (1 - k + k exp(-alpha p / l)) target passes. The rollout takes N passes, as many as its slowest request:
 
     J = c_base N + c_tok sum_i p_i + C                                                                       (Eqs 5, 6)
     p_i(N) = -(l_i / alpha_i) ln(1 - (1 - N / l_i) / k_i)  where N < l_i, else 0        N > max_i l_i (1 - k_i)
     dJ/dN = c_base - c_tok sum_{l_i > N} 1 / (alpha_i (k_i - 1 + N / l_i))
 
 J is convex in N and dJ/dN rises, so bisection finds its zero. The paper's Eq 7 prints ln(1 - k_i (1 - N / l_i)). With
-that budget a request still needs l (1 - k^2 (1 - N / l)) passes, more than N unless k = 1 (`printed_budget`, kept for
-comparison only).
+that budget a request still needs l (1 - k^2 (1 - N / l)) passes, more than N unless k = 1.
 """
 
 from dataclasses import dataclass
@@ -24,17 +23,17 @@ Array = NDArray[np.float64]
 class Optimum:
     """The budget that minimises J."""
 
-    drafted_R: Array  # p*: tokens to draft over each request's life; all 0 if speculation never pays
+    drafted_R: Array  # p*: tokens to draft for each request over the rollout; all 0 if speculation never pays
     passes: float  # N*: target passes of the rollout
 
     @property
     def per_pass_R(self) -> Array:
-        """d* = p* / N*: draft tokens of each request in a pass (the paper gives totals only)."""
+        """d* = p* / N*: draft tokens per pass of each request (the paper gives only totals)."""
         return self.drafted_R / self.passes
 
 
 def accepted(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """How many of the drafted tokens are accepted (Eq 3)."""
+    """Expected accepted tokens of each request (Eq 3)."""
     return k_R * length_R * -np.expm1(-alpha_R * drafted_R / length_R)
 
 
@@ -44,27 +43,22 @@ def passes_needed(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array)
 
 
 def cost(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c_tok: float) -> float:
-    """J of Eq 5 without its constant C, in seconds."""
+    """The cost J of Eq 5 without its constant C, in seconds."""
     most_passes = passes_needed(drafted_R, length_R, k_R, alpha_R).max()
     return float(c_base * most_passes + c_tok * drafted_R.sum())
 
 
 def budget_for(passes: float, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """p_i(N): the fewest drafted tokens with which each request needs at most `passes`; inf where none suffice."""
+    """p_i(N): the fewest drafted tokens that finish each request within `passes`; inf where none suffice."""
     saved = np.clip(1 - passes / length_R, 0, None) / k_R  # as a share of the most that can be saved
     with np.errstate(divide="ignore"):
         return np.where(saved < 1, -length_R / alpha_R * np.log1p(-np.minimum(saved, 1)), np.inf)
 
 
-def printed_budget(passes: float, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """Eq 7 as printed. It multiplies by k where it must divide, so it is too small for `passes` unless k = 1."""
-    return -length_R / alpha_R * np.log1p(-k_R * np.clip(1 - passes / length_R, 0, None))
-
-
 def optimal_budget(length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c_tok: float) -> Optimum:
-    """The p that minimises J.
+    """The budget p that minimises J.
 
-    length_R: remaining tokens, > 0; 0 < k_R <= 1; alpha_R > 0; c_base, c_tok: seconds of a pass and a token, > 0.
+    length_R: remaining tokens, > 0. k_R: in (0, 1]. alpha_R: > 0. c_base, c_tok: seconds of a pass and of a token, > 0.
     Raises ValueError for parameters out of these ranges.
     """
     if not (length_R.size and (length_R > 0).all() and (alpha_R > 0).all() and c_base > 0 and c_tok > 0):

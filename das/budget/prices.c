@@ -1,44 +1,44 @@
-/* The time of a target pass, learned from passes (das/budget/prices.py has the form and the reasons).
+/* The time of a target pass, learned from passes (das/budget/prices.py gives the form and the reasons).
  *
  *     seconds = row live + context_token context + drafting [if anything is drafted] + branch branches + G(tokens)
  *
- * No part is negative: a live request costs no less than an extra token does. G is piecewise linear between knots and never
- * falls. Its unknowns are its value at the first knot and the rise over each
- * segment, so that "never falls" reads "no rise is negative". The fit is weighted least squares of relative errors. */
+ * No part is negative: a live request costs no less than an extra token does. G is linear between knots and never
+ * falls. Its unknowns are its value at the first knot and the rise over each segment, so "never falls" becomes "no
+ * rise is negative". The fit is weighted least squares of relative errors. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#define KNOTS 91            /* 1 ... 2^15 tokens, six in each octave (fewer where they would be less than 1 apart) */
+#define KNOTS 91            /* 1 ... 2^15 tokens, six per octave (fewer where they would be less than 1 apart) */
 #define PER_OCTAVE 6
 #define BINS (2 * KNOTS)    /* passes between two knots, without drafts and with them */
 #define PER_BIN 12          /* passes remembered in each bin */
 #define FORGET 0.995        /* each newer pass reduces a pass's weight by this factor */
-#define OLD 0.02            /* no weight falls below this: what is not tried again is not forgotten */
-#define INTERRUPTED 1.6     /* times the typical pass of its bin: a pass that took longer does not count */
-#define DOUBT 8             /* passes after which a pass that was far too slow counts as interrupted */
-#define CLEARED 2           /* plain passes that show that drafts are dearer: a burst may end just before one */
-#define CHANGING 32         /* passes after a change of prices in which another one belongs to it */
-#define CONTROL 16          /* passes of a burst from one plain pass to the next */
-#define LONG_BURST 64       /* passes of a burst after which its slowness counts as the usual one */
-#define NEW_SIZE 1.25       /* times its prediction: a pass of a new size that took longer may have compiled kernels */
-#define NEW_IN_A_ROW 6      /* most such passes in a row that are not learned */
-#define SIZES (1 << 15)     /* tokens of a pass up to which it is known whether its size is new */
-#define EVERY 8             /* passes from one fit to the next; a pass that surprises brings a fit at once */
-#define SURPRISE 0.25       /* relative error of a prediction */
-#define ERROR_MEMORY 0.995  /* forgetting of the mean error */
-/* Priors, which count like passes: SMOOTH ties neighbouring slopes to one another, PULL ties every slope to the assumed
+#define OLD 0.02            /* lowest weight: sizes that are not tried again are not forgotten */
+#define INTERRUPTED 1.6     /* a pass that took this many times the typical pass of its bin does not count */
+#define DOUBT 8             /* after this many passes, a far too slow pass counts as interrupted */
+#define CLEARED 2           /* fast plain passes that prove that drafts are dearer (one alone may follow a burst) */
+#define CHANGING 32         /* another change of prices within this many passes belongs to the same change */
+#define CONTROL 16          /* in a burst, every CONTROL-th pass is plain */
+#define LONG_BURST 64       /* after this many passes of a burst, its slowness counts as normal */
+#define NEW_SIZE 1.25       /* a pass of a new size that took this many times its prediction may have compiled */
+#define NEW_IN_A_ROW 6      /* at most this many such passes in a row are ignored */
+#define SIZES (1 << 15)     /* new sizes are tracked up to this many tokens per pass */
+#define EVERY 8             /* passes between fits; a surprising pass triggers a fit at once */
+#define SURPRISE 0.25       /* relative error of a surprising pass */
+#define ERROR_MEMORY 0.995  /* exponential forgetting of the mean error */
+/* Priors, which count like passes: SMOOTH ties neighbouring slopes to each other, PULL ties every slope to the assumed
  * one, RIDGE ties row, context_token, drafting and branch to 0. */
-#define NOISE 0.02 /* relative noise at which this holds; with more of it, passes say less */
+#define NOISE 0.02 /* the priors' weights hold at this relative noise; with more noise, passes count less */
 #define MOST_NOISE 25.0
 #define SMOOTH 0.008
 #define PULL 0.004
 #define RIDGE 0.01
 
-#define GROWTH 1.5 /* a pass has at most so many times the extra tokens that were tried before */
-#define FEW 4      /* and may always have so many */
+#define GROWTH 1.5 /* a pass has at most GROWTH times the extra tokens that were tried before */
+#define FEW 4      /* but may always have this many */
 
-#define FIXED 5 /* unknowns beside the rises: row, context_token, drafting, branch, G(first knot) */
+#define FIXED 5 /* unknowns other than the rises: row, context_token, drafting, branch, G(first knot) */
 #define MAX_UNKNOWNS (FIXED + KNOTS)
 #define ROUNDS 40 /* exchanges of the active set; 3 to 6 are usual */
 
@@ -54,18 +54,18 @@ typedef struct {
     int64_t learns;      /* 0: the form is given */
     int64_t seen, plain, fitted_at, reach; /* passes; passes without drafts; the largest number of tokens in a pass */
     int64_t unlearned; /* passes in a row that were not learned because their size was new */
-    uint8_t known[SIZES]; /* whether a pass had so many tokens */
+    uint8_t known[SIZES]; /* [tokens]: whether there was a pass of this size */
     double predictions, errors;
     double noise; /* standard deviation of a pass's time, relative */
-    /* A pass that took much longer than predicted, and has no like since: its tokens (0: there is none), how many of them
-     * are extra, how many times its prediction it took, when. While there is one, a pass has at most `allowed` extra tokens. */
+    /* An unexplained slow pass: its tokens (0: no such pass), extra tokens, time / prediction, and number. While there
+     * is one, a pass has at most `allowed` extra tokens. */
     double suspect, suspect_extra, suspect_slowdown, allowed;
     int64_t suspect_at;
-    int64_t changed, changed_at, changed_since; /* whether drafts became dearer; when; passes before that are forgotten */
-    int64_t wants_control; /* passes are far slower than predicted: a plain one shows whether the machine is */
-    int64_t cleared; /* plain passes that showed that the machine is not slow, while passes with drafts are */
-    double slowness; /* of the machine while other work takes it: times as long as usual; else 1 */
-    int64_t burst_passes; /* since it became so slow */
+    int64_t changed, changed_at, changed_since; /* whether drafts became dearer; when; earlier passes are forgotten */
+    int64_t wants_control; /* passes are far slower than predicted: a plain pass shows whether the machine is slow */
+    int64_t cleared; /* plain passes that were fast while passes with drafts were slow */
+    double slowness; /* slowdown while other work takes the machine (a burst); else 1 */
+    int64_t burst_passes; /* passes since the burst began */
     int64_t knots;
     double knot[KNOTS];
     int64_t first, segments; /* of the form: its first knot, and how many follow */
@@ -100,8 +100,8 @@ static void solve(int p, Matrix a, const double *b, const uint8_t *used, double 
     }
 }
 
-/* The x >= 0 that minimises x a x / 2 - b x. Block pivoting: all unknowns that break a
- * condition change sides at once; if that does not settle, only the last of them does, which always ends. */
+/* The x >= 0 that minimises x a x / 2 - b x. Block pivoting: all unknowns that violate a condition change sides at
+ * once; if that does not converge, only the last of them does, which always terminates. */
 static void solve_nonnegative(int p, Matrix a, const double *b, double *x) {
     uint8_t used[MAX_UNKNOWNS];
     int fewest = p + 1, patience = 5;
@@ -127,7 +127,7 @@ static void solve_nonnegative(int p, Matrix a, const double *b, double *x) {
         if (x[i] < 0.0) x[i] = 0.0;
 }
 
-/* The segment of the form that holds so many tokens. The first and the last have no end. */
+/* The segment of the form that contains this number of tokens. The first and the last are unbounded. */
 static int64_t segment_of(const Prices *prices, double tokens) {
     int64_t low = 0, high = prices->segments - 1;
     while (low < high) {
@@ -141,18 +141,18 @@ static int64_t segment_of(const Prices *prices, double tokens) {
 static double predict(const Prices *prices, double live, double tokens, double branches, double context) {
     const double *form = prices->form, *knot = prices->knot + prices->first;
     const double drafting = tokens > live ? form[2] : 0.0;
-    tokens = fmax(tokens, knot[0]); /* nothing is known of smaller passes */
+    tokens = fmax(tokens, knot[0]); /* smaller passes are unknown */
     int64_t last = segment_of(prices, tokens);
     double seconds = form[0] * live + form[1] * context + drafting + form[3] * branches + form[4];
     for (int64_t j = 0; j < last; j++) seconds += form[FIXED + j];
     return seconds + form[FIXED + last] * (tokens - knot[last]) / (knot[last + 1] - knot[last]);
 }
 
-/* How many times its prediction a pass must take to count as interrupted. */
+/* A pass that takes this many times its prediction counts as interrupted. */
 static double far_above(const Prices *prices) { return fmax(INTERRUPTED, 1.0 + 4.0 * prices->noise); }
 
-/* Copies the passes of a bin that were not interrupted. Such a pass lies far above the lower median of its bin, where
- * each pass counts relative to its prediction. Weights go by age. */
+/* Copies a bin's passes, except interrupted ones, which lie far above the lower median of their bin (relative to their
+ * predictions). Weights depend on age. */
 static int64_t undisturbed(const Prices *prices, int64_t bin, Pass *chosen, double *weight, double *spread,
                            double *spread_of) {
     double ratio[PER_BIN], sorted[PER_BIN];
@@ -197,7 +197,7 @@ static void fit(Prices *prices) {
         live += weight[k] * chosen[k].live;
     }
     const double typical = seconds / total, slope = typical / (prices->ratio + live / total);
-    /* Knots around what was seen, and one segment beyond. */
+    /* Knots around the sizes seen, and one segment beyond. */
     int64_t first = 0, last = 1;
     while (first + 2 < prices->knots && prices->knot[first + 1] <= least) first++;
     while (last + 1 < prices->knots && prices->knot[last] < most) last++;
@@ -225,7 +225,7 @@ static void fit(Prices *prices) {
             for (int d = 0; d < 6; d++) a[column[c]][column[d]] += each * value[c] * value[d];
         }
     }
-    /* Then G(knot[j]) = G(knot[0]) + the rises before: sums from the end, over rows and columns. */
+    /* Then substitute G(knot[j]) = G(knot[0]) + the rises before: sums from the end, over rows and columns. */
     for (int j = p - 1; j >= FIXED; j--) b[j - 1] += b[j];
     for (int j = p - 1; j >= FIXED; j--)
         for (int c = 0; c < p; c++) a[j - 1][c] += a[j][c];
@@ -267,7 +267,7 @@ void das_prices_init(Prices *prices, double ratio) {
     for (int64_t j = 0; j < prices->segments; j++) prices->form[FIXED + j] = prices->knot[j + 1] - prices->knot[j];
 }
 
-/* The form of das.budget.latency_forms.Drafting, which is kept as it is. */
+/* Uses the form das.budget.latency_forms.Drafting, which is not refitted. */
 void das_prices_give(Prices *prices, double base, double row, double drafting, double token) {
     prices->learns = 0;
     prices->slowness = 1.0;
@@ -292,7 +292,7 @@ static int64_t bin_of(const Prices *prices, double tokens, int drafted) {
     return 2 * bin + drafted;
 }
 
-/* Keeps the passes of a bin that are older than `since`, or those that are not, in order of age. */
+/* Keeps either the passes of a bin that are older than `since` or the others, in order of age. */
 static void keep(Prices *prices, int64_t bin, int64_t since, int older) {
     Pass kept[PER_BIN];
     int64_t count = 0, filled = prices->filled[bin], oldest = filled == PER_BIN ? prices->next[bin] : 0;
@@ -306,7 +306,7 @@ static void keep(Prices *prices, int64_t bin, int64_t since, int older) {
 }
 
 /* Drafts have become dearer: forget the passes of this bin's size or larger that are older than `since`. If they became
- * dearer a moment ago, this is the same change, and what was seen since its beginning stays. */
+ * dearer a moment ago, this is the same change, and the passes since its beginning stay. */
 static void forget(Prices *prices, double tokens, int64_t since) {
     if (prices->changed && prices->seen - prices->changed_at < CHANGING) since = prices->changed_since;
     prices->changed = 1;
@@ -321,15 +321,15 @@ static void forget(Prices *prices, double tokens, int64_t since) {
     prices->fitted_at = prices->seen - EVERY; /* fit at once */
 }
 
-/* The machine is slow, whatever a pass verifies: forget the passes since then. Which draft pays does not change. */
+/* The machine is slow for all kinds of passes: forget the passes since then. The choice of drafts does not change. */
 static void begin_burst(Prices *prices, int64_t since, double slowness) {
     for (int64_t bin = 0; bin < BINS; bin++) keep(prices, bin, since, 1);
     prices->slowness = slowness;
     prices->burst_passes = 0;
 }
 
-/* A pass of a burst. It is not learned, but the burst's slowness is, and a long burst becomes the usual state. Plain passes
- * between drafts show that it is the machine that is slow. Returns whether the burst goes on. */
+/* A pass of a burst. Its time is not learned, only the burst's slowness; a long burst becomes the normal state. Plain
+ * passes in between show that the machine is slow. Returns whether the burst goes on. */
 static int goes_on(Prices *prices, double slowdown, int plain) {
     if (slowdown < sqrt(prices->slowness)) {
         prices->slowness = 1.0;
@@ -356,9 +356,9 @@ static void end_suspicion(Prices *prices) {
     prices->wants_control = prices->cleared = 0;
 }
 
-/* A pass far slower than predicted was interrupted, or the machine is slow for a while, or drafts have become dearer. It was
- * interrupted if a pass of as many extra tokens takes as long as predicted next time. Until then passes stay smaller, and
- * grow step by step. If the next one is slow, too, a plain pass tells whether the machine is slow. */
+/* A far too slow pass has one of three causes: it was interrupted, the machine is slow for a while, or drafts have
+ * become dearer. It was interrupted if the next pass of that size takes as long as predicted. Until then passes stay
+ * smaller and grow step by step. If the next pass is slow too, a plain pass shows whether the machine is slow. */
 static void suspect(Prices *prices, double live, double tokens, double slowdown) {
     const double extra = tokens - live;
     const int slow = slowdown > far_above(prices), plain = extra == 0.0, is_first = prices->suspect == 0.0;
@@ -384,8 +384,8 @@ static void suspect(Prices *prices, double live, double tokens, double slowdown)
     }
 }
 
-/* Whether a pass was slow because an engine prepares kernels for a number of tokens when that number comes for the first
- * time (oneDNN does: 3 ms on passes of 4 ms). Only a few in a row are taken for that, since prices may be as high. */
+/* Whether a pass was slow because the engine prepared kernels for a new number of tokens (oneDNN takes 3 ms, on
+ * passes of 4 ms). At most a few passes in a row are explained this way, because prices may really be that high. */
 static int prepared_kernels(Prices *prices, double tokens, double slowdown) {
     int64_t size = (int64_t)tokens, is_new = size < SIZES && !prices->known[size];
     if (is_new) prices->known[size] = 1;
@@ -427,14 +427,14 @@ void das_prices_observe(Prices *prices, double live, double drafted, double bran
 /* Whether the next pass should carry no drafts. */
 int64_t das_prices_wants_control(const Prices *prices) { return prices->wants_control; }
 
-/* The most extra tokens of a pass that may be tried now: little more than was tried before. */
+/* The most extra tokens to try in a pass now: slightly more than were tried before. */
 int64_t das_prices_most(const Prices *prices, double live) {
     double most = fmax(FEW, GROWTH * ((double)prices->reach - live));
     if (prices->suspect > 0.0) most = fmin(most, fmax(FEW, prices->allowed));
     return (int64_t)most;
 }
 
-/* seconds [most + 1]: of a pass of `live` requests with 0 ... most extra tokens. */
+/* Writes seconds [most + 1]: times of a pass of `live` requests with 0 ... most extra tokens. */
 void das_prices_table(const Prices *prices, double live, double context, int64_t most, double *seconds) {
     const double *form = prices->form, *knot = prices->knot + prices->first;
     double below = form[0] * live + form[1] * context + form[FIXED - 1];
@@ -457,28 +457,28 @@ void das_prices_table(const Prices *prices, double live, double context, int64_t
 /* Seconds that a branch adds to a pass. */
 double das_prices_branch(const Prices *prices) { return prices->form[3]; }
 
-/* How many times as long as usual passes take, because other work has taken the machine. */
+/* The slowdown of all passes while other work takes the machine; 1 is normal. */
 double das_prices_slowness(const Prices *prices) { return prices->slowness; }
 
 double das_prices_error(const Prices *prices) {
     return prices->predictions > 0.0 ? prices->errors / prices->predictions : NAN;
 }
 
-/* What the cheapest extra token costs, as a share of a plain pass's time per live request: the least that any number of
- * extra tokens costs each. Between knots no number is cheaper than at one of the two. */
+/* The lowest average cost of an extra token, over all numbers of extra tokens. Unit: a plain pass's time per live
+ * request. The minimum lies at a knot. */
 double das_prices_cheapest(const Prices *prices, double live, double context) {
     const double *form = prices->form, *knot = prices->knot + prices->first;
     int64_t j = segment_of(prices, live);
     double plain = predict(prices, live, live, 0.0, context), next = predict(prices, live, live + 1.0, 0.0, context);
     double cheapest = next - plain, at = knot[j], seconds = form[2] - form[FIXED + j] * fmax(live - at, 0.0) / (knot[j + 1] - at);
-    for (; j < prices->segments; j++) { /* seconds: of the tokens up to the end of the segment, beyond a plain pass */
+    for (; j < prices->segments; j++) { /* seconds: extra time up to the end of the segment, beyond a plain pass */
         seconds += form[FIXED + j];
         if (knot[j + 1] >= live + 1.0) cheapest = fmin(cheapest, seconds / (knot[j + 1] - live));
     }
     return plain > 0.0 ? fmax(0.0, cheapest * live / plain) : 0.0;
 }
 
-/* Parts of a plain pass's time: result {what all requests share, what one of them adds}. */
+/* Parts of a plain pass's time: result {fixed seconds, seconds per request}. */
 void das_prices_plain(const Prices *prices, double live, double context, double *result) {
     const double *knot = prices->knot + prices->first;
     int64_t j = segment_of(prices, live);

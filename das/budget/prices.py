@@ -1,19 +1,18 @@
-"""PassPrices: what extra tokens add to the time of a target pass, learned from the engine's own passes.
+"""PassPrices: the time that extra tokens add to a target pass, learned from the engine's own passes.
 
     T(live, extra, branches, context) = row live + kv context + drafting [if extra > 0] + branch branches
                                         + G(live + extra)
 
-`extra` counts the query tokens of a pass beyond one for each live request: drafted tokens. A branch of a draft adds
-copies of KV blocks, and reads its request's context once more. G never falls, and is linear between knots, six in each
-octave. So it may have knees (a pass becomes bound by computing) and stairs (CUDA graphs are captured for some sizes
-only). Without evidence G is the line that `ratio` assumes. The priors that say so count the less, the less noisy times
-are.
+`extra` is the number of drafted tokens: the query tokens of a pass beyond one per live request. A branch of a draft
+adds copies of KV blocks and reads its request's context once more. G never falls and is linear between knots, six per
+octave. So it can have knees (a pass becomes compute-bound) and stairs (CUDA graphs exist for some sizes only). Without
+evidence, G is the line that `ratio` assumes. This prior counts less when times are less noisy.
 
-Memory: the last few passes of each bin, which is the space between two knots. Newer passes count more, but what was
-not tried again is not forgotten, so a loss is not repeated. A pass far above its bin was interrupted. If the next one
-is slow, too, a plain pass is asked for. It is as slow: other work has taken the machine, and nothing is learned until
-that is over, or until it has lasted for many passes. Plain passes are not slow: drafts have become dearer, and what
-passes of that size or larger took before is forgotten. The core is C.
+Memory: the last few passes of each bin, the interval between two knots. Newer passes count more, but sizes that are not
+tried again are not forgotten, so a loss is not repeated. A pass far above its bin was interrupted. If the next pass is
+slow too, a plain pass is requested. If the plain pass is slow as well, other work has taken the machine: nothing is
+learned until that ends or has lasted for many passes. If it is not, drafts have become more expensive: older passes of
+that size or larger are forgotten. The core is in C.
 """
 
 from ctypes import CDLL, c_double, c_int64, c_void_p
@@ -55,8 +54,8 @@ def _native() -> CDLL:
 class PassPrices:
     """The time of a pass, usable from the first pass on. Times are in seconds.
 
-    ratio     seconds of a small pass / seconds of a token: assumed until passes show what tokens cost
-    measured  a latency.json that task=calibrate wrote. Its form `drafting` is used as it is, and nothing is learned
+    ratio     seconds of a small pass / seconds of a token, assumed until passes show the cost of tokens
+    measured  a latency.json written by task=calibrate. Its form `drafting` is used unchanged, and nothing is learned
 
     Raises ValueError for a ratio that is not positive and for a file without latencies.
     """
@@ -83,34 +82,34 @@ class PassPrices:
             )
 
     def table(self, live: int, context: int, most: int) -> Array:
-        """Seconds of passes with 0 to `most` extra tokens [most + 1]. They do not fall."""
+        """Predicted seconds of passes with 0 to `most` extra tokens [most + 1], never falling."""
         seconds = np.empty(most + 1)
         self._core.das_prices_table(self._at, live, context, most, seconds.ctypes.data)
         return seconds
 
     def predict(self, live: int, extra: int, context: int, branches: int = 0) -> float:
-        """Seconds of a pass; nan before the first pass was seen."""
+        """Predicted seconds of a pass; nan before the first observed pass."""
         if self.learns and not self._seen:
             return float("nan")
         return float(self._core.das_prices_predict(self._at, live, extra, branches, context))
 
     def most(self, live: int) -> int:
-        """The most extra tokens that a pass should have now: little more than was tried before."""
+        """The most extra tokens to try in a pass now: slightly more than were tried before."""
         return int(self._core.das_prices_most(self._at, live))
 
     def cheapest(self, live: int, context: int) -> float:
-        """The least that any number of extra tokens costs each, as a share of a plain pass's time per live request."""
+        """The lowest average cost of an extra token, over all numbers of extra tokens. Unit: a plain pass / live."""
         return float(self._core.das_prices_cheapest(self._at, live, context))
 
     def plain(self, live: int, context: int) -> tuple[float, float]:
-        """Of a plain pass: the seconds that requests share, and those that each of them adds."""
+        """The fixed seconds of a plain pass, and the seconds that each request adds."""
         parts = np.empty(2)
         self._core.das_prices_plain(self._at, live, context, parts.ctypes.data)
         return float(parts[0]), float(parts[1])
 
     @property
     def wants_control(self) -> bool:
-        """Whether the next pass should carry no drafts: it shows whether the machine is slow, or drafts are dear."""
+        """Whether the next pass should carry no drafts, to tell a slow machine from expensive drafts."""
         return bool(self._core.das_prices_wants_control(self._at))
 
     @property
@@ -120,7 +119,7 @@ class PassPrices:
 
     @property
     def slowness(self) -> float:
-        """How many times as long as usual all passes take now, because other work has taken the machine."""
+        """The slowdown of all passes while other work takes the machine; 1 is normal."""
         return float(self._core.das_prices_slowness(self._at))
 
     @property

@@ -1,7 +1,7 @@
-"""How much longer will a response grow? Estimated from the hazard of ending, learned from past rollouts only.
+"""Remaining response length, estimated from the hazard of ending, learned from past rollouts only.
 
 Lengths fall into bins that are 10 % wide. hazard_j = P(ends in bin j | reached bin j), estimated from the problem's own
-counts and from the hazard of the pool of all problems, which counts for a few responses. S_j, the product of
+counts; the hazard of all problems together serves as a prior that counts for a few responses. S_j, the product of
 (1 - hazard) up to bin j, is the share of responses that grow beyond bin j.
 """
 
@@ -16,7 +16,7 @@ from das.budget.by_problem import ByProblem
 
 Array = NDArray[np.float64]
 
-MAX_RESPONSE = 2**18  # tokens; the longest response that budgets and schedules learn, where no limit is known
+MAX_RESPONSE = 2**18  # tokens; longest response that budgets and schedules handle where no limit is known
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,9 @@ class Remaining:
 class RemainingLength:
     """The distribution of response lengths, for each problem. Lengths are in tokens.
 
-    max_tokens  the longest response that is allowed; longer ones are cut off there
-    pooled      how many responses the pool counts for, beside a problem's own responses
-    memory      responses of a problem that are remembered, by exponential forgetting; the pool remembers 32 times as
-                many
+    max_tokens  the longest allowed response; longer ones are cut off there
+    pooled      weight of the pool in a problem's estimate, as a number of responses
+    memory      responses remembered per problem (exponential forgetting); the pool remembers 32 times as many
 
     Raises ValueError for fewer than 2 max_tokens.
     """
@@ -63,12 +62,12 @@ class RemainingLength:
         self._survivals.clear()
 
     def state(self) -> dict[str, np.ndarray]:
-        """What was learned, as arrays that `restore` reads."""
+        """The learned counts, as arrays for `restore`."""
         ended = np.array(list(self._problems.values())).reshape(len(self._problems), len(self._pool))
         return {"pool": self._pool, "ended_P_bins": ended, "problems": pack_strings(list(self._problems))}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Replace what was learned by a `state`. Raises ValueError for a state with other bins."""
+        """Restore a `state`. Raises ValueError for a state with other bins."""
         if state["pool"].shape != self._pool.shape:
             raise ValueError(f"the saved lengths have {len(state['pool'])} bins, but {len(self._pool)} are needed")
         self._pool = state["pool"].copy()
@@ -82,8 +81,8 @@ class RemainingLength:
             problem = ""  # all unknown problems share one estimate
         if problem not in self._survivals:
             at_risk = np.cumsum(self._pool[::-1])[::-1]
-            # These constants decide only where no response was seen. There, half of the responses survive 13 more bins,
-            # which is growth by a factor of 3.7.
+            # These constants matter only where no response was seen. They let half of the responses survive 13 more
+            # bins, which is growth by a factor of 3.7.
             hazard = (self._pool + 0.05) / (at_risk + 1)
             ended = self._problems.get(problem, np.zeros(len(self._pool)))
             own_risk = np.cumsum(ended[::-1])[::-1]
@@ -101,7 +100,7 @@ class RemainingLength:
         return np.interp(np.maximum(lengths, generated), self._edges, survival) / alive
 
     def beyond_many(self, problem: str, generated_R: Array, more_R_M: Array) -> Array:
-        """P(more than `generated` + `more` tokens | more than `generated`) [R, M]; 1 where nothing so long is known."""
+        """P(more than `generated` + `more` tokens | more than `generated`) [R, M]; 1 beyond all known lengths."""
         survival = self._survival(problem)
         alive = np.interp(generated_R, self._edges, survival)
         longer = np.interp(generated_R[:, None] + more_R_M, self._edges, survival)
@@ -118,7 +117,7 @@ class RemainingLength:
         return np.maximum(1.0, (in_bin + after[upper]) / np.maximum(alive, 1e-12))
 
     def quantiles(self, problem: str, shares: Array) -> Array:
-        """Lengths that these shares of the problem's responses do not exceed, linear within bins."""
+        """Quantiles of the problem's response lengths, linear within bins. shares: in [0, 1]."""
         return np.interp(shares, 1 - self._survival(problem), self._edges)
 
     def estimate(self, problem: str, generated: int) -> Remaining:

@@ -1,7 +1,7 @@
-"""The order in which requests get slots if there are more requests than slots: longest predicted first.
+"""Scheduling when there are more requests than slots: requests with the longest predicted responses start first.
 
-A long response that starts last decides the makespan. Siblings start together, because siblings that decode at the same
-time draft from each other. The order changes no token, because noise is keyed by request and position.
+A long response that starts last would decide the makespan. Siblings start together, because siblings that decode at the
+same time draft from each other. The order changes no token, because noise is keyed by request and position.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from das.budget.remaining import MAX_RESPONSE, RemainingLength
 
 
 class LongestFirst:
-    """Learns the lengths of each problem's responses from rollout to rollout, and orders requests by them."""
+    """Learns each problem's response lengths over rollouts, and orders requests by them."""
 
     def __init__(self) -> None:
         self.lengths = RemainingLength(MAX_RESPONSE)
 
     def order(self, problems: Sequence[str]) -> list[int]:
-        """Indices of the requests in the order in which they should start, one problem after the other."""
+        """Indices of the requests in starting order, one problem after the other."""
         expected = {problem: self.lengths.estimate(problem, 0).mean for problem in problems}
         first_index = {problem: i for i, problem in reversed(list(enumerate(problems)))}
         return sorted(range(len(problems)), key=lambda i: (-expected[problems[i]], first_index[problems[i]], i))

@@ -1,16 +1,16 @@
-"""Roofline toggle (EfficientRollout §3): another budget, used only while passes show that drafting pays.
+"""Roofline toggle (EfficientRollout §3): switches another budget on only while passes show that drafting pays.
 
 speculate iff  tau T(B, S, 0) / (T(B, S, gamma) + draft passes) >= 1 + margin
 
-T is the time of a pass of B requests with S tokens of context and gamma drafted tokens each, and tau the number of
-tokens that a pass with drafts emits for a request. A drafter that is a model takes passes of its own.
+T is the time of a pass of B requests with S tokens of context and gamma drafted tokens each. tau is the number of
+tokens that a pass with drafts emits for a request. A draft model takes passes of its own.
 
-The paper measures T beforehand, with drafts and without, and then a decision is final. Here the engine's own passes
-show it (das.budget.prices), so the toggle sees to it that both kinds come. Near a new number of requests the first
-passes carry no drafts. Then drafts are expected to be good until they were seen. From then on a pass of the kind that
-is not in use comes at times, where it costs a small share of the time since the last one (das.budget.exploration):
-a *control* while drafting is on, a *trial* while it is off. The first passes without drafts at the start of a rollout
-and behind drafts are slower than later ones, and show nothing, so a control is a few passes long.
+The paper measures T beforehand, and its decisions are final. Here the engine's own passes show T (das.budget.prices),
+so the toggle needs passes with drafts and passes without. Near a new number of requests, the first passes carry no
+drafts. Drafts are then assumed to be good until they are measured. Later the toggle sometimes makes a pass of the kind
+that is not in use, at a small share of the time since the last one (das.budget.exploration): a *control* while drafting
+is on, a *trial* while it is off. The first plain passes of a rollout, and the first after drafts, are slower than later
+ones and show nothing, so a control is a few passes long.
 """
 
 from collections import Counter
@@ -26,19 +26,19 @@ from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.prices import PassPrices
 from das.drafter import Drafts
 
-DEFAULT_TOKENS = 8  # draft tokens per request and pass, of the default `over`
-ENOUGH = 7  # passes without drafts near a number of requests (of as many binary digits) before it is decided for these
+DEFAULT_TOKENS = 8  # draft tokens per request and pass of the default `over`
+ENOUGH = 7  # plain passes needed near a number of requests (with as many binary digits) before the rule applies
 FORGET = 0.995  # each newer pass with drafts reduces a pass's weight in tau by this factor
-UNSETTLED = 4  # passes without drafts, at the start of a rollout and behind drafts, that are slower than later ones
-HOPE = 0.5  # standard errors by which tau is expected to be better than seen: with none, bad luck would end drafting
+UNSETTLED = 4  # the first plain passes of a rollout, and the first after drafts, are slower than later ones
+HOPE = 0.5  # standard errors added to the measured tau: without them, bad luck would end drafting
 
 
 class RooflineToggle(BudgetPolicy):
     """A switch over another budget.
 
-    over        the budget in force while drafting is on; None: `Fixed(DEFAULT_TOKENS)`
+    over        the budget used while drafting is on; None: `Fixed(DEFAULT_TOKENS)`
     margin      epsilon of the rule: drafting starts at a predicted speedup of 1 + margin
-    ramp        drafting starts only once more than this many requests have been live at once in the rollout (the
+    ramp        drafting starts only after more than this many requests were live at once in the rollout (the
                 published code uses 32); 0: no such guard
     one_way     once on, drafting stays on until the rollout ends, or until passes show that it loses time
     ratio       `ratio` of PassPrices
@@ -64,19 +64,19 @@ class RooflineToggle(BudgetPolicy):
         self.on = False
         self.prices = PassPrices(ratio)
         self.draft_price = DraftPassPrice()
-        self._plain_passes = 0  # since the rollout began, or since the last pass with drafts
-        self._excess_s = 0.0  # what the unsettled ones among them have taken beyond settled ones
-        self._unsettled_s = 0.0  # the same of the last ones that were all made: what ending drafts costs
-        self._vain_trials = 0  # in a row, behind which drafting stayed off
-        self._now = self._last_plain = self._last_drafted = 0.0  # seconds of all passes, and when these kinds ended
+        self._plain_passes = 0  # plain passes since the rollout began, or since the last pass with drafts
+        self._excess_s = 0.0  # extra seconds of the unsettled ones among them, relative to settled ones
+        self._unsettled_s = 0.0  # the same for the last complete series: the cost of pausing drafts
+        self._vain_trials = 0  # trials in a row after which drafting stayed off
+        self._now = self._last_plain = self._last_drafted = 0.0  # clock: seconds of all passes, end of the last pass
         self._most_live = 0
-        # Passes without drafts, by the binary digits of their live requests. Unsettled ones count: where the number of
-        # requests swings, there may never be settled ones at one of two sizes, and prices of the other one serve, too.
+        # Passes without drafts, by the binary digits of their live requests. Unsettled passes count too: where the
+        # number of requests alternates between two sizes, one size may never see a settled pass.
         self._plain: Counter[int] = Counter()
         self._has_price = False  # whether a pass without drafts was timed
-        # Of passes with drafts: their number, requests, draft tokens, accepted ones, and passes of a model for them.
+        # Sums over passes with drafts: passes, requests, drafted tokens, accepted tokens, passes of a draft model.
         self._drafted = np.zeros(5)
-        self._speedups: list[float] = []  # predicted in this rollout, and not yet handed out
+        self._speedups: list[float] = []  # predicted speedups that `trace` has not handed out yet
 
     def begin_step(self, requests: int) -> None:
         self.on, self._most_live = False, 0
@@ -95,7 +95,7 @@ class RooflineToggle(BudgetPolicy):
         return limits if self._drafts(live, sum(limits) / len(live)) else [0] * len(live)
 
     def _drafts(self, live: Sequence[LiveRequest], gamma: float) -> bool:
-        """Whether the coming pass has drafts. gamma: the limit of a request, on average."""
+        """Whether the coming pass has drafts. gamma: mean draft limit of a request."""
         self._most_live = max(self._most_live, len(live))
         if not self._has_price or self._plain[len(live).bit_length()] < ENOUGH or not gamma:
             self._speedups.append(nan)
@@ -117,16 +117,16 @@ class RooflineToggle(BudgetPolicy):
         return trial
 
     def _predicted(self, live: Sequence[LiveRequest], gamma: float) -> tuple[float, float, float]:
-        """Tokens that a pass with drafts emits for a request; seconds of a pass without drafts, and of one with them.
+        """Predicted (tau, seconds of a pass without drafts, seconds of a pass with drafts).
 
-        Before anything was drafted all drafts are expected to be accepted.
+        Before anything was drafted, all drafts are expected to be accepted.
         """
         context = sum(request.prompt + request.generated for request in live)
         tau, per_request, draft_passes = 1 + gamma, gamma, 0.0
         passes, rows, drafted, accepted, made = self._drafted.tolist()
         if passes:
             per_request, draft_passes = drafted / rows, made / passes
-            # Numbers between 0 and `drafted` with this mean spread at most so much.
+            # An upper bound of the standard error: numbers between 0 and `drafted` with this mean spread no more.
             tau = 1 + accepted / rows + HOPE * sqrt(accepted * (drafted - accepted) / rows) / rows
         plain = self.prices.predict(len(live), 0, context)
         with_drafts = self.prices.predict(len(live), max(1, round(per_request * len(live))), context)
@@ -137,10 +137,10 @@ class RooflineToggle(BudgetPolicy):
         self._plain_passes, self._excess_s = 0, 0.0
 
     def _settled(self, done: TargetPass) -> bool:
-        """Whether this pass without drafts shows what such a pass takes.
+        """Whether this plain pass shows the usual time of plain passes.
 
-        On the small policy the first ones behind drafts take 1.7, 1.35, 1.3 and 1.2 times as long as later ones: a copy
-        of the weights, and all that drafting touched, has to leave the processor's caches.
+        On the small policy, the first plain passes after drafts take 1.7, 1.35, 1.3 and 1.2 times as long as later
+        ones, because the draft model's weights and other drafting data must first leave the processor's caches.
         """
         self._plain_passes += 1
         if self._plain_passes > UNSETTLED:
@@ -152,7 +152,7 @@ class RooflineToggle(BudgetPolicy):
         return False
 
     def trace(self) -> dict[str, list[float]]:
-        """`pass_speedup`: the predicted speedup; nan where too few passes without drafts were seen to predict one."""
+        """`pass_speedup`: the predicted speedups; nan where too few plain passes were seen to predict one."""
         speedups, self._speedups = self._speedups, []
         return {"pass_speedup": speedups}
 

@@ -1,4 +1,4 @@
-/* Chooses which drafted tokens of a batch a pass verifies (das/budget/marginal.py has the rule). */
+/* Chooses which drafted tokens of a batch a pass verifies (das/budget/marginal.py gives the rule). */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +8,10 @@ typedef struct {
     int64_t request;
 } Token;
 
-#define PER_OCTAVE 128           /* buckets: the first 7 bits of a gain's mantissa */
+#define PER_OCTAVE 128           /* buckets per octave: the first 7 bits of a gain's mantissa */
 #define BUCKETS (12 * PER_OCTAVE) /* gains below 2^-12 of the largest share the last one */
 
-/* The exponent and the first bits of the mantissa: larger for larger gains, which are not negative. */
+/* A sort key: the exponent and the first bits of the mantissa. It grows with the gain, which is not negative. */
 static inline int64_t leading_bits(double gain) {
     int64_t bits;
     memcpy(&bits, &gain, sizeof bits);
@@ -41,11 +41,11 @@ static void sort_tokens(int64_t count, const Token *tokens, Token *sorted) {
     }
 }
 
-/* probs [n][stride]: of each drafted token, given the tokens before it. counts [n]: drafted tokens. weight [n]: what an
- * emitted token of the request counts. seconds [most + 1]: of a pass with 0 ... most drafted tokens; most is at most the
- * sum of counts. fixed: how many tokens to choose; -1: as many as make a pass cheapest per emitted token.
- * Writes num_kept [n], the tokens to verify; gains [most + 1], what the 0 ... most best tokens gain; lowest, the gain of
- * the last token chosen, or 0. Returns how many tokens are chosen in all, or -1 without memory. */
+/* probs [n][stride]: P(token is accepted | tokens before it are). counts [n]: drafted tokens. weight [n]: value of
+ * an emitted token of the request. seconds [most + 1]: times of a pass with 0 ... most drafted tokens; most is at
+ * most the sum of counts. fixed: how many tokens to choose; -1: as many as minimise the time per emitted token.
+ * Writes num_kept [n]: tokens to verify; gains [most + 1]: summed gain of the 0 ... most best tokens; lowest: gain
+ * of the last chosen token, or 0. Returns the total number of chosen tokens, or -1 without memory. */
 int64_t das_trim(int64_t n, int64_t stride, const double *probs, const int64_t *counts, const double *weight,
                  const double *seconds, int64_t most, int64_t fixed, int64_t *num_kept, double *gains, double *lowest) {
     int64_t count = 0, total = 0, best = 0;

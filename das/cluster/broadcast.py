@@ -146,7 +146,7 @@ class _Gloo:
     """A member of a group of processes without GPUs."""
 
     def __init__(self, meeting: Meeting, door: socket.socket | None) -> None:
-        from das.engine.weight_transfer import join
+        from das.weights.gloo_transfer import join
 
         self._group: Any = join(meeting.address, meeting.port, meeting.rank, meeting.size, door, meeting.patience_s)
 

@@ -25,11 +25,11 @@ from das.cluster.settings import ClusterSettings
 from das.drafter import HistoryDrafter, native
 from das.drafter.constants import PROMPT_CONTEXT
 from das.drafter.saved import SavedHistory
-from das.engine.build import DAS_EAGLE3, STOCK, EngineError, EngineSettings
-from das.engine.reports import merged_reports, of_engine
-from das.engine.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
+from das.engine.build import EngineSettings
+from das.engine.rollouts.reports import merged_reports, of_engine
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
+from das.errors import EngineError
 
-WITH_HISTORY = ("das", "das_self", DAS_EAGLE3)
 TURN_S = 1.0  # seconds after which an engine answers at the latest; requests of a lost engine wait so long for another
 LOSSES = 3  # engines that may die with a request before the request is blamed
 STATE = "cluster.npz"
@@ -81,13 +81,14 @@ class Cluster:
         device: torch.device | None = None,
     ) -> None:
         """The arguments are those of RayEngines."""
-        if engine.method == STOCK:
+        if not engine.row.keyed:
             raise EngineError("a cluster has no engines of method stock, which is vLLM without das: choose another one")
         if engine.tensor_parallel_size > 1:
             raise EngineError(
                 f"tensor_parallel_size={engine.tensor_parallel_size}: engines of a cluster are one process each; set 1"
             )
-        window = HistoryDrafter(**{**engine.drafter, "warm": None}).window if engine.method in WITH_HISTORY else 0
+        own_history = engine.row.proposes and engine.row.history
+        window = HistoryDrafter(**{**engine.drafter, "warm": None}).window if own_history else 0
         self._slots = engine.max_num_seqs
         self.history = HistoryStore(window)
         self._evaluating = False
@@ -136,7 +137,7 @@ class Cluster:
     # ---- rollouts ----
 
     def roll_out(self, request: RolloutRequest) -> tuple[list[Response], Rollout]:
-        """Generate one response for each prompt; in the order of the prompts. As das.engine.rollout.roll_out.
+        """Generate one response for each prompt; in the order of the prompts. As das.engine.rollouts.rollout.roll_out.
 
         Raises ClusterError where no engine is left, where engines die with the same request again and again, or where
         two of them answer one request differently.

@@ -24,7 +24,7 @@ class Request:
 
     index: its place in the step's batch. predicted: the expected length of its response in tokens. The longest one
     expected of a problem decides when the problem starts, so siblings may have different quantiles of their problem's
-    lengths (das.replay.cluster.predicted_lengths) or all the same high one.
+    lengths or all the same high one.
     """
 
     index: int

@@ -17,6 +17,7 @@ import das
 from das.cluster.guard import start_guard
 from das.cluster.messages import ClusterError
 from das.cluster.settings import ClusterSettings
+from das.engine.contract.versions import require_ray
 
 PREFIX = "das-ray-"  # folders of local Rays: das-ray-PID-..., in the folder for temporary files
 ANSWER_S = 10.0  # seconds within which something must listen at an address
@@ -37,7 +38,8 @@ def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tupl
     """The module `ray`, connected, and a function that disconnects and cleans up. It runs at exit at the latest.
 
     threads: cores of an engine. weights_bytes: size of the policy.
-    Raises ClusterError where Ray is not installed, does not answer, or has other versions.
+    Raises UnsupportedVersion for a version of Ray that das does not know, ClusterError where Ray is not installed, does
+    not answer, or has other versions.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send statistics
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # 20 s are too few on a busy machine
@@ -48,6 +50,7 @@ def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tupl
         import ray
     except ModuleNotFoundError:
         raise ClusterError("a cluster needs ray, which is not installed: run `make ray`") from None
+    require_ray()
     if ray.is_initialized():
         raise ClusterError("this process is connected to Ray already: call ray.shutdown() before the trainer is built")
     if settings.address is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from das.engine.rollout import RolloutRequest
+from das.engine.rollouts.rollout import RolloutRequest
 
 
 class ClusterError(RuntimeError):

@@ -17,11 +17,11 @@ from das.cluster.broadcast import Layout, Meeting, TransferBroken, received
 from das.cluster.messages import ClusterError, EngineRequest, Response, Turn, WeightsPart, weights_checksum
 from das.cluster.weights import unpacked
 from das.drafter.saved import SavedText
-from das.engine.admission import LIMIT_KEY
 from das.engine.build import EngineSettings, build_engine
 from das.engine.install import install
-from das.engine.loaded_weights import cached_blocks
-from das.engine.rollout import own_parameters
+from das.engine.rollouts.rollout import own_parameters
+from das.verify.admission import LIMIT_KEY
+from das.weights.loaded_weights import cached_blocks
 
 Result = TypeVar("Result")
 

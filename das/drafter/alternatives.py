@@ -1,7 +1,7 @@
-"""What a hybrid of history and draft head may draft for a request, and which of it is expected to emit most.
+"""Drafts of a history combined with a draft head: the alternatives, and the choice between them.
 
-The head cannot go on behind tokens of the history, because it needs its own hidden states of all tokens before. So a
-draft is what the history drafts, or one or more tokens of the head and what the history drafts behind them.
+A head cannot continue tokens of the history, because it needs its own hidden states of all previous tokens. So a draft
+is either the history's alone, or one or more tokens of the head continued by the history.
 """
 
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from das.drafter.draft import Drafts
 
 
 def expected(drafts: Drafts) -> np.ndarray:
-    """Tokens of each draft that are accepted on average, float64 [R]."""
+    """Expected number of accepted tokens of each draft, float64 [R]."""
     joint = np.where(np.arange(drafts.probs.shape[1]) < drafts.counts[:, None], drafts.probs, 0.0)
     np.cumprod(joint, axis=1, out=joint)
     return np.asarray(joint.sum(axis=1))
 
 
 class Alternatives:
-    """Drafts of R requests: of each, the best one so far, and the tokens of the head that a further one begins with.
+    """For each of R requests, the best draft so far and the head's tokens, with which further drafts begin.
 
-    limits: the most tokens of each. floors: a draft ends where the probability that all of it is accepted falls below
-    floors[i]; None: nowhere. alone: what the history drafts without the head. able: for which the head can draft, bool
-    [R]; None: for all.
+    limits: the most tokens of each draft. floors: draft i ends where P(all of it is accepted) falls below floors[i];
+    None: no floors. alone: the history's drafts without the head. able: whether the head can draft for each request,
+    bool [R]; None: for all.
     """
 
     def __init__(
@@ -35,17 +35,17 @@ class Alternatives:
         self._floors = np.zeros(num) if floors is None else np.asarray(floors, np.float64)
         self._best_value = expected(alone)
         self._alone_value = float(self._best_value.sum())
-        self._depth = 0  # tokens of the head, of those rows that went on with it so far
-        self._open = np.arange(num) if able is None else np.flatnonzero(able)  # these rows
-        self._joint = np.ones(num)  # probability that all of its tokens are accepted
-        self._sum = np.zeros(num)  # of these probabilities, over its tokens
-        self._behind = self._best_value.copy()  # what the history is expected to add behind them, if all are accepted
+        self._depth = 0  # head tokens per open row
+        self._open = np.arange(num) if able is None else np.flatnonzero(able)  # open rows: the head may continue them
+        self._joint = np.ones(num)  # per row: P(all head tokens are accepted)
+        self._sum = np.zeros(num)  # per row: sum of these joint probabilities over the head's tokens
+        self._behind = self._best_value.copy()  # per row: tokens expected from the history after accepted head tokens
 
     def open(self, head_value: float) -> tuple[np.ndarray, float]:
-        """The requests that the head may draft a token for, int64 [A], and how many tokens more these drafts are
-        expected to emit. The others have what they had.
+        """The requests that gain from another head token, int64 [A], and their total expected gain in tokens.
 
-        head_value: tokens that the head and the history behind it are usually expected to emit from here on.
+        head_value: usual number of tokens emitted by a head token and the history's continuation. Other requests keep
+        their best draft.
         """
         more = np.maximum(head_value - self._behind, 0.0) * self._joint
         room = (self._limits > self._depth) & (self._joint >= self._floors) & (more > 0)
@@ -53,11 +53,11 @@ class Alternatives:
         return self._open, float(more[self._open].sum())
 
     def gained(self) -> float:
-        """How many tokens more than the history's drafts the best ones are expected to emit, of all requests."""
+        """Expected gain of the best drafts over the history's drafts, in tokens, summed over all requests."""
         return float(self._best_value.sum()) - self._alone_value
 
     def _lay_out(self) -> None:
-        """Make room for further drafts: not before there is one, because most often the head is declined."""
+        """Allocate arrays for drafts that begin with the head. Done late, because most often the head is declined."""
         alone, shape = self._alone, (len(self._limits), int(self._limits.max()))
         self._tokens, self._probs = np.zeros(shape, np.int32), np.zeros(shape)
         self._tokens[:, : alone.tokens.shape[1]], self._probs[:, : alone.probs.shape[1]] = alone.tokens, alone.probs
@@ -65,7 +65,7 @@ class Alternatives:
         self._head_tokens, self._head_probs = np.zeros(shape, np.int32), np.zeros(shape)
 
     def append(self, tokens: np.ndarray, probs: np.ndarray) -> None:
-        """The head drafted a token for each open request. probs: P(it is accepted | those before it are)."""
+        """Add the head's token for each open request. probs: P(token is accepted | tokens before it are)."""
         if not self._depth:
             self._lay_out()
         among = self._open
@@ -76,11 +76,11 @@ class Alternatives:
         self._sum[among] += self._joint[among]
 
     def last_tokens(self) -> np.ndarray:
-        """The last token of the head of each open request, int32 [A]."""
+        """The head's last token for each open request, int32 [A]."""
         return np.asarray(self._head_tokens[self._open, self._depth - 1])
 
     def behind(self) -> tuple[np.ndarray, list[list[int]], list[int], list[float]]:
-        """The open requests, int64 [A], the head's tokens of each, how many more it may get, and the floor of these."""
+        """Per open request: index (int64 [A]), head tokens, how many more tokens it may get, and their floor."""
         among = self._open
         floors = np.minimum(self._floors[among] / np.maximum(self._joint[among], 1e-300), 1.0)
         return (
@@ -91,9 +91,9 @@ class Alternatives:
         )
 
     def offer(self, drafts: Drafts) -> np.ndarray:
-        """What the history drafts behind the head's tokens of the open requests. The better drafts are kept.
+        """Offer the history's continuations of the head's tokens for the open requests. Better drafts are kept.
 
-        Returns what the history is expected to add to accepted tokens of the head, float64 [A].
+        Returns the tokens that the history is expected to add after accepted head tokens, float64 [A].
         """
         among, depth = self._open, self._depth
         self._behind[among] = behind = expected(drafts)

@@ -1,7 +1,7 @@
-"""Chains of a hybrid: the history drafts the tokens that it is sure of, and a model those between them.
+"""Chains drafted by history and model in turns: the history drafts where it is confident, the model elsewhere.
 
-Text that is hard to foresee is rare in a response: a token that the history cannot know is often followed by many that
-it can. So the two take turns. What the history drafts behind the model's last token, sure or not, ends the chain.
+Unpredictable text is rare in a response: a token that the history cannot predict is often followed by many that it can.
+The history's draft after the model's last token, confident or not, ends the chain.
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ import numpy as np
 
 from das.drafter.draft import Drafts
 
-# The history's tokens are taken in place of the model's while all of them are accepted with this probability.
+# The history is confident while the joint probability of its tokens is at least this.
 # Tried: 0.6, 0.7, 0.8, 0.9 (docs/notes/2026-11-23-model-drafters.md).
 SURE = 0.8
 
 
 class Chains:
-    """Drafts of R requests that grow by the tokens of two drafters.
+    """R chains that grow by tokens of the history and of the model.
 
-    limits: the most tokens of each. floors: a chain ends where the probability that all of it is accepted falls below
-    floors[i]; None: nowhere.
+    limits: the most tokens of each chain. floors: chain i ends where P(all of it is accepted) falls below floors[i];
+    None: no floors.
     """
 
     def __init__(self, limits: Sequence[int], floors: Sequence[float] | None):
@@ -29,20 +29,20 @@ class Chains:
         self._tokens, self._probs = np.zeros((num, width), np.int32), np.zeros((num, width))
         self._counts = np.zeros(num, np.int64)
         self._joint = np.ones(num)
-        self._rests: list[tuple[list[int], list[float]]] = [([], [])] * num  # the history's unsure draft behind each
+        self._rests: list[tuple[list[int], list[float]]] = [([], [])] * num  # per chain: the history's unsure tokens
 
     def open(self, usual: float) -> tuple[np.ndarray, float]:
-        """Which chains may get a token of the model, int64, and how many tokens more it lets the pass emit.
+        """The chains that may get a model token, int64 [A], and their total expected gain in emitted tokens.
 
-        usual: the probability with which a token of the model is accepted behind accepted ones. What the history's
-        token would emit in its place does not count.
+        usual: usual probability that a model token is accepted after accepted tokens. The gain does not count what the
+        history's token in its place would have emitted.
         """
         among = np.flatnonzero((self._counts < self._limits) & (self._joint >= self._floors))
         instead = np.array([self._rests[i][1][0] if self._rests[i][1] else 0.0 for i in among.tolist()])
         return among, float((self._joint[among] * np.maximum(usual - instead, 0.0)).sum())
 
     def append(self, among: np.ndarray, tokens: np.ndarray, probs: np.ndarray) -> None:
-        """Lengthen these chains by a token of the model each. probs: P(it is accepted | those before it are)."""
+        """Append one model token to each of these chains. probs: P(token is accepted | tokens before it are)."""
         at = self._counts[among]
         self._tokens[among, at], self._probs[among, at] = tokens, probs
         self._counts[among] += 1
@@ -51,7 +51,7 @@ class Chains:
             self._rests[i] = [], []
 
     def take(self, among: np.ndarray, drafts: Drafts) -> list[list[int]]:
-        """Lengthen these chains by the sure tokens of the history's drafts behind them, and keep the others.
+        """Append the confident tokens of the history's drafts to these chains, and store the others for the end.
 
         Returns the tokens that each chain got.
         """
@@ -77,13 +77,13 @@ class Chains:
         self._joint[i] *= np.prod(probs[: stop - at])
 
     def behind(self, among: np.ndarray) -> tuple[list[list[int]], list[int], list[float]]:
-        """The tokens of these chains, how many more each may get, and the floor of these."""
+        """Per chain: its tokens, how many more it may get, and their floor."""
         tokens = [self._tokens[i, : self._counts[i]].tolist() for i in among.tolist()]
         room = (self._limits - self._counts)[among].tolist()
         return tokens, room, (self._floors[among] / np.maximum(self._joint[among], 1e-300)).tolist()
 
     def drafts(self) -> Drafts:
-        """All chains, each with what the history drafts behind it."""
+        """All chains, each ended by the history's draft."""
         for i, (tokens, probs) in enumerate(self._rests):
             self._extend(i, tokens, probs)
         self._rests = [([], [])] * len(self._rests)

@@ -1,6 +1,6 @@
-"""Arguments of the history drafter, checked: each function returns the value in the core's type or raises ValueError.
+"""Argument checks of the history drafter. Each function returns the value in the core's type.
 
-A wrong value and a wrong type both raise ValueError, in one line.
+A wrong value or a wrong type raises ValueError, in one line.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 
 from das.arrays import MAX_TOKEN, token_array
 
-MAX_TICK = 2**62  # also the longest window: a tick minus a tick in the window fits into int64
+MAX_TICK = 2**62  # also the longest window, so that differences of ticks fit into int64
 MAX_DRAFT = 2**16  # tokens of one chain
 WRONG_TOKENS = f"token ids must be whole numbers in 0..{MAX_TOKEN}"
 MAX_NODES = 2**10  # nodes of one tree; each takes two to six kilobytes until its tokens are emitted
 
 
 def text(value: Any, name: str) -> str:
-    """An id. Other types are refused: the ids 7 and "7" would mean the same problem."""
+    """An id. Only strings are accepted, because the ids 7 and "7" would mean the same problem."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a string, got {value!r:.100}: give str({name})")
     return value
@@ -41,7 +41,7 @@ def whole_number(value: Any, name: str, lowest: int, highest: int) -> int:
 
 
 def file_path(value: Any, name: str) -> Path:
-    """Where a file is."""
+    """The path of a file."""
     try:
         return Path(value)
     except TypeError:
@@ -49,7 +49,7 @@ def file_path(value: Any, name: str) -> Path:
 
 
 def size(values: Any) -> int | None:
-    """How many values there are; None if it is not a list of any kind."""
+    """The number of values; None if `values` is no sequence."""
     try:
         return len(values)
     except TypeError:
@@ -85,8 +85,8 @@ def branch_floor(value: float) -> float:
 
 
 def flat_tokens(lists: Sequence[Sequence[int] | np.ndarray]) -> tuple[array[int], array[int]]:
-    """Token lists behind each other as int32, and where each begins and ends, int64 [lists + 1]."""
-    if all(type(new) is list for new in lists):  # vLLM's form, at a third of the time
+    """Concatenated token lists as int32, and their offsets, int64 [lists + 1]."""
+    if all(type(new) is list for new in lists):  # vLLM's form; this path takes a third of the time
         try:
             return array("i", chain.from_iterable(lists)), array("q", accumulate(map(len, lists), initial=0))
         except (OverflowError, TypeError):

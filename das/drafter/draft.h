@@ -1,11 +1,11 @@
-/* Drafting token by token. Here is what chains and trees (tree.h) share, and how a chain is drafted and learned from. */
+/* Drafting token by token: the code shared by chains and trees (tree.h), and drafting and learning of chains. */
 #include "lookup.h"
 
 /* Candidates that a drafted position can have. */
 static int32_t candidate_stride(const Drafter *d) { return d->c.max_candidates + d->c.cross_problem_candidates; }
 
-/* Keeps the candidates that continue with tok and moves them one token on. Writes them to `out`, which may be `cand`,
- * and returns how many there are. */
+/* Keeps the candidates that continue with tok and advances them by one token. Writes them to `out`, which may be
+ * `cand`, and returns their number. */
 static int follow(const Drafter *d, const Store *own, const Store *shared, const Candidate *cand, int n, int32_t tok,
                   Candidate *out) {
     uint16_t same[MAX_CAND];
@@ -30,11 +30,11 @@ typedef struct {
     Trace *t;
     Candidate *cand;                 /* [n_cand] */
     int64_t len, limit;              /* tokens in ctx; tokens that may be drafted */
-    double reach, floor;             /* probability that the whole chain is accepted; nothing below the floor is drafted */
-    double branch_floor;             /* in a tree: the same for a node that has a sibling already */
+    double reach, floor;             /* P(the whole chain is accepted); its lower bound */
+    double branch_floor;             /* in a tree: lower bound for a node that already has a sibling */
     int n_cand, needs_lookup, done;
-    int is_traced;                   /* 0: behind tokens that nobody has emitted; nothing is learned from such a draft */
-    Lookup own, shared;              /* in the problem's store; in the store of all problems' newest texts */
+    int is_traced;                   /* 0: the draft continues hypothetical tokens; nothing is learned from it */
+    Lookup own, shared;              /* lookups in the problem's store, and in that of all problems' newest texts */
 } Work;
 
 static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, double branch_floor,
@@ -50,7 +50,7 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
     w->n_cand = 0; w->done = 0;
 }
 
-/* The same behind `given` tokens that follow the request's own. */
+/* The same for a draft that continues `given` hypothetical tokens. */
 static void start_behind(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, const int32_t *given,
                          int64_t n_given, int32_t *ctx) {
     Trace *t = d->x.seqs[seq].trace;
@@ -126,7 +126,7 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     w->cand = next;
 }
 
-/* Learns from what the last chain predicted and what was emitted, then forgets the chain. */
+/* Learns from the last chain's predictions and the emitted tokens, then drops the chain. */
 static void learn_from_chain(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
     for (int32_t i = 0; i < t->n && i < n; i++) {
         int accepted = t->drafted[i].tok == toks[i];

@@ -1,4 +1,4 @@
-"""What a drafter returns: drafted tokens, as chains or trees, and the probability that each is accepted."""
+"""The return types of drafters: drafted tokens, as chains or trees, with their acceptance probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Drafts:
-    """Drafts of a batch, one row per request. Row r holds counts[r] tokens; its values behind them are undefined."""
+    """Drafts of a batch, one row per request. Row r holds counts[r] tokens; later entries are undefined."""
 
     tokens: np.ndarray  # int32 [R, K]
     probs: np.ndarray  # float64 [R, K], conditional as in Draft; rows are contiguous
@@ -33,7 +33,7 @@ class Drafts:
 
 
 def num_branches(parents: Sequence[int]) -> int:
-    """Branches of a draft: its nodes that are no first child of their parent."""
+    """The number of branches of a draft: nodes that are not the first child of their parent."""
     return len(parents) - len(set(parents))
 
 
@@ -49,11 +49,11 @@ class TreeDraft:
 
 @dataclass(frozen=True)
 class TreeDrafts:
-    """Drafts that branch, one row per request. Row r holds counts[r] nodes; its values behind them are undefined.
+    """Branching drafts of a batch, one row per request. Row r holds counts[r] nodes; later entries are undefined.
 
-    A parent precedes its children, and nodes come in order of falling joint probability. So any first part of a row is
-    a tree, too: the best one of its size. Siblings hold different tokens, so at most one of them can be accepted. A
-    chain is a tree whose parents are -1, 0, 1, ...
+    A parent precedes its children, and nodes are sorted by falling joint probability. So any prefix of a row is also a
+    tree: the best one of its size. Siblings hold different tokens, so at most one of them can be accepted. A chain is a
+    tree whose parents are -1, 0, 1, ...
     """
 
     tokens: np.ndarray  # int32 [R, N]
@@ -63,13 +63,13 @@ class TreeDrafts:
     counts: np.ndarray  # int64 [R]
 
     def branches(self, counts: Sequence[int]) -> list[int]:
-        """How many branches the first counts[r] nodes of each row have."""
+        """The number of branches among the first counts[r] nodes of each row."""
         return [num_branches(parents[:count]) for parents, count in zip(self.parents.tolist(), counts, strict=True)]
 
     def as_chains(self) -> Drafts:
-        """Chains that are worth as much: any first part of a row is accepted for as many tokens on average.
+        """Equivalent chains: each prefix of a row has the same expected number of accepted tokens.
 
-        That number is the sum of the nodes' joint probabilities. A chain's are the products of its `probs`.
+        This number is the sum of the joint probabilities. In a chain, these are the products of its `probs`.
         """
         probs = self.joint.copy()
         for row, count in enumerate(self.counts.tolist()):

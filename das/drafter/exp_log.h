@@ -1,5 +1,5 @@
 /* exp and log in a few dozen IEEE operations each, correct to eight digits. The mixture needs no more digits, and the
- * calls and branches of libm took a sixth of a draft's time. das/drafter/reference.py performs the same operations in
+ * calls and branches of libm took a sixth of a draft's time. tests/drafter/reference.py performs the same operations in
  * the same order, so both give the same bits. */
 #include <stdint.h>
 #include <string.h>

@@ -4,7 +4,7 @@ It looks up occurrences in three sources of the request's problem: the window of
 (shared token by token while they decode) and the request's own text. The newest texts of other problems are a fourth
 source. Each occurrence votes for its next token with a weight learned for its match length, source and recency. A
 learned mixture turns the votes into a probability of acceptance for each token (mix.h). A chain drafts the likeliest
-token and continues with the occurrences that agree with it. A tree drafts, of all continuations, those most likely
+token and continues with the occurrences that agree with it. A tree drafts the continuations that are most likely to be
 accepted. All weights are updated from the emitted tokens, draft after draft.
 """
 
@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 def _locked(method: Callable[Concatenate[HistoryDrafter, P], R]) -> Callable[Concatenate[HistoryDrafter, P], R]:
-    """Let only one thread at a time run the drafter's locked methods."""
+    """Decorator: only one thread at a time runs a locked method of the drafter."""
 
     @wraps(method)
     def wrapper(self: HistoryDrafter, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,7 +49,7 @@ def _locked(method: Callable[Concatenate[HistoryDrafter, P], R]) -> Callable[Con
 class HistoryDrafter:
     """Drafts from past trajectories of the problem, its live siblings, the request's own text and other problems.
 
-    window          how many history ticks (steps or epochs) of finished requests are kept, the current tick included;
+    window          history ticks (steps or epochs) for which finished requests are kept, including the current tick;
                     0: finished requests are forgotten at once
     scope           where occurrences are looked up:
                     "problem+request"  history and live siblings of the problem, and the request's own text and prompt
@@ -60,15 +60,15 @@ class HistoryDrafter:
     min_prob        a draft ends before the estimated probability that all of it is accepted falls below this; in
                     a tree no path is less probable
     max_candidates  occurrences in the problem considered for each drafted token, at most 256
-    cross_problem_tokens  tokens of finished texts that problems see of each other as a fallback, at most eight texts of
-                    each problem; 0: none. The texts are copied, so they need memory for up to this many more tokens.
-                    Used by the scopes "problem+request" and "problem" only
+    cross_problem_tokens  as a fallback, problems see up to this many tokens of each other's finished texts, at most
+                    eight texts per problem; 0: none. The texts are copied, so they take memory for as many tokens.
+                    Used only by the scopes "problem+request" and "problem"
     warm            a saved history to start with, or None
 
     Thread-safe: threads may draft for different requests at the same time. All other calls take turns and wait until
     running drafts are done. Native calls release the GIL.
 
-    Every method raises ValueError, in one line, for an argument of a wrong type or value, and then has changed nothing.
+    Every method raises ValueError, in one line, for an argument of a wrong type or value, and then changes nothing.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class HistoryDrafter:
         self._core = self._lib.das_new(self._config)
         if not self._core:
             raise MemoryError("history drafter: out of memory")
-        # Not at exit: a daemon thread may still draft then, and the process returns all memory anyway.
+        # Not at exit: a daemon thread may still draft then, and the process frees all memory anyway.
         weakref.finalize(self, self._lib.das_free, self._core).atexit = False
         self._restart(native.prior_weights())
         if warm is not None:
@@ -111,7 +111,7 @@ class HistoryDrafter:
         """Forget all texts and continue with these weights."""
         native.check(self._lib.das_restart(self._core, weights.ctypes.data))
         self._stores: dict[str, Store] = {}
-        self._history: dict[int, list[Request]] = {}  # by history tick, in the order in which they finished
+        self._history: dict[int, list[Request]] = {}  # finished requests by history tick, in finishing order
         self._shared = SharedTexts(self._lib, self._core, self.cross_problem_tokens)
         self._history_tokens = self._live_tokens = 0
 
@@ -194,9 +194,9 @@ class HistoryDrafter:
         limits: Sequence[int],
         floors: Sequence[float] | None = None,
     ) -> Drafts:
-        """Like `propose_batch`, as if the text of request i went on with the tokens given[i].
+        """Like `propose_batch`, as if the text of request i continued with the tokens given[i].
 
-        Nothing is learned from these drafts, and what is learned from those before them stays the same.
+        The drafter learns nothing from these drafts, and still learns from the drafts before them.
         """
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
         if checks.size(given) != len(requests):
@@ -212,9 +212,9 @@ class HistoryDrafter:
     ) -> TreeDrafts:
         """Draft a tree of at most nodes[i] tokens for each request, in one native call: those most likely accepted.
 
-        floors: no node is drafted whose path is accepted with a probability below floors[i] or `min_prob`, whichever
-        is higher. branch_floor: the same for nodes that would begin a branch, which are all children of a node but the
-        first. Raises ValueError for a request that is not live or named twice.
+        floors: no drafted node has a joint probability below floors[i] or `min_prob`, whichever is higher.
+        branch_floor: the same for nodes that begin a branch, i.e. all children of a node but the first. Raises
+        ValueError for a request that is not live or named twice.
         """
         call = calls.arguments(self._handles(requests), nodes, floors, "nodes", checks.MAX_NODES)
         return calls.trees(self._lib, self._core, requests, call, checks.branch_floor(branch_floor))
@@ -273,7 +273,7 @@ class HistoryDrafter:
 
     @_locked
     def load(self, path: Path, restart: bool = False) -> None:
-        """Replace history, history tick and weights by saved ones. Texts outside the window are left out.
+        """Replace history, history tick and weights by saved ones. Texts outside the window are dropped.
 
         restart: ticks start at 0 again, for a new run that starts with an old history. Raises ValueError while requests
         are live, and for a file that holds no history or a damaged one.
@@ -290,10 +290,9 @@ class HistoryDrafter:
 
     @_locked
     def add_history(self, texts: Sequence[SavedText]) -> None:
-        """Add responses that finished elsewhere to the history, each to its tick. Requests may be live. Texts outside
-        the window are left out.
+        """Add responses that other engines finished, each to its own tick. Texts outside the window are dropped.
 
-        Raises ValueError for a text of a later tick than the current one.
+        Requests may be live. Raises ValueError for a text of a later tick than the current one.
         """
         late = [text.history_tick for text in texts if text.history_tick > self.history_tick]
         if late:
@@ -359,7 +358,7 @@ class HistoryDrafter:
         return self._stores[store_key]
 
     def _store_key(self, request: str, problem: str) -> str:
-        """Sequences of different stores never see each other: scope "own" therefore means a store for each request."""
+        """The key of a request's store. Stores never see each other, so scope "own" has one store per request."""
         if self.scope == "own":
             return f"request {request}"
         return "all" if self.scope == "global+request" else f"problem {problem}"
@@ -374,7 +373,7 @@ class HistoryDrafter:
     def _new_response(
         self, problem: str, store_key: str, context: np.ndarray, prompt: bytes | None, drafts: bool = True
     ) -> Request:
-        """Start an empty response behind its context, which is not indexed. drafts: it will be drafted for."""
+        """Start an empty response after its context, which is not indexed. drafts: whether it will be drafted for."""
         store = self._store(store_key)
         handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts))
         store.sequences += 1

@@ -1,15 +1,16 @@
-/* The n-gram index: token sequences that grow while they are decoded. They are grouped in stores, and a lookup in one
- * store never finds tokens of another.
+/* The n-gram index: token sequences that grow while they are decoded. They are grouped in stores, and a lookup in
+ * one store never finds tokens of another.
  *
- * A store keeps its tokens in blocks of 32 positions. Each sequence owns a doubly linked list of blocks, so a position
- * is one uint32 and siblings that grow in turns need not be moved. For each order n, a hash table maps an n-gram to the
- * newest position that follows it, and next[] chains that position to the older ones, newest first. Slots hold
- * positions only: n-grams are compared in the text itself, so a chain never mixes two of them. Where a request's own text
- * gives no candidates, others[] leads past it: to the next older position of another sequence.
+ * A store keeps its tokens in blocks of 32 positions. Each sequence owns a doubly linked list of blocks, so a
+ * position is one uint32 and siblings that grow in turns need not be moved. For each order n, a hash table maps an
+ * n-gram to the newest position that follows it, and next[] chains that position to the older ones, newest first.
+ * Slots hold positions only: n-grams are compared in the text itself, so a chain never mixes two of them. Where a
+ * request's own text must not give candidates, others[] skips it: it leads to the next older position of another
+ * sequence.
  *
- * Evicting a sequence only marks it as dead. A sweep unlinks dead tokens between rollouts, when the history tick moves,
- * and only where they outweigh the living ones. So evicting costs in proportion to inserting, and a rollout itself pays
- * nothing unless dead tokens pile up in it without end.
+ * Evicting a sequence only marks it as dead. Between rollouts, when the history tick moves, a sweep unlinks the dead
+ * tokens of stores in which they outnumber the live ones. So the cost of eviction is proportional to that of
+ * insertion, and a rollout pays nothing unless very many dead tokens pile up in it.
  *
  * Functions that return int return a value >= 0, or one of the negative codes below. */
 #include <stdint.h>
@@ -19,8 +20,8 @@
 #define BLOCK 32u                    /* positions in a block */
 #define SHIFT 5                      /* log2(BLOCK) */
 #define NONE UINT32_MAX              /* no position, no block, an empty slot */
-#define DEAD_ALLOWANCE 4096u         /* dead tokens a store may hold beyond three times its living ones */
-#define SWEEP_ALLOWANCE 1024u        /* dead tokens it may hold beyond its living ones between rollouts */
+#define DEAD_ALLOWANCE 4096u         /* dead tokens that a store may hold beyond three times its live ones */
+#define SWEEP_ALLOWANCE 1024u        /* dead tokens that a store may hold beyond its live ones between rollouts */
 #define NO_TOKEN (-1)
 #define N_ORDERS 3
 #define MAX_ORDER 4
@@ -28,7 +29,7 @@
 #define BAD_TOKEN (-2)
 #define TOO_LONG (-3)
 #define NOT_LIVE (-4)
-#define BUSY (-5)                    /* drafted for by another call, or named twice in this one */
+#define BUSY (-5)                    /* another call drafts for the sequence, or this call names it twice */
 #define BAD_FLOOR (-6)
 
 static const int ORDERS[N_ORDERS] = {1, 2, MAX_ORDER};
@@ -41,7 +42,7 @@ typedef struct { uint32_t next[N_ORDERS]; } Links;     /* of a position: the nex
 typedef struct {
     int32_t *toks;                   /* [position] */
     Links *links;                    /* [position] */
-    Links *others;                   /* [position]: the next older one of another sequence; NULL unless own is skipped */
+    Links *others;                   /* [position]: the next older one of another sequence; NULL unless skip_own */
     Block *blocks;                   /* [position / BLOCK] */
     uint32_t n_blocks, cap_blocks, free_block;
     Table tables[N_ORDERS];
@@ -55,14 +56,14 @@ typedef struct {
     int32_t store, state, generation;  /* generation: the upper half of its handle; 0: free */
     int64_t tick;                    /* the history tick in which it finished */
     uint32_t first, last, len;       /* first and last block; tokens */
-    int32_t origin;                  /* the store its text comes from; copies in the shared store come from another */
+    int32_t origin;                  /* the store that its text comes from (for shared copies: not `store`) */
     struct Trace *trace;             /* the last draft, to learn from; NULL if the sequence is never drafted for */
 } Seq;
 
 typedef struct {
     Store *stores; int32_t n_stores, free_store;       /* the free list is threaded through Store.next_free */
     Seq *seqs; int32_t n_seqs, cap_seqs, free_seq;     /* the free list is threaded through Seq.store */
-    int32_t generation;              /* of the newest sequence */
+    int32_t generation;              /* generation of the newest sequence */
     int skip_own;                    /* 1: stores have `others` */
 } Index;
 
@@ -89,7 +90,7 @@ static uint32_t end_pos(const Seq *q) { return q->last * BLOCK + ((q->len - 1) &
 static uint32_t step_back(const Store *s, uint32_t pos) {
     return pos & (BLOCK - 1) ? pos - 1 : s->blocks[pos >> SHIFT].prev * BLOCK + BLOCK - 1;
 }
-/* The next position, or NONE behind a sequence's last block. Behind its end within that block the token is NO_TOKEN. */
+/* The next position, or NONE after a sequence's last block. Within that block, tokens after the end are NO_TOKEN. */
 static uint32_t step_on(const Store *s, uint32_t pos) {
     if ((pos + 1) & (BLOCK - 1)) return pos + 1;
     uint32_t next = s->blocks[pos >> SHIFT].next;
@@ -243,7 +244,7 @@ static int64_t tail(const Store *s, const Seq *q, int64_t max_tokens, int32_t *o
     return n;
 }
 
-/* Appends n tokens to a sequence. The orders from `first_order` on are indexed; N_ORDERS: none is. */
+/* Appends n tokens to a sequence. Indexes the orders from `first_order` on; N_ORDERS: none. */
 static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int first_order) {
     Seq *q = &x->seqs[seq];
     Store *s = &x->stores[q->store];
@@ -288,7 +289,7 @@ static void link_others(Store *s, int o, uint32_t head) {
     }
 }
 
-/* Unlinks every dead position and keeps the order of the others. Frees the dead sequences and their blocks. */
+/* Unlinks all dead positions, keeps the order of the others, and frees the dead sequences and their blocks. */
 static int sweep(Index *x, Store *s) {
     for (int o = 0; o < N_ORDERS; o++) {
         Table *t = &s->tables[o];
@@ -335,7 +336,7 @@ static int seq_end(Index *x, int32_t seq, int keep, int64_t tick) {
     return s->dead > 3 * s->alive + DEAD_ALLOWANCE || !s->alive ? sweep(x, s) : 0;
 }
 
-/* Sweeps the stores whose dead tokens outweigh the living ones. */
+/* Sweeps the stores whose dead tokens outnumber the live ones. */
 static int sweep_all(Index *x) {
     int rc = 0;
     for (int32_t i = 0; i < x->n_stores && !rc; i++)

@@ -4,13 +4,13 @@
 
 #define MAX_VISITS 32
 
-/* Mirrored field by field in native.py. A fallback lookup is one in the texts of other problems, or one behind a
- * drafted token where no candidate agrees with the draft any more. */
+/* Mirrored field by field in native.py. A fallback lookup searches the texts of other problems, or continues a draft
+ * with which no candidate agrees any more. */
 typedef struct {
     int32_t max_match;               /* matches are compared up to this many tokens, at most 32 */
     int32_t max_candidates;          /* candidates that a lookup in the problem may give, at the start of a draft */
-    int32_t fallback_visits;         /* occurrences visited per order in a fallback lookup; behind a drafted token also
-                                        the most candidates a lookup in the problem may give */
+    int32_t fallback_visits;         /* occurrences visited per order in a fallback lookup; after a drafted token, also
+                                        the most candidates that a lookup in the problem may give */
     int32_t exclude_own;             /* 1: a request's own text gives no candidates */
     int32_t cross_problem_candidates;  /* candidates that a lookup in other problems may give; 0: no such lookups */
     int32_t visits[N_ORDERS];        /* occurrences visited per order, at most MAX_VISITS */
@@ -23,8 +23,8 @@ typedef struct Tree Tree;            /* tree.h */
 typedef struct Trace {
     Tree *tree;                      /* NULL until the first draft that may branch */
     int32_t n, n_nodes, stride;      /* positions of the last draft if it was a chain; nodes if it was a tree */
-    int32_t claimed;                 /* 1 while a call drafts: two calls must not write one trace at the same time */
-    Drafted drafted[POSITIONS];      /* with corrected probabilities */
+    int32_t claimed;                 /* 1 while a call drafts: two calls must not write the same trace */
+    Drafted drafted[POSITIONS];      /* drafted tokens with corrected probabilities */
     Mixed mixed[TRACE];
     Candidate cand[];                /* [TRACE + 1][stride]; the last row serves all later tokens */
 } Trace;
@@ -44,7 +44,7 @@ static void trace_free(Trace *t) {
     free(t);
 }
 
-/* How many tokens before pos equal the end of the context, at most `limit`. */
+/* Match length: how many tokens before pos equal the end of the context, at most `limit`. */
 static int32_t match_length(const Store *s, const int32_t *end, uint32_t pos, int32_t limit) {
     int32_t m = 0;
     while (m < limit) {
@@ -87,7 +87,7 @@ typedef struct { uint32_t pos[MAX_VISITS], next; int32_t n; } Walk;
  * many requests in turn and prefetches what the next stage reads. The memory accesses of a whole batch overlap. */
 typedef struct {
     const Store *s;
-    const int32_t *end;              /* of the context */
+    const int32_t *end;              /* end of the context */
     int32_t limit;                   /* longest match in tokens */
     int32_t skip;                    /* the sequence that gives no candidates, or -1 */
     int cross_problem;               /* 1: a lookup in the shared store, where order 1 is not looked up */
@@ -127,7 +127,7 @@ static void lookup_slots(Lookup *l) {
 static void lookup_heads(Lookup *l) {
     for (int o = l->cross_problem; o < N_ORDERS && ORDERS[o] <= l->limit && l->s->tables[o].size; o++) {
         uint32_t head = l->walks[o].next = *find(l->s, o, l->hash[o], l->end);
-        if (head == NONE) break;                       /* then no longer n-gram occurs either */
+        if (head == NONE) break;                       /* longer n-grams cannot occur either */
         prefetch_pos(l->s, head);
     }
 }
@@ -136,7 +136,7 @@ static int32_t visits(const Drafter *d, const Lookup *l, int o) {
     return d->c.visits[o] < l->max_visits ? d->c.visits[o] : l->max_visits;
 }
 
-/* The next older position of a chain. Of the skipped sequence at most every second position is visited. */
+/* The next older position of a chain. At most every second position of the skipped sequence is visited. */
 static uint32_t older(const Lookup *l, uint32_t pos, int o) {
     const Links *links = l->skip >= 0 && seq_at(l->s, pos) == l->skip ? l->s->others : l->s->links;
     return links[pos].next[o];
@@ -159,7 +159,7 @@ static int lookup_step(const Drafter *d, Lookup *l, int i) {
 }
 
 /* Stage 5: writes at most `room` candidates, each occurrence once: longest order first, newest first within an order.
- * In the shared store, texts of the request's own problem give none. Returns how many candidates were written. */
+ * In the shared store, texts of the request's own problem are skipped. Returns how many candidates were written. */
 static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *cand, int room) {
     const Config *c = &d->c;
     const Store *s = l->s;
@@ -171,7 +171,7 @@ static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *c
         for (int i = 0; n_visited < max_visits && n < room; i++) {
             uint32_t pos;
             if (i < w->n) pos = w->pos[i];
-            else {                                     /* some visits of the walk did not count: go on from its end */
+            else {                                     /* some visits did not count: continue from the walk's end */
                 if (w->next == NONE) break;
                 pos = w->next;
                 w->next = older(l, pos, o);
@@ -181,7 +181,7 @@ static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *c
             if (q->state == DEAD || id == l->skip) continue;
             n_visited++;
             if (l->cross_problem && q->origin == problem) continue;
-            /* An occurrence that matches as many tokens as a longer order was found through that order already. */
+            /* An occurrence that matches enough tokens for a longer order was already found through that order. */
             int32_t m = o == N_ORDERS - 1 || l->limit < MAX_ORDER ? match_length(s, l->end, pos, l->limit)
                                                                   : short_match(s, l->end, pos);
             int64_t age = q->state == LIVE ? 0 : d->tick - q->tick;

@@ -1,21 +1,21 @@
-/* How occurrences become a probability: two small models that learn online from the emitted tokens.
+/* Turns occurrences into a probability: two small models that learn online from the emitted tokens.
  *
- * Votes: each occurrence (candidate) votes for the token that followed it. Its weight is match * source * rank, three
- * learned factors. A further learned weight stands for "none of these tokens". A token's share is the sum of its
+ * Votes: each occurrence (candidate) votes for the token that followed it. Its weight is match * source * rank,
+ * three learned factors. Another learned weight stands for "none of these tokens". A token's share is the sum of its
  * candidates' weights over the sum of all weights.
  * Mixture: a softmax over the BEST tokens with the largest shares and "another token". Its features are the tokens'
  * shares and counts of their occurrences; its weights depend on the longest match. It gives the draft's probabilities.
- * Both models follow the gradient of the log-probability of the token that was emitted. A draft goes on where its tokens
- * look likely, so a probability far behind its start is too high on average: a factor of the odds, learned for each
- * position, corrects that.
+ * Both models follow the gradient of the log-probability of the emitted token. A draft continues only where its
+ * tokens look likely, so probabilities late in a draft are too high on average. A factor on the odds, learned for
+ * each position, corrects that.
  *
- * Compile with -ffp-contract=off and without -ffast-math: das/drafter/reference.py computes the same doubles in the
+ * Compile with -ffp-contract=off and without -ffast-math: tests/drafter/reference.py computes the same doubles in the
  * same order. */
 #include <math.h>
 
 #include "exp_log.h"
 
-#define BUCKETS 16                   /* of match lengths */
+#define BUCKETS 16                   /* buckets of match lengths */
 #define SOURCES 19                   /* 0: own text; 1: live or this tick; 2-17: by age in ticks; 18: other problems */
 #define RANKS 11
 #define VARIETIES 8
@@ -28,7 +28,7 @@
 #define CROSS_PROBLEM (SOURCES - 1)
 #define MAX_CAND 512
 #define TRACE 8                      /* drafted positions that votes and mixture learn from */
-#define POSITIONS 16                 /* drafted positions whose probabilities are corrected; the last stands for more */
+#define POSITIONS 16                 /* drafted positions with a correction; the last one serves all later positions */
 
 /* Mirrored in native.py. All weights are positive factors, except those of mix, which are additive. */
 typedef struct {
@@ -36,13 +36,13 @@ typedef struct {
     double source[SOURCES];
     double rank[RANKS];              /* by how many newer candidates have a match of the same bucket */
     double none[BUCKETS][VARIETIES]; /* by the longest match's bucket and the number of distinct tokens */
-    double late[POSITIONS];          /* of the odds, by position in the draft */
+    double late[POSITIONS];          /* factor on the odds, by position in the draft */
     double mix[BUCKETS][FEATURES + 1];
 } Weights;
 
 static const double VOTE_RATE = 0.005, MIX_RATE = 0.002, LATE_RATE = 0.01;
-/* Occurrences that match at least 1, 2, 3, 4, 6, 9, 14 tokens are counted, in the own text 1, 2, 3, 5. These tables
- * hold how many of those lengths a match reaches. */
+/* Counted are the occurrences that match at least 1, 2, 3, 4, 6, 9, 14 tokens (own text: 1, 2, 3, 5). These tables give
+ * the number of these lengths that a match reaches. */
 static const uint8_t REACHED[33] = {0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
                                     7, 7, 7, 7, 7, 7, 7, 7};
 static const uint8_t REACHED_OWN[33] = {0, 1, 2, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4,
@@ -50,7 +50,7 @@ static const uint8_t REACHED_OWN[33] = {0, 1, 2, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4
 
 /* An occurrence: its next token `tok` is at position pos, and `match` tokens before it equal the context's end. */
 typedef struct { uint32_t pos; int32_t tok, match; uint8_t source, rank, bucket, cross_problem; } Candidate;
-/* One drafted position: what was known about it when it was drafted. */
+/* One drafted position: the state in which it was drafted. */
 typedef struct {
     int32_t n, n_best, top, variety;    /* candidates, best tokens, longest match's bucket, distinct tokens (capped) */
     int32_t levels, own_levels;         /* counted lengths that any candidate reaches; features beyond are not set */
@@ -58,8 +58,9 @@ typedef struct {
     Lanes f[FEATURES], p;               /* features and probability, of each best token */
     double f_none, p_none;              /* of "none of them"; f_none is the log of its share */
 } Mixed;
-/* The mixture's answers for a single candidate. They depend on its match length and source only. Two drafted positions
- * of five have a single candidate, and weights do not change during a call, so answers are kept until it ends. */
+/* A cache of the mixture's answers for a single candidate, which depend only on its match length and source. Two of
+ * five drafted positions have a single candidate, and weights do not change during a call, so the cache lives for a
+ * call. */
 typedef struct {
     uint32_t known[33];                 /* [match]: one bit for each source */
     struct { double f, p, f_none, p_none; } answer[33][SOURCES];
@@ -112,7 +113,8 @@ static void single_features(const Candidate *k, Mixed *m) {
     }
 }
 
-/* Mixes a single candidate. Where its answer is known, `learn` sets the features: few positions are learned from. */
+/* Mixes a single candidate. If its answer is cached, `learn` sets the features later: few positions are learned
+ * from. */
 static void mix_single(const Weights *w, Candidate *k, Mixed *m, Singles *singles) {
     k->bucket = BUCKET_OF[k->match];
     k->rank = RANK_OF[0];
@@ -143,12 +145,12 @@ typedef struct {
     struct { int32_t tok; uint8_t longest, newest; } token[MAX_CAND];  /* longest match; newest of any bucket */
     double share[MAX_CAND];          /* [token]: sum of its candidates' weights */
     uint16_t token_of[MAX_CAND];     /* [candidate]: its index into token */
-    int distinct, own_token;         /* tokens; the one that the own text's newest candidate votes for, or -1 */
-    int longest, own_longest;        /* matches in the problem, in the own text */
+    int distinct, own_token;         /* number of tokens; vote of the own text's newest candidate, or -1 */
+    int longest, own_longest;        /* longest match in the problem, in the own text */
     double all;                      /* sum of all candidates' weights */
 } Votes;
 
-/* Sets the candidates' buckets and ranks and sums up their votes. n > 1. */
+/* Sets the candidates' buckets and ranks, and sums their votes. n > 1. */
 static void count_votes(const Weights *w, Candidate *cand, int n, Votes *v) {
     int32_t seen[BUCKETS] = {0}, seen_cross_problem = 0;
     uint16_t slots[2 * MAX_CAND];                      /* a hash table of the distinct tokens */
@@ -187,7 +189,7 @@ static void count_votes(const Weights *w, Candidate *cand, int n, Votes *v) {
     v->all = all;
 }
 
-/* Chooses the best tokens and sets their single features. lane [token]: its place among the best, BEST for all others.
+/* Chooses the best tokens and sets their single features. lane [token]: its index among the best, BEST for all others.
  * The chosen tokens' shares are overwritten. */
 static void choose_best(Votes *v, Mixed *m, uint8_t *lane) {
     int distinct = v->distinct;
@@ -218,7 +220,7 @@ static void choose_best(Votes *v, Mixed *m, uint8_t *lane) {
 }
 
 /* Sets the count features, from the longest counted length down. count [lane][l]: candidates that reach exactly l
- * lengths; lane BEST: those of all tokens that are not among the best. */
+ * lengths; lane BEST: candidates of all tokens that are not among the best. */
 static void count_features(const uint16_t (*count)[8], int levels, int n_best, Lanes *f) {
     int reached[BEST + 1] = {0};
     for (int l = levels; l > 0; l--) {
@@ -261,7 +263,7 @@ static void mix(const Weights *w, Candidate *cand, int n, Mixed *m, Singles *sin
     softmax(w, m);
 }
 
-/* The place of the likeliest best token. The larger share decides between equal probabilities. */
+/* The index of the likeliest best token. On ties, the larger share wins. */
 static int likeliest(const Mixed *m) {
     int best = 0;
     for (int b = 1; b < m->n_best; b++) if (m->p[b] > m->p[best]) best = b;

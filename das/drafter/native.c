@@ -1,11 +1,12 @@
 /* The history drafter's core. It looks up occurrences of the context's end in history, siblings, own text and other
- * problems (lookup.h), turns them into a token and its probability (mix.h), and follows them token by token,
- * as a chain (draft.h) or a tree (tree.h).
+ * problems (lookup.h), turns them into a token and its probability (mix.h), and follows them token by token, as a
+ * chain (draft.h) or a tree (tree.h).
  *
- * das/drafter/reference.py gives the same answers by brute force: change both together. Drafts for different sequences may
- * be made at the same time; a function that changes anything runs alone. A lock ensures both. Functions that return int
- * return a value >= 0, or one of the negative codes of index.h. Handles come from das_seq_new and das_share. Only
- * das_propose and das_propose_tree may be called with the handle of a sequence that was freed. */
+ * tests/drafter/reference.py computes the same answers by brute force: change both together. Drafts for different
+ * sequences may be made at the same time; a function that changes anything runs alone. A lock ensures both.
+ * Functions that return int return a value >= 0, or one of the negative codes of index.h. Handles come from
+ * das_seq_new and das_share. Only das_propose and das_propose_tree may be called with the handle of a sequence that
+ * was freed. */
 #define _POSIX_C_SOURCE 200809L      /* pthread_rwlock_t under -std=c11 */
 #include <pthread.h>
 
@@ -22,7 +23,7 @@ static pthread_rwlock_t *enter(Drafter *d, int exclusive) {
     return &d->lock;
 }
 static void leave(pthread_rwlock_t **lock) { pthread_rwlock_unlock(*lock); }
-/* Both hold the lock until the block ends. */
+/* Both macros hold the lock until the block ends. */
 #define HOLD(d, exclusive) __attribute__((cleanup(leave), unused)) pthread_rwlock_t *held = enter(d, exclusive)
 #define HOLD_EXCLUSIVE(d) HOLD(d, 1)
 #define HOLD_SHARED(d) HOLD(d, 0)
@@ -38,7 +39,7 @@ static void clear(Drafter *d) {
 
 void das_free(Drafter *d) { clear(d); free(d); }
 
-/* Forgets all texts and continues with these weights. */
+/* Drops all texts and continues with these weights. */
 int das_restart(Drafter *d, const Weights *weights) {
     HOLD_EXCLUSIVE(d);
     clear(d);
@@ -181,15 +182,16 @@ static int claim(Drafter *d, int32_t n, const int64_t *handles) {
     return 0;
 }
 
-/* Where drafts are written: arrays [n][stride], and counts [n]. parents: NULL if drafts may not branch. branch_floor: the
- * least probability of a node that has a sibling already. */
+/* Output of drafts: arrays [n][stride], and counts [n]. parents: NULL if drafts may not branch. branch_floor: lowest
+ * probability of a node that already has a sibling. */
 typedef struct { int64_t stride; int32_t *tokens, *parents; double *probs, *joint; int64_t *counts; double branch_floor; } Rows;
 
-/* Tokens that follow the requests' own texts: request r has those from ends[r] to ends[r + 1], at most `longest`. */
+/* Hypothetical tokens after the requests' texts: tokens ends[r] to ends[r + 1] belong to request r, at most
+ * `longest`. */
 typedef struct { const int32_t *tokens; const int64_t *ends; int64_t longest; } Given;
 
 /* Drafts for at most BATCH sequences side by side, token by token, into the rows from `first` on.
- * given: NULL if they follow the texts themselves. ctx: [n][max_match + given + stride + 1]. */
+ * given: NULL if drafts continue the texts themselves. ctx: [n][max_match + given + stride + 1]. */
 static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
                         const Rows *rows, const Given *given, int32_t first, int32_t *ctx, Singles *singles) {
     Work work[BATCH];
@@ -255,7 +257,7 @@ static int draft(Drafter *d, int32_t n, const int64_t *handles, const int64_t *l
 
 /* Drafts chains for n different sequences. No limit exceeds stride. floors [n] or NULL: a chain ends before its
  * probability falls below its floor or min_prob, whichever is higher.
- * Writes tokens and probs [n][stride], or row behind row without gaps if packed, and counts [n]. */
+ * Writes tokens and probs [n][stride], or rows without gaps if packed, and counts [n]. */
 int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
                 int64_t stride, int packed, int32_t *tokens, double *probs, int64_t *counts) {
     int rc = draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts, 0.0}, NULL);
@@ -266,8 +268,8 @@ int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *li
     return rc;
 }
 
-/* das_propose behind tokens that nobody has emitted: request r's text goes on with those from ends[r] to ends[r + 1]. The
- * drafts that are learned from stay those of the last call without such tokens. Writes tokens and probs [n][stride]. */
+/* Like das_propose, as if request r's text continued with tokens ends[r] to ends[r + 1]. Learning still uses the
+ * drafts of the last das_propose. Writes tokens and probs [n][stride]. */
 int das_propose_behind(Drafter *d, int32_t n, const int64_t *handles, const int32_t *given, const int64_t *ends,
                        const int64_t *limits, const double *floors, int64_t stride, int32_t *tokens, double *probs,
                        int64_t *counts) {
@@ -280,8 +282,8 @@ int das_propose_behind(Drafter *d, int32_t n, const int64_t *handles, const int3
 
 /* Drafts trees of at most limits[i] nodes for n different sequences, best nodes first. No limit exceeds stride.
  * floors [n] or NULL: no node is less likely to be accepted than its floor or min_prob, whichever is higher.
- * branch_floor: no node that has a sibling already is less likely to be accepted than this.
- * Writes tokens, parents, probs and joint [n][stride], and counts [n]. A parent is a place in the row, or -1. */
+ * branch_floor: no node that already has a sibling is less likely to be accepted than this.
+ * Writes tokens, parents, probs and joint [n][stride], and counts [n]. A parent is an index into the row, or -1. */
 int das_propose_tree(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
                      double branch_floor, int64_t stride, int32_t *tokens, int32_t *parents, double *probs,
                      double *joint, int64_t *counts) {

@@ -15,7 +15,7 @@ import numpy as np
 from das.drafter.prior import PRIOR, SIZES
 from das.native import load_native
 
-BUSY = -5  # of drafts: a request is named twice
+BUSY = -5  # error of the drafting calls: a request is named twice
 SOURCE = Path(__file__).with_name("native.c")
 
 
@@ -61,7 +61,7 @@ def prior_weights() -> np.ndarray:
 
 
 def check(code: int) -> int:
-    """Return the core's answer if it is a result; raise MemoryError or ValueError if it is an error (negative)."""
+    """Return the core's result. Raises MemoryError or ValueError if it is a (negative) error code."""
     if code >= 0:
         return code
     if code == -1:

@@ -1,4 +1,4 @@
-"""The history drafter's options with their defaults: the one place that holds them.
+"""The history drafter's options and defaults, defined here only.
 
 `HistoryDrafter` and the reference take their defaults from here. configs/drafter/history.yaml documents the same values
 for the command line, and a test compares the two.
@@ -13,7 +13,7 @@ from pathlib import Path
 from das.drafter import checks
 
 SCOPES = ("problem+request", "problem", "global+request", "siblings", "own")
-UNITS = ("epoch", "step")  # what one history tick may stand for; the caller moves the window, so the caller chooses
+UNITS = ("epoch", "step")  # units of a history tick; the caller moves the window, so the caller chooses
 DEFAULT_UNIT = "epoch"
 
 
@@ -41,12 +41,12 @@ class DrafterOptions:
 
     @property
     def history_window(self) -> int:
-        """The window in force: scopes without history keep none."""
+        """The effective window: 0 for scopes without history."""
         return 0 if self.scope in ("siblings", "own") else self.window
 
     @property
     def shared_tokens(self) -> int:
-        """`cross_problem_tokens` in force: only scopes that keep problems apart have a fallback across problems."""
+        """The effective `cross_problem_tokens`: only scopes that separate problems have a cross-problem fallback."""
         return self.cross_problem_tokens if self.scope in ("problem+request", "problem") else 0
 
 

@@ -1,7 +1,6 @@
 """The voting and mixing weights that a new drafter starts with (`Weights` of mix.h) and continues to learn from.
 
-They were learned by replay of half of the problems of each of two recorded traces (DeepScaleR-1.5B, Llama-3B RL) and
-averaged.
+They were learned by replaying half of the problems of two recorded traces (DeepScaleR-1.5B, Llama-3B RL), and averaged.
 """
 
 SIZES: dict[str, tuple[int, ...]] = {

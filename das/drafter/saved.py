@@ -1,4 +1,4 @@
-"""A saved history: the file that `HistoryDrafter.save` writes and that `load` and the option `warm` read."""
+"""Saved histories: the file format of `HistoryDrafter.save`, `load` and the option `warm`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _KIND = "drafter history 2"
 
 @dataclass(frozen=True)
 class SavedText:
-    """A finished response behind the last tokens of its prompt."""
+    """The last tokens of a prompt, followed by a finished response."""
 
     problem: str
-    history_tick: int  # in which it finished
+    history_tick: int  # the tick in which the response finished
     context: int  # how many of the tokens belong to the prompt
     tokens: np.ndarray  # int32 [context + response]
 
 
 @dataclass(frozen=True)
 class SavedHistory:
-    """The window's texts in the order in which they finished, the current history tick and the learned weights."""
+    """The window's texts in finishing order, the current history tick and the learned weights."""
 
     weights: np.ndarray  # float64, in the order of das.drafter.prior.SIZES
     history_tick: int
@@ -63,7 +63,7 @@ def read_history(path: Path) -> SavedHistory:
 
 
 def _checked(arrays: dict[str, np.ndarray]) -> SavedHistory:
-    """The history that the arrays of a file hold, in this machine's byte order."""
+    """Check a file's arrays and convert them to a history in this machine's byte order."""
     tokens = token_array(_array(arrays, "tokens", 1, "iu"))
     clock = _array(arrays, "clock", 0, "iu").item()
     if not 0 <= clock <= MAX_TICK:
@@ -88,7 +88,7 @@ def _checked(arrays: dict[str, np.ndarray]) -> SavedHistory:
 
 
 def _array(arrays: dict[str, np.ndarray], name: str, dimensions: int, kinds: str) -> np.ndarray:
-    """One of the file's arrays; kinds: NumPy's letters of the types that it may have."""
+    """One of the file's arrays, checked. kinds: the allowed NumPy type letters."""
     array = arrays.get(name)
     if array is None:
         raise ValueError(f"it holds no {name}")
@@ -110,7 +110,7 @@ def _problems(arrays: dict[str, np.ndarray]) -> list[str]:
 
 
 def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The learned weights. Values far outside what can be learned would spread NaN, so they are refused."""
+    """The learned weights. Values far outside the learnable range would spread NaN, so they are refused."""
     with np.errstate(invalid="ignore"):  # NaN is refused below
         weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
     num_mix, num_late = math.prod(SIZES["mix"]), math.prod(SIZES["late"])

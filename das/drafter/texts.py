@@ -1,4 +1,4 @@
-"""Texts of the native core: the requests' own, and the copies of finished texts that problems see of each other."""
+"""Texts in the native core: the requests' own, and copies of finished texts that other problems may see."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LivePrompt:
 
 @dataclass
 class Store:
-    """A problem's index in the core: its handle, how many sequences it holds, and its live prompts by their bytes."""
+    """A problem's index in the core: handle, number of sequences, and live prompts by their bytes."""
 
     handle: int
     sequences: int
@@ -28,11 +28,11 @@ class Store:
 
 @dataclass
 class Request:
-    """A request's text in the core; it stays in the history after the request has finished."""
+    """A request's text in the core. It stays in the history after the request has finished."""
 
     problem: str
     store_key: str
-    handle: int  # of its sequence
+    handle: int  # the handle of its sequence
     context: int  # prompt tokens stored before its response
     prompt: bytes | None  # key of its prompt in Store.prompts; None where prompts are not indexed
     length: int = 0  # tokens of response

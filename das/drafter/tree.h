@@ -1,9 +1,9 @@
-/* Drafts that branch: the nodes with the highest joint probabilities, best first.
+/* Branching drafts: the nodes with the highest joint probabilities, best first.
  *
- * A node is expanded as a chain is drafted: its candidates follow its token, their votes are mixed, and the best tokens
- * become its possible children. A heap holds, for each expanded node, the likeliest child that was not drafted yet. The
- * likeliest of them all is drafted and expanded next. A child is never likelier than its parent, so nodes come in order
- * of falling joint probability, and any first part of them is the best tree of its size. */
+ * A node is expanded as in a chain: its candidates follow its token, their votes are mixed, and the best tokens
+ * become its possible children. A heap holds, for each expanded node, the likeliest child that was not drafted yet.
+ * The likeliest of these is drafted and expanded next. A child is never likelier than its parent, so nodes come in
+ * order of falling joint probability, and any prefix is the best tree of its size. */
 #include "draft.h"
 
 /* A child that may be drafted next: the rank-th likeliest of an expanded node. */
@@ -11,12 +11,12 @@ typedef struct { double joint; int32_t node, rank; } Open;
 
 /* An expanded node. Node 0 is the last emitted token; node i > 0 is the i-th drafted token. */
 typedef struct {
-    double joint, p[BEST];           /* P(all of the path is accepted); p, place [rank]: of its likeliest children */
+    double joint, p[BEST];           /* P(all of the path is accepted); p [rank]: of its likeliest children */
     Candidate *cand;
     int32_t tok, parent, depth;      /* depth: drafted tokens of the path that ends here */
-    int32_t n_children;              /* possible ones, at most BEST; 0: there are no candidates */
-    int32_t child[BEST];             /* [rank]: the node, or 0 where this child was not drafted */
-    int32_t place[BEST];             /* [rank]: among the mixture's best tokens */
+    int32_t n_children;              /* possible children, at most BEST; 0: there are no candidates */
+    int32_t child[BEST];             /* [rank]: the child's node, or 0 where it was not drafted */
+    int32_t place[BEST];             /* [rank]: the child's index among the mixture's best tokens */
     Mixed m;
 } Node;
 
@@ -24,11 +24,11 @@ struct Tree {
     int32_t room, n_open;            /* nodes that may be drafted; size of the heap */
     int64_t context;                 /* tokens before the draft in Work.ctx */
     Open *open;                      /* [room]: a binary heap */
-    Candidate *cand;                 /* [room * stride]: the expanded nodes' candidates, list behind list */
+    Candidate *cand;                 /* [room * stride]: the expanded nodes' candidates, one list after the other */
     Node nodes[];                    /* [room] */
 };
 
-/* Makes room for a tree of this many nodes. What the last tree predicted is forgotten. */
+/* Makes room for a tree of this many nodes. The last tree's predictions are dropped. */
 static int tree_reserve(Trace *t, int64_t room) {
     t->n_nodes = 0;
     if (t->tree && t->tree->room >= room) return 0;
@@ -56,7 +56,7 @@ static void start_tree(Work *w) {
     w->cand = t->cand;
 }
 
-/* Whether a comes before b. A node has one child in the heap, so no two are equal. */
+/* Whether a comes before b. Each node has one child in the heap, so no two entries are equal. */
 static int precedes(const Open *a, const Open *b) {
     return a->joint > b->joint || (a->joint == b->joint && a->node < b->node);
 }
@@ -85,8 +85,8 @@ static Open take_child(Tree *t) {
     return first;
 }
 
-/* Orders a mixed node's best tokens by probability, corrected. The correction is one of the likeliest token's odds
- * against everything else, so the others keep their proportions. The larger share decides between equals. */
+/* Sorts a mixed node's best tokens by corrected probability. The correction changes the odds of the likeliest token
+ * against all others, so the others keep their proportions. On ties, the larger share comes first. */
 static void rank_children(const Weights *w, Node *node) {
     const Mixed *m = &node->m;
     int b = likeliest(m);
@@ -106,7 +106,7 @@ static void rank_children(const Weights *w, Node *node) {
     }
 }
 
-/* Makes a drafted node the one to be expanded next: finds its candidates, or sets the context to look them up. */
+/* Selects a drafted node for expansion: finds its candidates, or sets the context to look them up. */
 static void enter_node(const Drafter *d, Work *w, int32_t i) {
     Tree *t = w->t->tree;
     const Node *node = &t->nodes[i], *from = &t->nodes[node->parent];
@@ -145,7 +145,7 @@ static void draft_node(const Drafter *d, Work *w, int64_t j, int32_t *token, int
     enter_node(d, w, (int32_t)j + 1);
 }
 
-/* Learns from what the last tree predicted along the path that was emitted, then forgets the tree. */
+/* Learns from the last tree's predictions along the emitted path, then drops the tree. */
 static void learn_from_tree(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
     for (int32_t i = 0, at = 0; i < POSITIONS && i < n && at < t->n_nodes; i++) {
         Node *node = &t->tree->nodes[at];

@@ -5,36 +5,23 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from das.budget import DEFAULT_BUDGET, make_budget
+from das.budget import DEFAULT_BUDGET
 from das.draft_round import checked_branch_blocks
 from das.drafter import HistoryDrafter
-from das.engine import heads, mtp
 from das.engine.drafters.support import check_options
 from das.engine.engine_config import WORKER
+from das.engine.methods import Method, find_method
+from das.errors import EngineError
 
 if TYPE_CHECKING:
     from vllm import LLM
 
 
-PROPOSER = "das.engine.proposer.DasProposer"  # what vLLM loads for `das` and SELF_DRAFTS
-SELF_DRAFTS = ("self_draft", "das_self")  # the policy's own quantized weights draft: alone, or beside the history
 # weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
 DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}
-DRAFT_MODEL = "draft_model"  # the method of an engine whose drafts come from a smaller model (vLLM's own method)
-EAGLE3 = "eagle3"  # the method of an engine whose drafts come from a draft head
-DAS_EAGLE3 = "das_eagle3"  # the method of an engine whose drafts come from a draft head and from the history
-MTP = "mtp"  # the method of an engine whose drafts come from a layer of the policy for multi-token prediction
-OWN = ("das", *SELF_DRAFTS, DAS_EAGLE3)  # the methods that draft with DasProposer, within a budget of das
-METHODS = ("none", *OWN, "ngram", "suffix", DRAFT_MODEL, EAGLE3, MTP)  # all of engines of das
-STOCK = "stock"  # the method of an engine without das (das/engine/stock.py)
-
-
-class EngineError(RuntimeError):
-    """An engine cannot be built with these settings. The message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +29,7 @@ class EngineSettings:
     """What an engine needs to know. Sizes are in tokens unless the comment gives another unit."""
 
     model: str  # directory or hub id
-    method: str = "none"  # what drafts: one of METHODS; or stock: vLLM as it comes, without das
+    method: str = "none"  # what drafts: a row of das/engine/methods.py
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32  # requests that decode at once
@@ -64,66 +51,15 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         checked_branch_blocks(self.branch_blocks)
-        if self.method in SELF_DRAFTS:
+        if self.row.self_drafts:
             check_options(self.self_draft)
-        if self.branch_blocks and self.method in OWN[1:]:
+        if self.branch_blocks and self.row.chains_only:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
 
-
-def speculative_config(settings: EngineSettings) -> dict[str, Any] | None:
-    """vLLM's speculative_config for the method. Raises EngineError for an unknown method, a missing
-    package, or impossible settings of a draft model.
-    """
-    match settings.method:
-        case "none":
-            return None
-        case "das" | "self_draft" | "das_self":
-            max_draft_tokens = make_budget(settings.budget).max_draft_tokens
-            return {
-                "method": "custom_class",
-                "model": PROPOSER,
-                "num_speculative_tokens": max_draft_tokens,
-            }
-        case "ngram":
-            return {"method": "ngram", **settings.speculative}
-        case "suffix":
-            if find_spec("arctic_inference") is None:
-                raise EngineError("arm suffix needs arctic-inference, which is not installed: run `make peers`")
-            return {"method": "suffix", **settings.speculative}
-        case "draft_model":
-            return {"method": DRAFT_MODEL, **_draft_model(settings.speculative)}
-        case "eagle3":
-            return _eagle3(settings.speculative)
-        case "mtp":
-            if problem := mtp.mtp_problem(settings.model, settings.speculative.get("num_speculative_tokens")):
-                raise EngineError(problem)
-            return {"method": MTP, **settings.speculative}
-        case "das_eagle3":
-            return {
-                **_eagle3(settings.speculative),
-                "num_speculative_tokens": make_budget(settings.budget).max_draft_tokens,
-                "disable_padded_drafter_batch": True,  # vLLM then gives emitted tokens as lists
-            }
-        case "stock":
-            raise EngineError(
-                "stock is vLLM as it comes, without das: leave das.install() and das.engine_arguments() out, or call "
-                'das.speculate("off"); in experiments it is arm=stock'
-            )
-        case other:
-            raise EngineError(f"unknown speculation method {other!r}: choose {', '.join(METHODS)}")
-
-
-def _draft_model(speculative: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a draft model, if they can be. check_draft_model looks into its folder."""
-    model, tokens = speculative.get("model"), speculative.get("num_speculative_tokens")
-    if not isinstance(model, str) or not model:
-        raise EngineError(
-            'draft_model needs speculative={"model": folder or hub id, "num_speculative_tokens": 4}, '
-            f"got model={model!r}"
-        )
-    if not isinstance(tokens, int) or tokens < 1:
-        raise EngineError(f"num_speculative_tokens={tokens!r}: a draft model needs a whole number, 1 or more")
-    return dict(speculative)
+    @property
+    def row(self) -> Method:
+        """The method's row. Raises EngineError for an unknown method."""
+        return find_method(self.method)
 
 
 def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
@@ -144,14 +80,6 @@ def _vocabulary(folder: str) -> int | None:
     """How many tokens the model in this folder knows; None if there is no such folder, or if it does not say."""
     config = Path(folder) / "config.json"
     return json.loads(config.read_text()).get("vocab_size") if folder and config.is_file() else None
-
-
-def _eagle3(speculative: Mapping[str, Any]) -> dict[str, Any]:
-    if not speculative.get("model"):
-        raise EngineError("eagle3 needs a head: set model in its speculative settings to the head's folder")
-    if problem := heads.depth_problem(speculative.get("num_speculative_tokens")):
-        raise EngineError(problem)
-    return {"method": "eagle3", **speculative}
 
 
 def engine_arguments(
@@ -179,8 +107,8 @@ def engine_arguments(
         branch_blocks=branch_blocks,
         self_draft=self_draft,
     )
-    speculative_config(settings)
-    if method == DRAFT_MODEL:
+    settings.row.speculative(settings)
+    if settings.row.model == "draft model":
         check_draft_model(settings.speculative, settings.model)
     HistoryDrafter(**drafter)  # refuses bad options before anything is built
     return _arguments(settings)
@@ -189,15 +117,15 @@ def engine_arguments(
 def proposer_settings(settings: EngineSettings) -> dict[str, Any]:
     """What a proposer of these settings is made from: `drafter`, `budget`, and `self_draft` or `head`."""
     made: dict[str, Any] = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
-    if settings.method in SELF_DRAFTS:
-        made["self_draft"] = {**settings.self_draft, "history": settings.method == "das_self"}
-    if settings.method == DAS_EAGLE3:
+    if settings.row.self_drafts:
+        made["self_draft"] = {**settings.self_draft, "history": settings.row.history}
+    if settings.row.proposes and settings.row.model == "head":
         made["head"] = {"passes": settings.speculative["num_speculative_tokens"]}
     return made
 
 
 def _arguments(settings: EngineSettings) -> dict[str, Any]:
-    if settings.method == STOCK:
+    if not settings.row.keyed:
         return {"logprobs_mode": "processed_logprobs"}  # as TRL sets it
     das = proposer_settings(settings)
     if settings.branch_blocks:
@@ -205,7 +133,7 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
     return {
         "async_scheduling": False,  # vLLM turns it off for drafts; engines must differ in their drafts only
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects
-        "speculative_config": speculative_config(settings),
+        "speculative_config": settings.row.speculative(settings),
         "worker_cls": WORKER,
         "additional_config": {"das": das},
     }
@@ -222,7 +150,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     if needs_tokenizer and directory.is_dir() and not (directory / "tokenizer_config.json").exists():
         raise EngineError(f"policy directory {directory} has no tokenizer (tokenizer_config.json): save it there too")
     das_arguments = _arguments(settings)
-    if settings.method == DRAFT_MODEL:
+    if settings.row.model == "draft model":
         check_draft_model(settings.speculative, settings.model)
     from vllm import LLM
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from das.draft_round import checked_branch_blocks
-from das.engine import heads
 from das.engine.drafters.support import check_options
+from das.heads import on_disk as heads
 
 WORKER = "das.engine.worker.DasWorker"
 SETTINGS = {"drafter", "budget", "branch_blocks", "self_draft", "head"}  # keys of additional_config["das"]

@@ -9,8 +9,8 @@ def register() -> None:
     With a version of vLLM that das does not support this only warns. An engine that asks for das is refused later, by
     its worker (das/engine/worker.py).
     """
+    from das.engine.contract.versions import UnsupportedVersion
     from das.engine.patches.front_end import patch_front_end
-    from das.engine.versions import UnsupportedVersion
 
     try:
         patch_front_end()

@@ -17,18 +17,18 @@ from das.draft_round import Drafter, DraftRound
 from das.drafter import HistoryDrafter, TreeDrafts
 from das.drafter.draft import num_branches
 from das.drafter.saved import SavedText
-from das.engine.admission import PROBLEM_KEY
-from das.engine.alarm import Alarm
+from das.engine.branching.tree import in_runs, is_chain
+from das.engine.contract.versions import NotInstalled
 from das.engine.engine_config import WORKER, das_settings
-from das.engine.history_clock import HistoryClock
-from das.engine.live_requests import LiveRequests, live_request
-from das.engine.rollout_record import RolloutRecord
-from das.engine.silence import SilenceWatch
-from das.engine.tree import in_runs, is_chain
-from das.engine.versions import NotInstalled
+from das.engine.rollouts.alarm import Alarm
+from das.engine.rollouts.history_clock import HistoryClock
+from das.engine.rollouts.live_requests import LiveRequests, live_request
+from das.engine.rollouts.rollout_record import RolloutRecord
+from das.engine.rollouts.silence import SilenceWatch
 from das.model_drafts.drafter import ModelDrafter
 from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
+from das.verify.admission import PROBLEM_KEY
 
 if TYPE_CHECKING:
     from das.engine.drafters.engine_model import EngineModel
@@ -102,7 +102,7 @@ class DasProposer:
         self.calibration = TokenCalibration()
         self._sample: tuple[str, list[float]] = "", []  # one draft of the pass: its request and its probabilities
         self._begin_record()
-        self.parents: dict[str, list[int]] = {}  # of the drafts that branch (das/engine/tree.py), by request
+        self.parents: dict[str, list[int]] = {}  # of the drafts that branch (das/engine/branching/tree.py), by request
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._branches = 0  # of these drafts, beside their trunks
         self._decoding: set[str] = set()  # requests that emitted in the last pass

@@ -112,7 +112,7 @@ def compare(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Write the missing hooks, and then the comparison, into a folder that the caller gives."""
-    from das.engine.hook_check import missing_hooks
+    from das.engine.contract.hook_check import missing_hooks
 
     folder = Path(sys.argv[1])
     missing = missing_hooks()

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from das.engine.build import EngineSettings, build_engine
-from das.engine.meter import RequestCost, RolloutMeter
 from das.engine.patches.weights import kept_weights
-from das.engine.rollout import Rollout, RolloutRequest
+from das.engine.rollouts.meter import RequestCost, RolloutMeter
+from das.engine.rollouts.rollout import Rollout, RolloutRequest
 
 
 @dataclass
@@ -75,7 +75,7 @@ def warm_up(llm: Any) -> None:
 def roll_out_stock(
     llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None, seats: int | None = None
 ) -> tuple[list[Any], Rollout]:
-    """What `das.engine.rollout.roll_out` does, with a stock engine.
+    """What `das.engine.rollouts.rollout.roll_out` does, with a stock engine.
 
     Requests have neither seeds nor problem ids, because vLLM as it comes gets none: a seed for each request makes its
     sampler slower. They are handed over in the order given. As in the other arms, text is only made of tokens where a

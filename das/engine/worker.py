@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from das.engine.versions import NotInstalled, require_vllm
+from das.engine.contract.versions import NotInstalled, require_vllm
 
 require_vllm()  # first, because another version may lack what is imported next
 
@@ -22,20 +22,20 @@ from vllm.platforms import current_platform  # noqa: E402
 
 from das.arrays import load_arrays, save_arrays  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
-from das.engine.branches import Branches  # noqa: E402
-from das.engine.coupled_methods import couple  # noqa: E402
+from das.engine.branching.scratch import with_scratch_blocks  # noqa: E402
 from das.engine.drafters.draft_passes import blocks_needed  # noqa: E402
 from das.engine.drafters.quantized_layers import QuantizedLayers  # noqa: E402
 from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
 from das.engine.engine_config import das_settings, drafts_by_das, refuse_head  # noqa: E402
-from das.engine.forced import ForcedSampler  # noqa: E402
-from das.engine.head_method import HeadMethod  # noqa: E402
-from das.engine.loaded_weights import lost_weights  # noqa: E402
-from das.engine.meter import RolloutMeter  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
-from das.engine.patches.runner import hook_runner, runner_under_construction  # noqa: E402
 from das.engine.proposer import COUPLED, DasProposer  # noqa: E402
-from das.engine.scratch import with_scratch_blocks  # noqa: E402
+from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
+from das.engine.runners.first.branches import Branches  # noqa: E402
+from das.engine.runners.first.coupled_methods import couple  # noqa: E402
+from das.engine.runners.first.head_method import HeadMethod  # noqa: E402
+from das.engine.runners.first.runner import hook_runner, runner_under_construction  # noqa: E402
+from das.verify.forced import ForcedSampler  # noqa: E402
+from das.weights.loaded_weights import lost_weights  # noqa: E402
 
 # Outside announced rollouts an engine begins to count anew after so many passes or requests, so that memory is bounded.
 MAX_PASSES = 2**14
@@ -371,7 +371,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._das_coupled.restore(load_arrays(Path(folder) / COUPLED, COUPLED))
 
     def das_force(self, responses: dict[str, list[int]]) -> None:
-        """Let requests that name one of `responses` emit it (das/engine/forced.py). An empty dict ends it."""
+        """Let requests that name one of `responses` emit it (das/verify/forced.py). An empty dict ends it."""
         sampler = self.model_runner.das_sampler
         keyed = sampler.keyed if isinstance(sampler, ForcedSampler) else sampler
         self.model_runner.das_sampler = ForcedSampler(keyed, responses) if responses else keyed

@@ -1,5 +1,5 @@
-"""Drafts from a model, alone or beside the history: which of them drafts, and when a pass of the model pays.
+"""Draft models, alone or combined with the history: who drafts, and when a pass of the model pays.
 
-The model itself is elsewhere: das/engine/drafters runs one in vLLM, das/replay/model_on_text.py imitates one on
-recorded text. Both are asked in the same way, so that a simulated rollout decides as a real one does.
+The models themselves are elsewhere: das/engine/drafters runs them in vLLM, das/replay/model_on_text.py imitates one on
+recorded text. Both have the same interface, so a simulated rollout makes the same decisions as a real one.
 """

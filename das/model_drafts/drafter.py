@@ -1,4 +1,4 @@
-"""What drafters that are models have in common: beside the model, a history drafts; passes have a price."""
+"""The base class of drafters with a model: a history may draft too, and the model's passes have a price."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,29 +12,29 @@ from das.budget.draft_price import DraftPassPrice, DraftWork
 from das.drafter import Drafts, HistoryDrafter, TreeDrafts
 from das.drafter.saved import SavedText
 
-# Tokens that a pass drafted, int64 [A], and P(each is accepted | those before it are), float64 [A]; None: the model
-# computed values that are not finite, and drafts no more.
+# The tokens that a pass drafted, int64 [A], and P(token is accepted | tokens before it are), float64 [A]. None: the
+# model computed non-finite values and stops drafting.
 Drawn = tuple[np.ndarray, np.ndarray] | None
 
 
 class DraftingModel(Protocol):
-    """A model that drafts for the requests of one engine."""
+    """A draft model for the requests of one engine."""
 
     def clock(self) -> float:
-        """Seconds since any time. What lies between two readings is what the passes between them took."""
+        """A clock in seconds, whose differences are the times of draft passes."""
 
     def prepare(self, requests: Sequence[str]) -> float | None:
-        """Get ready to draft for these requests. Returns the seconds that quantizing took; None if it may not draft."""
+        """Get ready to draft for these requests. Returns the seconds of quantizing, or None if it may not draft."""
 
     def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-        """What the requests emitted in the pass that verified the last drafts; nothing if their rollout is over."""
+        """Take in the tokens emitted by the pass that verified the last drafts (no requests: the rollout is over)."""
 
 
 class ModelDrafter(ABC):
-    """A drafter (das.draft_round.Drafter) for the requests of one engine, without the rule by which drafts are made.
+    """A drafter (das.draft_round.Drafter) for the requests of one engine. Subclasses decide how drafts are made.
 
-    worth     seconds that one more emitted token saves; nan while nobody knows
-    history   drafts, too; None: nothing does
+    worth     returns the seconds that one more emitted token saves; nan while unknown
+    history   the history drafter, if it drafts too
     """
 
     def __init__(
@@ -49,20 +49,19 @@ class ModelDrafter(ABC):
         self.window = 0 if history is None else history.window
         self.price = DraftPassPrice()
         self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each pass of the last drafts
-        self._requantize_s = 0.0  # before the last drafts
-        self._usual = 1.0  # probability with which a drafted token is usually accepted
-        self._tick = 0  # without a history
+        self._requantize_s = 0.0  # seconds of quantizing before the last drafts
+        self._usual = 1.0  # usual probability that a drafted token is accepted
+        self._tick = 0  # history tick, if there is no history
 
     @abstractmethod
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """Drafts of at most limits[i] tokens. floors: a draft ends where the probability that all of it is accepted
-        falls below floors[i]."""
+        """Drafts of at most limits[i] tokens. Draft i ends where P(all of it is accepted) falls below floors[i]."""
 
     @property
     def history_tick(self) -> int:
-        """The history's tick."""
+        """The current history tick."""
         return self._tick if self.history is None else self.history.history_tick
 
     @property
@@ -76,12 +75,12 @@ class ModelDrafter(ABC):
             self.history.begin(request, problem, prompt)
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
-        """Tokens that a request brings along."""
+        """Append tokens that a request already has when it joins."""
         if self.history is not None:
             self.history.observe(request, tokens)
 
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
-        """What the requests emitted in the pass that verified the last drafts."""
+        """Append the tokens emitted by the pass that verified the last drafts."""
         self.model.observe(requests, [list(new) for new in tokens])
         if self.history is not None:
             self.history.observe_batch(requests, tokens)
@@ -93,7 +92,7 @@ class ModelDrafter(ABC):
         floors: Sequence[float] | None = None,
         branch_floor: float = 0.0,
     ) -> TreeDrafts:
-        """Drafts of models do not branch, and das.engine.build refuses engines that ask for it."""
+        """Not supported: drafts of models do not branch, and das.engine.build refuses such engines."""
         raise NotImplementedError("drafts of models do not branch")
 
     def end(self, request: str, keep: bool = True) -> None:
@@ -104,12 +103,12 @@ class ModelDrafter(ABC):
     def end_step(self, history_tick: int) -> None:
         """Move the history's window."""
         self._tick = history_tick
-        self.model.observe((), ())  # what was drafted last belongs to requests that are over
+        self.model.observe((), ())  # the last drafts belong to finished requests
         if self.history is not None:
             self.history.end_step(history_tick)
 
     def add_history(self, responses: Sequence[SavedText]) -> None:
-        """Responses that other engines finished."""
+        """Add responses that other engines finished."""
         if self.history is not None:
             self.history.add_history(responses)
 
@@ -124,7 +123,7 @@ class ModelDrafter(ABC):
             self.history.load(path)
 
     def state(self) -> dict[str, np.ndarray]:
-        """What was learned of acceptance, for a checkpoint. Prices are learned again within a few passes."""
+        """Learned acceptance, for a checkpoint. Prices are not saved: they are learned again within a few passes."""
         return {"usual": np.array(self._usual)}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -132,33 +131,33 @@ class ModelDrafter(ABC):
         self._usual = float(state["usual"])
 
     def handed_out(self) -> DraftWork:
-        """What the last round of drafts took. It is handed out once, because a later round may make no drafts."""
+        """The work of the last round of drafts. It is handed out once, because a later round may make no drafts."""
         drafting = DraftWork(self._passes_made, self._requantize_s)
         self._passes_made, self._requantize_s = [], 0.0
         return drafting
 
     def _begin_round(self) -> None:
-        """Nothing was drafted yet for the coming target pass."""
+        """Reset the accounts for the coming target pass."""
         self._passes_made, self._requantize_s = [], 0.0
 
     def _prepare(self, requests: Sequence[str]) -> bool:
-        """Let the model get ready. Returns whether it may draft in this round."""
+        """Prepare the model. Returns whether it may draft in this round."""
         took = self.model.prepare(requests)
         self._requantize_s = took or 0.0
         return took is not None
 
     def _pays(self, tokens: float, seconds: float) -> bool:
-        """Whether passes that take so long are worth it if they let the policy emit so many tokens more."""
+        """Whether draft passes of `seconds` pay if the policy then emits `tokens` more tokens."""
         worth = self.worth()
         return math.isnan(worth) or tokens * worth >= seconds
 
     def _stop(self) -> None:
-        """No further pass pays. If this round has none at all, their price kept the model from drafting."""
+        """No further pass pays. A round without any pass was declined because of the price, so the price fades."""
         if not self._passes_made:
             self.price.decline()
 
     def _note_pass(self, rows: int, seconds: float, likely: np.ndarray) -> None:
-        """A pass drafted tokens that are accepted with these probabilities."""
+        """Record a pass. likely: acceptance probabilities of its drafted tokens."""
         self._usual += 0.02 * (float(likely.mean()) - self._usual)
         self._passes_made.append((rows, seconds))
         self.price.observe(rows, seconds)

@@ -1,4 +1,4 @@
-"""A draft head where it is expected to do better than the history (das.drafter.alternatives): arm das_eagle3."""
+"""Draft with a head only where it is expected to beat the history (das.drafter.alternatives): arm das_eagle3."""
 
 import logging
 import math
@@ -13,45 +13,41 @@ from das.model_drafts.drafter import DraftingModel, Drawn, ModelDrafter
 
 logger = logging.getLogger("vllm.das")
 
-LEAST_SAVED = 0.03  # share of a rollout's time: a head that saves less rests. It costs the small policy 5 % of a pass
-MAX_REST = 8  # rollouts
+LEAST_SAVED = 0.03  # a head that saves less than this share of a rollout rests: it costs the small policy 5 % of a pass
+MAX_REST = 8  # the longest rest, in rollouts
 
 
 class HeadModel(DraftingModel, Protocol):
-    """A head: it must read all of a request's text, and goes on behind its own tokens alone."""
+    """A draft head: it must read all of a request's text, and can continue only its own drafts."""
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
-        """For which of the requests the head can draft, bool [R]; None: for all of them. It cannot where it does not
-        know enough of the text.
-        """
+        """Whether the head has read enough text to draft, for each request, bool [R]; None: for all of them."""
 
     def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
-        """Tokens that `read` would compute for some of the requests, which begin to draft now. among: int64 [A], as
-        indices into them.
-        """
+        """Begin a round of drafts. Returns how many tokens `read` would compute. among: indices into requests [A]."""
 
     def read(self, among: np.ndarray) -> Drawn:
-        """Read what the head has not read of these requests, and draft a token behind it."""
+        """Read the unread text of these requests, and draft one token for each."""
 
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> Drawn:
-        """A token behind the one that the pass before drafted. tokens: these, int64 [A]."""
+        """Draft the next token of these requests. tokens: the ones drafted by the previous pass, int64 [A]."""
 
     def forget(self, request: str) -> None:
-        """A request finished: its text will not be read."""
+        """A request finished: discard its unread text."""
 
     def rest(self, resting: bool) -> None:
-        """Whether nothing will be asked for until the next call, so that no text needs to wait for the head."""
+        """Start or end a rest. A resting head is asked for nothing and need not collect text."""
 
 
 class EitherOr(ModelDrafter):
-    """Drafts chains: what the history drafts, or up to `passes` tokens of the head and what the history drafts behind.
+    """Drafts chains: either the history's draft, or up to `passes` tokens of the head continued by the history.
 
-    passes: the most passes of the head that draft for one target pass, at least 1. worth, history: as ModelDrafter has
-    them. The history drafts first, which takes no pass of a model. A depth is computed for all requests that the head
-    is expected to draft better for, at once, as long as its tokens are expected to save more time than the passes take.
+    passes: the most head passes for one target pass, at least 1. worth, history: see ModelDrafter. The history drafts
+    first, which takes no pass of a model. Then each head pass drafts one token for all requests that the head should
+    improve, as long as these tokens are expected to save more time than the pass takes.
 
-    A head that saves next to nothing in a rollout rests in the next ones: 1, then 2, 4 and MAX_REST, until it saves
-    again. For what it may have to read costs time in every pass of the policy, asked or not.
+    A head that saves almost nothing in a rollout rests for 1 rollout, then 2, 4 and MAX_REST, until it saves again: to
+    keep text ready for the head costs time in every pass of the policy, whether the head drafts or not.
     """
 
     model: HeadModel
@@ -60,12 +56,12 @@ class EitherOr(ModelDrafter):
     def __init__(self, model: HeadModel, passes: int, worth: Callable[[], float], history: HistoryDrafter):
         super().__init__(model, worth, history)
         self._most_passes = passes
-        self._behind = 0.0  # tokens that the history usually adds to accepted ones of the head
-        self._emitted = 0  # tokens in this rollout, since it is known what a token is worth
-        self._saved = 0.0  # of these, so many take as long as the head is expected to have saved
-        self._is_worth_known = False  # since the rollout began
-        self._rests = 0  # rollouts until the head is awake
-        self._last_rest = 0  # rollouts; 0: it has saved enough since
+        self._behind = 0.0  # tokens that the history usually adds after accepted tokens of the head
+        self._emitted = 0  # tokens emitted in this rollout while the worth of a token was known
+        self._saved = 0.0  # the head's expected savings in this rollout, in emitted tokens
+        self._is_worth_known = False  # whether the worth of a token was known in this rollout
+        self._rests = 0  # rollouts left to rest
+        self._last_rest = 0  # length of the last rest in rollouts; 0 once the head has saved enough again
 
     @property
     def is_resting(self) -> bool:
@@ -73,13 +69,13 @@ class EitherOr(ModelDrafter):
         return self._rests > 0
 
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
-        """As ModelDrafter has it."""
+        """See ModelDrafter."""
         super().observe_batch(requests, tokens)
         if self._is_worth_known:
             self._emitted += sum(map(len, tokens))
 
     def end_step(self, history_tick: int) -> None:
-        """As ModelDrafter has it."""
+        """See ModelDrafter."""
         super().end_step(history_tick)
         if self._rests:
             self._rests -= 1
@@ -97,17 +93,17 @@ class EitherOr(ModelDrafter):
         self.model.rest(self.is_resting)
 
     def end(self, request: str, keep: bool = True) -> None:
-        """As ModelDrafter has it."""
+        """See ModelDrafter."""
         super().end(request, keep)
         self.model.forget(request)
 
     def state(self) -> dict[str, np.ndarray]:
-        """As ModelDrafter has it."""
+        """See ModelDrafter."""
         rest = np.array([self._rests, self._last_rest])
         return {**super().state(), "behind": np.array(self._behind), "rest": rest}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """As ModelDrafter has it."""
+        """See ModelDrafter."""
         super().restore(state)
         self._behind = float(state["behind"])
         self._rests, self._last_rest = map(int, state.get("rest", (0, 0)))  # old files lack it
@@ -116,7 +112,7 @@ class EitherOr(ModelDrafter):
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """As ModelDrafter has it."""
+        """See ModelDrafter."""
         self._begin_round()
         alone = self.history.propose_batch(requests, limits, floors)
         if self.is_resting or not self._prepare(requests):
@@ -131,9 +127,9 @@ class EitherOr(ModelDrafter):
         return alternatives.drafts()
 
     def _best_passes(self, num_requests: int) -> int:
-        """How many passes of the head would save most time if the history had nothing for any request; 0: none pays.
+        """The best number of head passes if the history had no drafts; 0: none pays.
 
-        Declining must be cheap, because it is the rule where the head does not pay.
+        This check must be cheap, because where the head does not pay it is all that happens.
         """
         worth = self.worth()
         if math.isnan(worth):
@@ -145,7 +141,7 @@ class EitherOr(ModelDrafter):
         return best + 1 if saved_s[best] >= 0 else 0
 
     def _draft(self, requests: Sequence[str], alternatives: Alternatives, passes: int) -> None:
-        """Let the head draft so many tokens, and the history behind it."""
+        """Let the head draft up to `passes` tokens per request, and let the history continue them."""
         for left in range(passes, 0, -1):
             among, gain = alternatives.open(float(self._values(left)[-1]))
             if not len(among):
@@ -169,13 +165,13 @@ class EitherOr(ModelDrafter):
             self._note_pass(num_rows, self.model.clock() - start, drawn[1])
 
     def _values(self, passes: int) -> np.ndarray:
-        """Tokens that 1 to `passes` of the head's, and the history behind them, are usually expected to emit [P]."""
+        """Expected emitted tokens from 1 to `passes` head tokens and the history's continuation [P]."""
         reach = self._usual ** np.arange(1, passes + 1)
         values: np.ndarray = np.cumsum(reach) + reach * self._behind
         return values
 
     def _ask_history(self, requests: Sequence[str], alternatives: Alternatives) -> None:
-        """Let the history draft behind the head's tokens."""
+        """Let the history continue the head's tokens."""
         among, tokens, room, floors = alternatives.behind()
         if not len(among):
             return

@@ -1,4 +1,4 @@
-"""A model drafts alone, or the history and the model in turns (das.drafter.chains): self-drafts, arm das_self."""
+"""Draft with a model alone, or with history and model in turns (das.drafter.chains): self-drafts, arm das_self."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -11,25 +11,23 @@ from das.model_drafts.drafter import DraftingModel, Drawn, ModelDrafter
 
 
 class ChainModel(DraftingModel, Protocol):
-    """A model that can go on behind any tokens, at the price of computing them."""
+    """A draft model that can continue any tokens, at the cost of computing them."""
 
     def begin(self, requests: Sequence[str]) -> None:
-        """The coming passes draft for these requests, behind their text as it is now."""
+        """Begin a round of drafts that continue the current text of these requests."""
 
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> Drawn:
-        """A token behind the drafts of some requests that began, int64 [A], as indices into those.
+        """Draft one more token for some of the requests. among: indices into the requests of `begin`, int64 [A].
 
-        tokens: what each draft has got since the request's last pass: the token that this pass drafted, if there was
-        one, and what the history drafted.
+        tokens: the tokens added to each draft since the request's last pass: this pass's token, then the history's.
         """
 
 
 class InTurns(ModelDrafter):
-    """Drafts chains: the history's tokens where it is sure enough, the model's between them.
+    """Drafts chains: the history's tokens where it is confident, the model's tokens elsewhere.
 
-    passes: the most passes of the model that draft for one target pass; None: any number. worth, history: as
-    ModelDrafter has them. A depth is computed for all requests at once, as long as its tokens are expected to save more
-    time than the pass takes.
+    passes: the most model passes for one target pass; None: any number. worth, history: see ModelDrafter. Each pass
+    drafts one token for all requests at once, as long as these are expected to save more time than the pass takes.
     """
 
     model: ChainModel
@@ -43,11 +41,11 @@ class InTurns(ModelDrafter):
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """As ModelDrafter has it."""
+        """See ModelDrafter."""
         self._begin_round()
         alone = None if self.history is None else self.history.propose_batch(requests, limits, floors)
-        # Declining must be cheap, because it is the rule where the model does not pay. No pass is worth more than one
-        # that drafts for every request where the history has nothing.
+        # This check must be cheap: where the model does not pay, it is all that happens. A pass is worth most if it
+        # drafts for every request and the history has no drafts.
         if not self._pays(len(requests) * self._usual, self.price.seconds(len(requests))):
             self._stop()
             return Chains(limits, floors).drafts() if alone is None else alone
@@ -60,10 +58,9 @@ class InTurns(ModelDrafter):
         return chains.drafts()
 
     def _draft(self, requests: Sequence[str], chains: Chains, pending: list[list[int]]) -> bool:
-        """Let the model and the history lengthen the chains in turn, as long as a pass pays. Before the first one the
-        model gets ready. Returns False if it broke.
+        """Let model and history extend the chains in turn, as long as a pass pays. Returns False if the model broke.
 
-        pending: the tokens of each chain that no pass has computed; changed in place.
+        pending: tokens of each chain that no pass has computed yet; changed in place.
         """
         begun = False
         while True:
@@ -71,7 +68,7 @@ class InTurns(ModelDrafter):
             if not len(among) or len(self._passes_made) == self._most_passes:
                 return True
             tokens = [pending[i] for i in among.tolist()]
-            # The first pass computes the last token of each request's text, too.
+            # The first pass also computes the last token of each request's text.
             num_rows = sum(map(len, tokens)) + (0 if begun else len(among))
             if not self._pays(gain, self.price.seconds(num_rows)):
                 self._stop()
@@ -100,7 +97,7 @@ class InTurns(ModelDrafter):
         among: np.ndarray,
         pending: list[list[int]],
     ) -> None:
-        """Let the history lengthen these chains behind what the model drafted."""
+        """Let the history extend these chains after the model's token."""
         tokens, room, floors = chains.behind(among)
         drafts = history.propose_behind([requests[i] for i in among.tolist()], tokens, room, floors)
         for i, taken in zip(among.tolist(), chains.take(among, drafts), strict=True):

@@ -7,35 +7,16 @@ its own finishes.
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
+from das.cluster.dispatcher import Dispatcher
 from das.cluster.history_store import HistoryStore, Trajectory
 from das.replay.cluster import Step, end_rollout, report
 from das.replay.engine import Engine
 from das.replay.text_engine import TextEngine
 from das.replay.workload import Workload
-
-
-class Placement(Protocol):
-    """What a rollout needs of das.cluster.dispatcher.Dispatcher, so that others can be compared with it."""
-
-    def joined(self, engine: int, slots: int) -> None: ...
-
-    def take(self, engine: int) -> list[int]: ...
-
-    def finished(self, engine: int, request: int) -> bool: ...
-
-    def lost(self, engine: int) -> list[int]: ...
-
-    def draining(self, engine: int) -> None: ...
-
-    @property
-    def waiting(self) -> int: ...
-
-    @property
-    def done(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +45,7 @@ class Dispatched:
 def simulate_dispatched(
     work: Workload,
     engines: Sequence[Engine],
-    placement: Placement,
+    placement: Dispatcher,
     next_history_tick: int,
     changes: Sequence[Change] = (),
     store: HistoryStore | None = None,
@@ -84,7 +65,7 @@ class _Rollout:
         self,
         work: Workload,
         engines: Sequence[Engine],
-        placement: Placement,
+        placement: Dispatcher,
         changes: Sequence[Change],
         store: HistoryStore | None,
     ) -> None:

@@ -58,12 +58,10 @@ class Engine:
         self.num_drafted = self.num_accepted = 0  # draft tokens
         self.finished: dict[int, float] = {}  # when the last token of each finished request came
         self.draft_s = 0.0
-        self.needed: dict[int, int] = {}  # how many target passes each finished request took
         # Arrays with an entry for each live request.
         self._ids: list[int] = []
         self._at = np.empty(0, np.int64)  # position of its next token in work.tokens
         self._end = np.empty(0, np.int64)  # position behind its last token
-        self._taken = np.empty(0, np.int64)  # passes so far
         self._context = 0  # tokens of prompt and response that all live requests have
 
     @property
@@ -92,7 +90,6 @@ class Engine:
             self._ids += admitted
             self._at = np.concatenate([self._at, starts[admitted]])
             self._end = np.concatenate([self._end, starts[np.asarray(admitted) + 1]])
-            self._taken = np.concatenate([self._taken, np.zeros(count, np.int64)])
             self._context += count * self.work.prompt
         return admitted
 
@@ -108,11 +105,10 @@ class Engine:
         """Remove the live requests that finished in the pass. done: bool [live requests]."""
         for row in np.flatnonzero(done).tolist():
             self.finished[self._ids[row]] = self.now
-            self.needed[self._ids[row]] = int(self._taken[row])
             self._context -= int(self._end[row] - self.work.starts[self._ids[row]]) + self.work.prompt
         stay = ~done
         self._ids = [i for i, stays in zip(self._ids, stay.tolist(), strict=True) if stays]
-        self._at, self._end, self._taken = self._at[stay], self._end[stay], self._taken[stay]
+        self._at, self._end = self._at[stay], self._end[stay]
 
     def _run_plain(self, num_admitted: int) -> None:
         """Run passes without drafts until the first live request finishes or `until` is reached, all of them at once.
@@ -130,7 +126,6 @@ class Engine:
         self.now += float(seconds.sum())
         self.passes += live * passes
         self._at = self._at + passes
-        self._taken = self._taken + passes
         self._context += live * passes
         self._leave(self._at == self._end)
 

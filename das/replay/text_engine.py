@@ -153,7 +153,6 @@ class TextEngine(Engine):
         self.drafts_of += np.bincount(self._num_drafts, minlength=len(self.drafts_of))
         self.accepts_of += np.bincount(num_accepted, minlength=len(self.accepts_of))
         self._at = self._at + num_emitted
-        self._taken = self._taken + 1
         self._context += total
         return num_accepted, [text[:n] for text, n in zip(window.tolist(), num_emitted.tolist(), strict=True)]
 

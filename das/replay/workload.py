@@ -39,13 +39,16 @@ class Workload:
         """Token ids of one response."""
         return self.tokens[self.starts[i] : self.starts[i + 1]]
 
+    def members(self) -> dict[str, list[int]]:
+        """The responses of each problem, both in their order."""
+        found: dict[str, list[int]] = {}
+        for i, problem in enumerate(self.problems):
+            found.setdefault(problem, []).append(i)
+        return found
+
     def part(self, chosen: Sequence[int]) -> "Workload":
         """The chosen responses alone."""
         return workload([self.problems[i] for i in chosen], [self.response(i) for i in chosen], self.prompt)
-
-    def capped(self, max_tokens: int) -> "Workload":
-        """The same workload with each response cut at `max_tokens` tokens."""
-        return workload(self.problems, [self.response(i)[:max_tokens] for i in range(len(self))], self.prompt)
 
 
 def workload(problems: Sequence[str], responses: Sequence[Sequence[int] | np.ndarray], prompt: int = 0) -> Workload:

@@ -4,7 +4,7 @@ Responses are sampled from the policy by keyed noise. Then the policy and each d
 position, given the true text before it. Of each drafter, over all positions:
 
 argmax          share at which its likeliest token is the one that was emitted
-coupled         share at which the token is that it draws with the verifier's noise (das/engine/coupled.py)
+coupled         share at which the token is that it draws with the verifier's noise (das/verify/coupled.py)
 one_minus_tv    mean of 1 - TV(policy, drafter): the most that rejection sampling could accept
 tau_argmax, tau_coupled   tokens per pass of drafts of `task.tokens` tokens that begin anywhere
 scale           the scale of its logits at which it is right most often, which an engine learns; what follows is at it
@@ -13,7 +13,7 @@ by_depth        for each drafted token the share that is right where those befor
 by_position     by where in the response a draft begins: [first position, drafts, tokens per pass]
 reliability     error, and bins: [tokens, mean probability, accepted share] (experiments/harness/draft_counts.py)
 
-das.training is imported inside functions, because it loads transformers' trainer.
+das.heads is imported inside functions, because it loads transformers' trainer.
 """
 
 import copy
@@ -28,9 +28,9 @@ from omegaconf import DictConfig
 from transformers import AutoModelForCausalLM
 
 from analysis.arms import aligned
-from das.engine.coupled import SCALES
 from das.engine.drafters.quantized import rounded_to_4_bits, rounded_to_8_bits
-from das.engine.noise import keyed_argmax
+from das.verify.coupled import SCALES
+from das.verify.noise import keyed_argmax
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import run_config
 from experiments.harness.data import dataset
@@ -45,7 +45,7 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from das.training.eagle3 import Eagle3Head
+    from das.heads.eagle3 import Eagle3Head
 
 COLUMNS = ("argmax", "coupled", "one_minus_tv", "tau_argmax", "tau_coupled")
 Model = torch.nn.Module
@@ -121,7 +121,7 @@ def drafters_of(
             policy_directory(drafting, note)  # makes the draft model, too
             drafters[name] = drafts_of_model(load(draft_model_directory(drafting)))
         else:
-            from das.training import head_files
+            from das.heads import files as head_files
 
             made = with_head(arm_config("eagle3_frozen", overrides), folder, note)
             drafters[name] = drafts_of_head(policy, head_files.load_head(Path(made.arm.speculative["model"])))
@@ -138,7 +138,7 @@ def check_trained(checkpoint: Path, drafters: Sequence[str]) -> None:
             f"task.trained={checkpoint} holds no policy: name a folder like RUN/arms/ARM/checkpoints/step_00008"
         )
     if "eagle3" in drafters:
-        from das.training import head_training
+        from das.heads import training as head_training
 
         if not (checkpoint / head_training.STATE).is_file():
             raise UserError(f"task.trained={checkpoint} holds no head: name a checkpoint of an arm that trained one")
@@ -146,8 +146,9 @@ def check_trained(checkpoint: Path, drafters: Sequence[str]) -> None:
 
 def trained_head(checkpoint: Path, policy: Model) -> "Eagle3Head":
     """The head of a checkpoint of an arm that trained one, such as eagle3_online."""
-    from das.training import head_training
-    from das.training.eagle3 import Eagle3Head, shape_for
+    from das.heads import training as head_training
+    from das.heads.eagle3 import Eagle3Head
+    from das.heads.unrolled import shape_for
 
     config: Any = policy.config
     head = Eagle3Head(shape_for(config.to_dict()))
@@ -162,7 +163,7 @@ def drafts_of_model(model: Model) -> Drafter:
 
 def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
     """How an EAGLE-3 head drafts behind the policy's hidden states, once the response's first token is known."""
-    from das.training.head_warm_up import texts_of
+    from das.heads.warm_up import texts_of
 
     embedding: torch.Tensor = policy.get_input_embeddings().weight  # type: ignore[operator]
 

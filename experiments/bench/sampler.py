@@ -87,9 +87,9 @@ def sampler_ratios(vocabulary: int, batch: int, draft: int, repeats: int) -> tup
     from vllm import SamplingParams
     from vllm.v1.sample.sampler import Sampler
 
-    from das.engine.noise import keyed_argmax
-    from das.engine.plain_batch import draft_metadata, plain_runner
-    from das.engine.sampler import KeyedSampler
+    from das.engine.runners.first.plain_batch import draft_metadata, plain_runner
+    from das.verify.noise import keyed_argmax
+    from das.verify.sampler import KeyedSampler
 
     rows = batch * (draft + 1)
     batch_runner = plain_runner([SamplingParams(seed=i) for i in range(batch)], vocabulary)
@@ -192,9 +192,9 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
     with quiet_into(folder / f"{arm}.log"):
         from vllm import LLM, SamplingParams
 
-        from das.engine.admission import LIMIT_KEY
         from das.engine.build import build_engine
         from das.engine.install import install
+        from das.verify.admission import LIMIT_KEY
 
         if arm in ("stock", "loaded", "ngram"):
             arguments = {
@@ -222,8 +222,8 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
 
         llm.llm_engine.step = timed_step
         if arm == "never_drafting":
-            from das.engine.meter import RolloutMeter
             from das.engine.proposer import DasProposer
+            from das.engine.rollouts.meter import RolloutMeter
 
             _add_time(DasProposer, "propose", own_s)
             _add_time(RolloutMeter, "record_pass", own_s)

@@ -1,8 +1,8 @@
-"""Parts that ask whether tokens and logits depend on drafts, on the batch, or on a nap of the engine.
+"""Checks that tokens and logits do not depend on drafts, on the batch, or on the engine's sleep mode.
 
-One engine of random weights rolls out the same requests, with the same seeds, three times: all together without drafts,
-in halves without drafts, and with drafts of 0 to 16 tokens, which vary from request to request. Its drafter remembers
-the first rollouts, so most drafts are right, and a request's row is computed beside 0 to 16 others (vllm#54506).
+One engine with random weights rolls out the same requests, with the same seeds, three times: all together without
+drafts, in halves without drafts, and with drafts of 0 to 16 tokens, which differ between requests. Its drafter
+remembers the first rollouts, so most drafts are right, and a request has 0 to 16 extra rows in a pass (vllm#54506).
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from experiments.gpu.verdict import Scale, Verdict
 from experiments.harness.agreement import LISTED, listed_response, sample_agreement
 
-LIMITS = (0, 1, 2, 5, 16)  # drafted tokens that requests may have, in turn
+LIMITS = (0, 1, 2, 5, 16)  # draft limits, dealt to the requests in turn
 PROBLEMS, SIBLINGS = 4, 4
 
 
@@ -20,22 +20,22 @@ def eager(scale: Scale) -> Verdict:
 
 
 def captured(scale: Scale) -> Verdict:
-    """Batch-invariant kernels and CUDA graphs. On a CPU there are none, and compiling takes minutes: eager again."""
+    """Batch-invariant kernels and CUDA graphs. CPUs have no graphs and compile for minutes, so there it is eager."""
     return _audit(scale, enforce_eager=not scale.gpu)
 
 
 def variant(scale: Scale) -> Verdict:
-    """vLLM's usual kernels. It passes whatever it finds: exactness is not promised here."""
+    """vLLM's default kernels. Always passes, because das does not promise exactness here."""
     return _audit(scale, invariant=False)
 
 
 def branches(scale: Scale) -> Verdict:
-    """Drafts that branch."""
+    """Branching drafts."""
     return _audit(scale, branch_blocks=8 * PROBLEMS * SIBLINGS)
 
 
 def self_draft(scale: Scale) -> Verdict:
-    """The policy's own weights in 4 bits as the drafter."""
+    """Self-drafts: the policy's weights in 4 bits."""
     return _audit(scale, method="self_draft", self_draft={"weights": "w4", "passes": None})
 
 
@@ -48,7 +48,7 @@ def _audit(
     **options: Any,
 ) -> Verdict:
     llm = _engine(scale, method, invariant, enforce_eager, branch_blocks=branch_blocks, **options)
-    top_k = 2 if branch_blocks else 0  # siblings then begin alike and part later, so their history branches
+    top_k = 2 if branch_blocks else 0  # siblings then begin alike and diverge later, so their history branches
     alone, _ = _roll_out(llm, scale, [0], top_k=top_k)
     halves, _ = _roll_out(llm, scale, [0], groups=2, top_k=top_k)
     drafted, report = _roll_out(llm, scale, LIMITS, top_k=top_k)
@@ -115,10 +115,10 @@ def _engine(
 def _roll_out(
     llm: Any, scale: Scale, limits: Any, groups: int = 1, top_k: int = 0
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The responses to all requests, `groups` of them one after another, and the sums of what drafting did."""
+    """Roll out all requests in `groups` batches. Returns the responses and the summed drafting counts."""
     from vllm import SamplingParams
 
-    from das.engine.admission import LIMIT_KEY, PROBLEM_KEY
+    from das.verify.admission import LIMIT_KEY, PROBLEM_KEY
 
     llm.reset_prefix_cache()
     requests = [(problem, sibling) for problem in range(PROBLEMS) for sibling in range(SIBLINGS)]
@@ -149,9 +149,9 @@ def _roll_out(
 
 
 def sleep(scale: Scale) -> Verdict:
-    """An engine that slept gives its memory back, and the same tokens afterwards. CPUs have no sleep mode."""
-    from das.engine.build import EngineError
-    from das.training.colocated import require_sleep_mode
+    """An engine in sleep mode frees its memory, and gives the same tokens afterwards. CPUs have no sleep mode."""
+    from das.errors import EngineError
+    from das.trl.colocated import require_sleep_mode
 
     try:
         require_sleep_mode()

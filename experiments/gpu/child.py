@@ -16,7 +16,7 @@ VERDICT = "verdict.json"
 
 
 def main() -> None:
-    """Answer with the part's verdict; a part that raises has a verdict, too."""
+    """Run the part and write its verdict. An exception also becomes a verdict."""
     die_with_parent()
     function, folder, cache, device = sys.argv[1:]
     module, _, name = function.partition(":")
@@ -27,7 +27,7 @@ def main() -> None:
         traceback.print_exc()
         verdict = Verdict(False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     write_text(Path(folder) / VERDICT, json.dumps(asdict(verdict)))
-    os._exit(0)  # engines that are still there need not end in order
+    os._exit(0)  # without shutting down remaining engines
 
 
 if __name__ == "__main__":

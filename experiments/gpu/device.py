@@ -1,4 +1,4 @@
-"""Parts without a large engine: the environment, the keyed sampler's kernel, memory."""
+"""Checks of task=check_gpu that need no large engine: the environment, the keyed sampler's kernel, memory."""
 
 import resource
 import time
@@ -10,7 +10,7 @@ from experiments.gpu.verdict import Scale, Verdict
 
 
 def environment(scale: Scale) -> Verdict:
-    """What `python -m das doctor` finds: versions, driver, hooks, and a tiny model with and without drafts."""
+    """The checks of `python -m das doctor`: versions, driver, hooks, and a tiny model with and without drafts."""
     from das.doctor import examine
 
     report = examine()
@@ -22,12 +22,12 @@ def environment(scale: Scale) -> Verdict:
 
 
 def sampler(scale: Scale) -> Verdict:
-    """The device's kernel against plain torch: bits on random, tied and masked logits, and times; then level 1."""
+    """Compare the device's kernel with plain torch: bits on random, tied and masked logits, and times. Then level 1."""
     import numpy as np
     import torch
 
-    from das.engine.host_copies import on_device
-    from das.engine.noise import keyed_argmax, noise_inputs, torch_argmax
+    from das.verify.host_copies import on_device
+    from das.verify.noise import keyed_argmax, noise_inputs, torch_argmax
     from experiments.harness.agreement import UNLIKELY, describe_distribution, distribution
 
     device = torch.device(scale.pick("cuda", "cpu"))
@@ -59,7 +59,7 @@ def sampler(scale: Scale) -> Verdict:
 
 
 def _seconds(call: Callable[[], Any], device: Any) -> float:
-    """The median time of a call, until the device is done."""
+    """The median seconds of a call, including the device's work."""
     import torch
 
     def wait() -> None:
@@ -77,14 +77,14 @@ def _seconds(call: Callable[[], Any], device: Any) -> float:
 
 
 def memory(scale: Scale) -> Verdict:
-    """What sampling takes beside the logits, and what a digest of weights takes beside the weights."""
+    """Extra memory of sampling (beyond the logits) and of a weights digest (beyond the weights)."""
     import torch
     from vllm import SamplingParams
 
-    from das.engine.plain_batch import draft_metadata, plain_runner
-    from das.engine.sampler import KeyedSampler
-    from das.engine.sampling_pieces import SAMPLER_BYTES
-    from das.training.digests import weights_digest
+    from das.digests import weights_digest
+    from das.engine.runners.first.plain_batch import draft_metadata, plain_runner
+    from das.verify.sampler import KeyedSampler
+    from das.verify.sampling_pieces import SAMPLER_BYTES
 
     device = scale.pick("cuda", "cpu")
     vocab, requests, drafted = scale.pick(152064, 4000), scale.pick(256, 16), 31
@@ -104,7 +104,7 @@ def memory(scale: Scale) -> Verdict:
 
 
 def _taken(call: Callable[[], Any], gpu: bool) -> int:
-    """Bytes by which the call raises the peak: of the GPU's memory, or on a CPU of this process."""
+    """Bytes by which the call raises the peak memory: of the GPU, or of this process on a CPU."""
     import torch
 
     if gpu:

@@ -1,21 +1,21 @@
-"""What a GPU machine must have, and one line for what it lacks."""
+"""Requirements of the GPU checks, and a one-line message for a missing one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
 from das.doctor import nvidia_driver
-from das.engine.versions import installed
+from das.engine.contract.versions import installed
 from experiments.gpu.parts import Part
 
-OLDEST_DRIVER = 580  # of CUDA 13 (docs/install.md)
+OLDEST_DRIVER = 580  # the oldest driver for CUDA 13 (docs/install.md)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine has. cuda: the version that torch was built for; driver: the loaded one; None: there is none.
+    """This machine's hardware and software. cuda: the version that torch was built for. driver: the loaded version.
 
-    free_gib: of the GPU's memory. capability: of the GPU, times ten. gpu_vllm: whether vLLM is the build for GPUs.
+    None: there is none. free_gib: free GPU memory. capability: CUDA's, times ten. gpu_vllm: whether vLLM is for GPUs.
     """
 
     torch: str
@@ -28,7 +28,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Look. Nothing is started on the GPU but its context."""
+    """Inspect this machine. Nothing is started on the GPU but its context."""
     import torch
 
     seen = torch.cuda.is_available()

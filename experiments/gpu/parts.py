@@ -7,9 +7,9 @@ CHECKS = "experiments.gpu"
 
 @dataclass(frozen=True)
 class Part:
-    """One question to the machine. `function`, as module:name, answers it in a process of its own.
+    """One check of the machine. `function` (module:name) runs it in a separate process.
 
-    minutes: when it is ended on a GPU. gib: GPU memory that it needs, in GiB. what: the question, for the report.
+    minutes: time limit on a GPU. gib: GPU memory that it needs, in GiB. what: the question, for the report.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Runs parts one after another, each in a process of its own that is ended when its time is over."""
+"""Runs parts one after another, each in a separate process with a time limit."""
 
 import json
 import os
@@ -18,12 +18,12 @@ from experiments.gpu.parts import Part
 from experiments.run.errors import CONFIGS
 from experiments.run.run_folder import write_text
 
-DONE = "done.json"  # of a part that ended by itself: its row of the result, and what it was made with
+DONE = "done.json"  # written for a completed part: its row of the result, and the identity it was made with
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where parts run. identity: what a verdict of an earlier run must agree with to be kept."""
+    """Where parts run. identity: code and device; verdicts of earlier runs are kept only if theirs is equal."""
 
     folder: Path
     cache: Path
@@ -40,8 +40,8 @@ def run_parts(
 ) -> dict[str, dict[str, Any]]:
     """The row of each part: ok, seconds, line, numbers. A part that fails does not stop the others.
 
-    seconds: how long all parts together may take; those that would begin later are not tried. A part that passed in an
-    earlier run with the same identity is kept. after: called with the rows so far after each part.
+    seconds: time limit for all parts together; parts that would begin later are skipped. A part that passed in an
+    earlier run with the same identity is kept. after: called after each part with all rows so far.
     """
     rows: dict[str, dict[str, Any]] = {}
     began = time.perf_counter()
@@ -60,7 +60,7 @@ def run_parts(
 
 
 def kept(part: Part, bench: Bench) -> dict[str, Any] | None:
-    """The row of a part that passed in an earlier run; None if there is none, or another code or device made it."""
+    """The row of a part that passed in an earlier run with the same code and device, or None."""
     path = bench.folder / "parts" / part.name / DONE
     if not path.exists():
         return None
@@ -70,7 +70,7 @@ def kept(part: Part, bench: Bench) -> dict[str, Any] | None:
 
 
 def run_part(part: Part, bench: Bench, seconds: float) -> dict[str, Any]:
-    """Run a part, for at most so many seconds, and return its row."""
+    """Run a part for at most `seconds`, and return its row."""
     folder = bench.folder / "parts" / part.name
     folder.mkdir(parents=True, exist_ok=True)
     for name in (VERDICT, DONE):
@@ -94,7 +94,7 @@ def run_part(part: Part, bench: Bench, seconds: float) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             ended = f"did not end within {seconds:.0f} s and was ended"
         finally:
-            with suppress(ProcessLookupError):  # what the part started is in its group
+            with suppress(ProcessLookupError):  # the part's own children are in its process group
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
     row: dict[str, Any] = {"ok": False, "seconds": time.perf_counter() - began, "line": f"{ended}: see {log.name}"}

@@ -1,4 +1,4 @@
-"""Parts that run other tasks, with settings of their own."""
+"""Checks of task=check_gpu that run other tasks with their own settings."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ ONE_GPU = ["engine=gpu", "engine.processes=1", "engine.max_model_len=8192"]
 def run_task(name: str, overrides: list[str], scale: Scale) -> dict[str, Any]:
     """Run a task in the part's folder, as run.py would, and return its result.json."""
     folder = scale.folder / name
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier try
+    shutil.rmtree(folder, ignore_errors=True)  # left by an earlier try
     folder.mkdir(parents=True)
     overrides = [f"task={name}", *overrides, "wandb=off", f"cache={scale.cache}", f"out={scale.folder}"]
     with initialize_config_dir(str(CONFIGS), version_base=None):
@@ -32,7 +32,7 @@ def run_task(name: str, overrides: list[str], scale: Scale) -> dict[str, Any]:
 
 
 def forced(scale: Scale) -> Verdict:
-    """task=force on recordings that are made up here."""
+    """task=force on synthetic recordings."""
     recording = scale.folder / "rollouts.jsonl"
     live, siblings, epochs = scale.pick(([64, 8], 8, 2), ([4, 2], 2, 2))
     write_recording(recording, max(live) // siblings, siblings * epochs, scale.pick(500, 40))
@@ -57,7 +57,7 @@ def forced(scale: Scale) -> Verdict:
 
 
 def write_recording(path: Path, problems: int, responses: int, tokens: int) -> None:
-    """Made-up responses that share phrases, as experiments/recorded/rollouts.py reads them."""
+    """Write synthetic responses that share phrases, in the format of experiments/recorded/rollouts.py."""
     from experiments.recorded.drafter_replay import made_up_problems
 
     rows = [
@@ -81,7 +81,7 @@ def pass_times_1_7b(scale: Scale) -> Verdict:
 
 
 def _pass_times(scale: Scale, shape: str) -> Verdict:
-    """task=calibrate on random weights. task=latency_tables takes its latency.json for the shipped table."""
+    """task=calibrate on random weights. `task.latency` of the simulating tasks reads its latency.json."""
     sizes = scale.pick(
         [
             *ONE_GPU,
@@ -112,7 +112,7 @@ def _pass_times(scale: Scale, shape: str) -> Verdict:
 
 
 def policy(scale: Scale) -> Verdict:
-    """The small policy, which the part grpo trains; made on the spot unless it is there."""
+    """Build the small policy for the part grpo, unless it is cached."""
     from experiments.harness.config import run_config
     from experiments.harness.policies import policy_directory
 

@@ -1,4 +1,4 @@
-"""What a part answers, and how large its work is."""
+"""A part's result, and the size of its work."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ Size = TypeVar("Size")
 
 @dataclass(frozen=True)
 class Verdict:
-    """ok: whether the machine does what das promises. line: the finding, in one line. numbers: what it rests on."""
+    """ok: whether the machine keeps das's promise. line: the finding, in one line. numbers: the evidence."""
 
     ok: bool
     line: str
@@ -18,7 +18,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Scale:
-    """gpu: whether the parts run on a GPU, at the sizes that matter; on a CPU they are tiny and test themselves.
+    """gpu: whether parts run at full size on a GPU; on a CPU they are tiny and only test themselves.
 
     folder: for a part's files. cache: for the models that parts share.
     """

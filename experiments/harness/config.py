@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig
 
 from das.cluster.settings import ClusterSettings
-from das.engine.build import STOCK
+from das.engine.methods import Method, find_method
 from experiments.harness import sizes
 from experiments.run.checks import check_values
 from experiments.run.errors import UserError
@@ -27,7 +27,7 @@ class ArmConfig:
     """configs/arm"""
 
     name: str
-    method: str  # one of das.engine.build.METHODS; or stock: vLLM as it comes
+    method: str  # a row of das/engine/methods.py
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
     self_draft: Settings | None = None  # of self-drafts: the format of their weights; None: the default
@@ -37,7 +37,12 @@ class ArmConfig:
     @property
     def drafts(self) -> bool:
         """Whether the arm is meant to draft."""
-        return self.method not in ("none", STOCK)
+        return self.row.drafts
+
+    @property
+    def row(self) -> Method:
+        """The method's row. Raises EngineError for an unknown method."""
+        return find_method(self.method)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class TrainerConfig:
     max_completion_length: int  # tokens
     temperature: float
     chat_template_kwargs: Settings
-    trim_padding: bool  # leave padding out of forward passes (das.training.trimmed_trainer)
+    trim_padding: bool  # leave padding out of forward passes (experiments.training.trimmed_trainer)
     lag: int  # steps between the weights that sample and the update that uses the responses
     arguments: Settings  # of GRPOConfig, those above but trim_padding and lag included
     trust_remote_code: bool = False

@@ -1,7 +1,7 @@
 """How many tokens drafts of a text would have got right, counted without an engine.
 
 A drafter gives the logits of a draft that begins at any place of a response, given the true text before it. At every
-place the token that it draws with the verifier's noise (das/engine/coupled.py) is compared with the emitted one.
+place the token that it draws with the verifier's noise (das/verify/coupled.py) is compared with the emitted one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from das.budget.acceptance import TokenCalibration
-from das.engine.coupled import CALIBRATION_MEMORY, CALIBRATION_TRUST, SCALES, squashed
-from das.engine.noise import keyed_draft
+from das.verify.coupled import CALIBRATION_MEMORY, CALIBRATION_TRUST, SCALES, squashed
+from das.verify.noise import keyed_draft
 
 LIKELIEST = SCALES.index(float("inf"))  # this scale draws the likeliest token
 POSITIONS = (

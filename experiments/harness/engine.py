@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from das import ranks
 from das.budget import make_budget
 from das.budget.schedule import LongestFirst
 from das.drafter import HistoryDrafter
-from das.engine.build import DEFAULT_SELF_DRAFT, DRAFT_MODEL, OWN, STOCK, EngineSettings
+from das.engine.build import DEFAULT_SELF_DRAFT, EngineSettings
 from das.engine.environment import set_environment
 from das.engine.install import install
-from das.training import ranks
 from experiments.harness.config import RunConfig
 from experiments.harness.policies import draft_model_directory
 from experiments.harness.validate_policy import check_history
@@ -21,7 +21,7 @@ def prepare_process(config: RunConfig) -> None:
     Call it before vLLM or TRL is imported.
     """
     engine = config.engine
-    if config.arm.method == STOCK:
+    if not config.arm.row.keyed:
         set_environment(engine.kv_cache_gib, engine.threads, stock=True)
     else:
         install(engine.kv_cache_gib, engine.threads, engine.batch_invariant)
@@ -38,14 +38,14 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
         drafter["warm"] = str(ranks.own_file(Path(config.drafter.warm)))
     if config.drafter.unit not in ("epoch", "step"):
         raise UserError(f"drafter.unit={config.drafter.unit}: choose epoch or step")
-    if config.arm.method == "self_draft" and config.drafter.warm is not None:
+    if config.arm.row.self_drafts and not config.arm.row.history and config.drafter.warm is not None:
         raise UserError(f"drafter.warm={config.drafter.warm}: self_draft drafts without a history; use arm=das_self")
     budget = config.arm.budget or config.budget
     speculative = dict(config.arm.speculative)
-    if config.arm.method == DRAFT_MODEL:
+    if config.arm.row.model == "draft model":
         speculative["model"] = draft_model_directory(config)
     try:
-        if config.arm.method in OWN:
+        if config.arm.row.proposes:
             make_budget(budget)
             HistoryDrafter(**{**drafter, "warm": None})
         settings = EngineSettings(
@@ -60,7 +60,7 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
         )
     except (ValueError, TypeError) as error:
         raise UserError(str(error)) from error
-    if config.arm.method in OWN and drafter["warm"] is not None:
+    if config.arm.row.proposes and drafter["warm"] is not None:
         with reading(Path(drafter["warm"])):
             HistoryDrafter(**drafter)
             check_history(Path(drafter["warm"]), policy)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from das.engine.rollout import Rollout, RolloutRequest, evaluation_seed
-from das.training.digests import digest
+from das.digests import digest
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, evaluation_seed
 from experiments.harness.config import RunConfig
 from experiments.harness.held_out import held_out, held_out_data, judge_config, ks_of
 from experiments.harness.pass_at_k import interval, mean_pass_at_k
@@ -21,7 +21,7 @@ from experiments.harness.rollout_steps import Prompt, tokenized_rows
 from rewards.conversations import ConversationReward
 
 if TYPE_CHECKING:
-    from das.training.generation import SpeculativeGeneration
+    from das.trl.generation import SpeculativeGeneration
 
 SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")  # arguments of GRPOConfig that change what is sampled
 

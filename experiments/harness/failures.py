@@ -7,11 +7,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from das.cluster.messages import ClusterError
-from das.engine.build import EngineError
-from das.training.checkpoint import CheckpointError
-from das.training.errors import EngineDied, TrainingDiverged, WeightSyncError
+from das.errors import EngineDied, EngineError, TrainingDiverged, WeightSyncError
 from experiments.harness import resume
-from experiments.run.errors import RunFailed, UserError
+from experiments.run.errors import CheckpointError, RunFailed, UserError
 
 
 def failure_line(error: Exception) -> str:

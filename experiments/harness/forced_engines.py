@@ -11,17 +11,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from das.engine.build import STOCK, EngineError
+from das.errors import EngineError
 from das.replay.workload import Workload
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.lock_step import expect, tell
 from experiments.harness.pass_profile import PassProfile
 from experiments.run.output import quiet_into
-
-# Methods that draft from earlier rollouts. The same responses come again at the next number of live requests, so each
-# number has a history of its own.
-REMEMBERS = ("das", "suffix")
 
 
 @dataclass(frozen=True)
@@ -93,20 +89,20 @@ def _serve(composed: DictConfig, policy: str, sizes: dict[str, Any], pipe: Conne
     config = run_config(composed)
     prepare_process(config)
     from das.engine.build import build_engine
-    from das.engine.rollout import rollout_row
+    from das.engine.rollouts.rollout import rollout_row
     from das.engine.stock import build_stock, warm_up
 
     settings = engine_settings(config, policy)
-    stock = settings.method == STOCK
+    stock = not settings.row.keyed
     llm = (build_stock if stock else build_engine)(settings, skip_tokenizer_init=True, **sizes)
     if not stock:
         warm_up(llm)  # build_stock did it
-    options = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)} if settings.method == "das" else None
+    options = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)} if settings.row.proposes else None
     profile = PassProfile(llm) if config.task["profile"] and not stock else None
     pipe.send(("ready", None))
     while True:
         asked: ForcedRollout = pipe.recv()
-        if settings.method in REMEMBERS:
+        if settings.row.history:  # the same responses come again with other live requests: each number has its own
             llm.collective_rpc("das_use_proposer", args=(f"{asked.live} live", options))
         set_seats(llm, asked.live)
         llm.reset_prefix_cache()
@@ -149,7 +145,7 @@ def imitate(llm: Any, asked: ForcedRollout, run_seed: int) -> Any:
     """
     from vllm import SamplingParams
 
-    from das.engine.rollout import RolloutRequest
+    from das.engine.rollouts.rollout import RolloutRequest
     from das.engine.stock import roll_out_stock
 
     lengths = asked.work.lengths.tolist()
@@ -173,8 +169,8 @@ def force(llm: Any, asked: ForcedRollout, run_seed: int) -> Any:
     """Roll the recorded responses out. Returns the Rollout."""
     from vllm import SamplingParams
 
-    from das.engine.admission import FORCED_KEY
-    from das.engine.rollout import RolloutRequest, request_seed, roll_out
+    from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out
+    from das.verify.admission import FORCED_KEY
 
     work = asked.work
     responses = {f"{asked.live}/{asked.epoch}/{i}": work.response(i).tolist() for i in range(len(work))}

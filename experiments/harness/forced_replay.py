@@ -13,10 +13,9 @@ from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
 from experiments.harness.forced_engines import ForcedResult
-from experiments.recorded.fitted_times import fit_form, fit_prefill
+from experiments.replay.fitted_times import fit_form, fit_prefill
 
 BASELINE = "none"
-REPLAYABLE = (BASELINE, "das")  # methods; the others draft in vLLM
 # Prices of a row, relative to the measured one. 0: a pass takes as long for any number of rows, as on a GPU with few.
 ROW_PRICES = (1.0, 0.5, 0.25, 0.0)
 Results = Mapping[str, Mapping[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
@@ -52,7 +51,7 @@ def replay(results: Results, works: Works, settings: Mapping[str, Any]) -> dict[
     ratio_at_row_price: price of a row -> arm -> replayed time over that of none, overall and by live requests. A row is
     a request or a drafted token in a pass; the time of a pass without any row, and that of drafting, stay as measured.
     """
-    arms = [arm for arm in results if settings[arm].method in REPLAYABLE]
+    arms = [arm for arm in results if settings[arm].row.simulated]
     form, prefill = fitted_times(results, works, arms)
     errors, at_price = {}, {}
     for price in ROW_PRICES:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from das.engine import heads
-from das.engine.build import DAS_EAGLE3, EAGLE3, MTP
+from das.heads import on_disk as heads
 from experiments.cache import cached_folder
 from experiments.harness.config import HeadConfig, RunConfig, data_config
 from experiments.harness.data import rows_of
@@ -20,10 +19,9 @@ from experiments.harness.policies import draft_model_directory
 from experiments.run.errors import CONFIGS, UserError
 
 if TYPE_CHECKING:
-    from das.training.head_training import OnlineHead
-    from das.training.trained_drafter import TrainedDrafter
+    from das.heads.trained_drafter import TrainedDrafter
+    from das.heads.training import OnlineHead
 
-METHODS = (EAGLE3, DAS_EAGLE3)
 WARM = ("in_domain", "general")
 SIBLINGS = 4  # responses to each problem that a head first learns from
 REPORT = "warm_up.json"
@@ -60,7 +58,7 @@ def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lamb
 
     policy: its folder. note: called with a line while a head is made. Raises UserError for the head of another policy.
     """
-    if config.arm.method not in METHODS:
+    if config.arm.row.model != "head":
         return config
     folder = config.arm.speculative.get("model") or str(_cached(config, Path(policy), note))
     if problem := heads.head_problem(Path(folder), Path(policy)):
@@ -76,7 +74,7 @@ def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | Non
     """
     if not config.arm.online:
         return None
-    from das.training.head_training import HeadOptions, OnlineHead
+    from das.heads.training import HeadOptions, OnlineHead
 
     settings = config.head
     factor = settings.online_rate if config.arm.online_rate is None else config.arm.online_rate
@@ -89,15 +87,15 @@ def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | Non
 
 def _loaded(config: RunConfig, policy: str) -> "TrainedDrafter":
     """What drafts in the arm, from its files. Raises ValueError for files of another form."""
-    if config.arm.method in METHODS:
-        from das.training.head_files import load_head
+    if config.arm.row.model == "head":
+        from das.heads.files import load_head
 
         return load_head(Path(config.arm.speculative["model"]))
-    if config.arm.method == MTP:
-        from das.training.mtp import load_mtp
+    if config.arm.row.model == "mtp layer":
+        from das.heads.mtp import load_mtp
 
         return load_mtp(Path(policy))
-    from das.training.draft_model import load_draft_model
+    from das.heads.draft_model import load_draft_model
 
     return load_draft_model(draft_model_directory(config))
 
@@ -105,9 +103,9 @@ def _loaded(config: RunConfig, policy: str) -> "TrainedDrafter":
 def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Path:
     from transformers import logging
 
-    from das.training import head_warm_up
-    from das.training.head_files import save_head
-    from das.training.head_training import HeadOptions
+    from das.heads import warm_up as head_warm_up
+    from das.heads.files import save_head
+    from das.heads.training import HeadOptions
 
     settings = config.head
     warm_up = head_warm_up.WarmUp(
@@ -161,7 +159,10 @@ def _key(policy: Path, warm_up: Any) -> str:
     """Name of a head's folder in the cache: a hash of the policy, of what the head is made from, and of the code."""
     import torch
 
-    from das.training import eagle3, head_texts, head_training, head_warm_up, trained_drafter, unrolled
+    from das.heads import eagle3, trained_drafter, unrolled
+    from das.heads import texts as head_texts
+    from das.heads import training as head_training
+    from das.heads import warm_up as head_warm_up
 
     sha = hashlib.sha256(torch.__version__.encode())
     for file in sorted([*policy.glob("*.safetensors"), policy / heads.CONFIG]):

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from das.engine.build import EngineError
+from das.errors import EngineError
 from das.process import die_with_parent
 from experiments.harness import resume
 from experiments.harness.config import RunConfig

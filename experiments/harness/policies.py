@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from das.engine.build import DRAFT_MODEL, MTP
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT
 from experiments.run.errors import UserError
@@ -24,7 +23,7 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
     An arm that drafts with a small policy's draft model gets it made here, too. progress: called with a line while
     they are made.
     """
-    if config.arm.method == DRAFT_MODEL and config.arm.speculative["model"] is None:
+    if config.arm.row.model == "draft model" and config.arm.speculative["model"] is None:
         from experiments.small_policy.small import build_small_policy
 
         build_small_policy(
@@ -81,7 +80,7 @@ def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
 def check_mtp(config: RunConfig) -> None:
     """Refuse an MTP layer that the policy does not have, or a policy with one on other data. Raises UserError."""
     made = config.policy.path is None
-    if config.arm.method == MTP and made and config.policy.name != SMALL_MTP:
+    if config.arm.row.model == "mtp layer" and made and config.policy.name != SMALL_MTP:
         raise UserError(f"arm {config.arm.name}: policy={config.policy.name} has no MTP layer; take policy={SMALL_MTP}")
     if made and config.policy.name == SMALL_MTP and (config.data.name == AGENT or config.data.judged_by == "code"):
         raise UserError(f"policy={SMALL_MTP}: it is made for data=puzzles and data=arithmetic only")

@@ -9,22 +9,22 @@ from analysis import read
 from das.budget import make_budget
 from das.budget.latency_forms import Form
 from das.drafter import HistoryDrafter
+from das.engine.methods import find_method
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
-from das.replay.hardware import VERIFY_TOKEN
-from das.replay.scale import CostScaled
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
 from experiments.harness import sizes
 from experiments.harness.engine import make_schedule
-from experiments.recorded.latency_files import chosen_form
 from experiments.recorded.rollouts import read_rollouts
+from experiments.replay.hardware import VERIFY_TOKEN
+from experiments.replay.latency_files import chosen_form
+from experiments.replay.scale import CostScaled
 from experiments.run.errors import reading
 from experiments.run.plain import plain
 from experiments.run.renamed import with_new_names
 
-REPLAYABLE = ("none", "das")  # methods: others draft in vLLM
 GPU, MODEL = "H100", "7B"
 MOST_TOKENS = 500_000  # of responses; replaying 100,000 with drafts takes some seconds
 DOUBT = 1.3  # the dearer prices: a drafted token costs so many times as much, and VERIFY_TOKEN on top
@@ -82,7 +82,8 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
     configs = {name: arm_config_of(path) for name, path in arms.items()}
     baseline = next(iter(arms))
     rows = read.metrics(arms[baseline])
-    if configs[baseline].arm.method != "none" or configs[baseline].engine.processes > 1:
+    method = find_method(configs[baseline].arm.method)
+    if method.drafts or not method.simulated or configs[baseline].engine.processes > 1:
         return {}
     if any("by_turn" in row for row in rows) or sum(row["tokens"] for row in rows) > MOST_TOKENS:
         return {}
@@ -92,7 +93,7 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
     baseline_s = replayed_seconds(works, form, configs[baseline], arms[baseline])
     ratios: dict[str, dict[str, float]] = {"ratio_to_none": {}, "ratio_to_none_dearer": {}}
     for name, config in configs.items():
-        if name != baseline and config.arm.method in REPLAYABLE:
+        if name != baseline and find_method(config.arm.method).simulated:
             for key, prices in (("ratio_to_none", form), ("ratio_to_none_dearer", dear)):
                 ratios[key][name] = replayed_seconds(works, prices, config, arms[name]) / baseline_s
     return {f"{GPU.lower()}_{MODEL.lower()}": {**ratios, "source": source}}

@@ -10,14 +10,14 @@ from typing import IO, Any
 from omegaconf import DictConfig
 
 from analysis import read
-from das.training import checkpoint, ranks
-from das.training.checkpoint import CheckpointError
+from das import ranks
 from experiments.harness.config import RunConfig
 from experiments.run.compose import compose_config
-from experiments.run.errors import UserError, reading
+from experiments.run.errors import CheckpointError, UserError, reading
 from experiments.run.progress import Progress
 from experiments.run.renamed import RENAMED, renamed
 from experiments.run.run_folder import versions, write_text
+from experiments.training import checkpoint
 
 TASKS = ("train", "compare")
 # Settings that change no token of the training.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from das.cluster.cluster import Cluster
-from das.engine.build import STOCK, build_engine
-from das.engine.rollout import Rollout, RolloutRequest, request_seed, roll_out, rollout_row
+from das.engine.build import build_engine
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, roll_out, rollout_row
 from das.engine.stock import build_stock, roll_out_stock
 from experiments.harness import sizes
 from experiments.harness.config import RunConfig
@@ -101,7 +101,7 @@ def roll_out_steps(
         if isinstance(llm, Cluster):
             yield llm.roll_out(request)
         else:
-            yield roll_out_stock(llm, request) if config.arm.method == STOCK else roll_out(llm, request)
+            yield roll_out(llm, request) if config.arm.row.keyed else roll_out_stock(llm, request)
 
 
 def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) 
     if run.config.cluster is not None:
         llm = Cluster(run.config.cluster, settings, run.config.engine.kv_cache_gib, run.config.engine.threads)
     else:
-        llm = build_stock(settings) if settings.method == STOCK else build_engine(settings)
+        llm = build_engine(settings) if settings.row.keyed else build_stock(settings)
     try:
         return _recorded(run, llm, run_folder, progress)
     finally:
@@ -137,6 +137,6 @@ def _recorded(run: RolloutRun, llm: Any, run_folder: RunFolder, progress: Progre
         progress.step(row)
     if isinstance(llm, Cluster):
         llm.save_history(run_folder.path / "history.npz")
-    elif run.config.arm.method != STOCK:
+    elif run.config.arm.row.keyed:
         llm.collective_rpc("das_save_history", args=(str(run_folder.path / "history.npz"),))
     return rows

@@ -23,6 +23,6 @@ def steps_per_epoch(num_problems: int, problems_per_step: int) -> int:
 def history_tick(unit: str, steps: int, steps_per_epoch: int) -> int:
     """What the drafter's window has counted after so many steps. unit: what it counts, `epoch` or `step`.
 
-    das.training.generation counts the same way while it trains.
+    das.trl.generation counts the same way while it trains.
     """
     return steps // steps_per_epoch if unit == "epoch" else steps

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from das.engine.rollout import Rollout
+from das.engine.rollouts.rollout import Rollout
 from experiments.run.run_folder import RunFolder
 
 

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import read
+from das import ranks
+from das.digests import weights_digest
 from das.engine.build import EngineSettings
 from das.engine.proposer import HISTORY
-from das.engine.rollout import Rollout
-from das.training import checkpoint, ranks
-from das.training.digests import weights_digest
-from das.training.turns import Turns
+from das.engine.rollouts.rollout import Rollout
 from experiments.harness import resume
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset, tools_of
@@ -30,12 +29,14 @@ from experiments.harness.step_record import record_step
 from experiments.harness.tracking import Tracker
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.run_folder import RunFolder, write_text
+from experiments.training import checkpoint
+from experiments.training.turns import Turns
 from rewards.conversations import ConversationReward
 
 if TYPE_CHECKING:
-    from das.training.head_training import OnlineHead
-    from das.training.resumable_trainer import Checkpoints
-    from das.training.trainer import SpeculativeGRPOTrainer
+    from das.heads.training import OnlineHead
+    from experiments.training.resumable_trainer import Checkpoints
+    from experiments.training.trainer import SpeculativeGRPOTrainer
 
 FINAL = "final.json"  # digests of the last weights and optimizer state
 
@@ -104,7 +105,7 @@ def prepare_training() -> None:
     """Let a GPU train alike each time. A CPU does."""
     import torch
 
-    from das.training.determinism import train_deterministically
+    from das.trl.determinism import train_deterministically
 
     if torch.cuda.is_available():
         train_deterministically()
@@ -114,8 +115,8 @@ def trainer_parts(run: ArmRun) -> TrainerParts:
     """Load the policy and the rows. Raises UserError for settings that cannot be."""
     from transformers import AutoModelForCausalLM
 
-    from das.training.resumable_trainer import Checkpoints
-    from das.training.sharding import sharded_loading
+    from das.weights.sharding import sharded_loading
+    from experiments.training.resumable_trainer import Checkpoints
 
     config = with_head(run.config, run.policy)
     settings = engine_settings(config, run.policy)
@@ -171,7 +172,7 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
     """TRL's trainer on the arm's engine."""
     from transformers import AutoTokenizer, PrinterCallback
 
-    from das.training.trainer import SpeculativeGRPOTrainer
+    from experiments.training.trainer import SpeculativeGRPOTrainer
 
     config = run.config
     trainer = SpeculativeGRPOTrainer(

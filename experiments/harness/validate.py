@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from math import lcm
 
+from das import ranks
 from das.cluster.local_ray import require_listener
 from das.cluster.messages import ClusterError
-from das.engine.build import DRAFT_MODEL, STOCK, check_draft_model, speculative_config
-from das.engine.versions import require_supported
-from das.training import ranks
-from das.training.lag import ahead_problem
-from das.training.support import QUANTIZED, asks_for_fsdp, unsupported
+from das.engine.build import check_draft_model
+from das.engine.contract.versions import require_supported
+from das.trl.lag import ahead_problem
+from das.trl.support import QUANTIZED, unsupported
 from experiments.harness import heads, held_out
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
@@ -52,11 +52,11 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     heads.check_online(config)
     check_mtp(config)
     settings = engine_settings(config, str(config.policy.path))
-    if settings.method in heads.METHODS:
+    if settings.row.model == "head":
         heads.check_head(config)
-    elif settings.method != STOCK:
-        speculative_config(settings)
-    if settings.method == DRAFT_MODEL and config.arm.speculative["model"] is not None:
+    elif settings.row.keyed:
+        settings.row.speculative(settings)
+    if settings.row.model == "draft model" and config.arm.speculative["model"] is not None:
         check_draft_model(settings.speculative, settings.model)
     check_data(config)
     check_cluster(config)
@@ -118,7 +118,7 @@ def check_cluster(config: RunConfig) -> None:
         return
     if config.task["name"] not in WITH_CLUSTER:
         raise UserError(f"cluster=ray: task={config.task['name']} has its own engine; use {', '.join(WITH_CLUSTER)}")
-    if config.arm.method == STOCK:
+    if not config.arm.row.keyed:
         raise UserError("cluster=ray: arm=stock is vLLM without das, which a cluster does not start; leave it out")
     if config.data.name == AGENT:
         raise UserError("cluster=ray: rollouts in several turns do not run on a cluster yet; set cluster=none")
@@ -155,7 +155,7 @@ def check_processes(config: RunConfig) -> None:
         raise UserError(problem)
     if launched != wanted:
         raise UserError(f"engine.processes={wanted}, but {launched} were launched: set engine.processes={launched}")
-    if asks_for_fsdp() and config.checkpoint.every:
+    if ranks.asks_for_fsdp() and config.checkpoint.every:
         raise UserError(
             f"checkpoint.every={config.checkpoint.every}: a sharded policy (FSDP) writes no checkpoints yet; set "
             "checkpoint.every=0"
@@ -189,7 +189,7 @@ def check_ahead(config: RunConfig) -> None:
         raise UserError(f"{setting}: {problem}")
     if engine.own_process and config.cluster is not None:
         raise UserError("engine.own_process=true: engines of cluster=ray have processes of their own; leave it out")
-    if engine.own_process and config.arm.method == STOCK:
+    if engine.own_process and not config.arm.row.keyed:
         raise UserError("engine.own_process=true: arm=stock rolls out in the trainer's process; leave it out")
 
 

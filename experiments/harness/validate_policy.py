@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from das.training.support import QUANTIZED
+from das.trl.support import QUANTIZED
 from experiments.run.errors import UserError
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")

@@ -14,12 +14,13 @@ import numpy as np
 from omegaconf import DictConfig
 
 from analysis.report import Line, Section
+from analysis.sections.shared import percent
 from das.budget.latency_forms import Passes, fit_affine, relative_error
-from das.replay.synthesis import Synthesis
 from das.replay.times import Table, Times
 from experiments.papers import das_drafts, das_hybrids, das_prices, das_rollouts
-from experiments.papers.replayed import Setting, percent
+from experiments.papers.replayed import Setting
 from experiments.recorded.chains_of_thought import chains_of_thought
+from experiments.replay.synthesis import Synthesis
 from experiments.run.errors import UserError
 from experiments.run.parallel import in_processes
 from experiments.run.plain import plain
@@ -27,10 +28,10 @@ from experiments.run.progress import Progress
 
 PREFACE = (
     "Text: recorded chains of thought, because no recording of the paper's own runs exists. Where a trace has too few "
-    "responses of a problem, further ones are synthetic (das/replay/synthesis.py). Latencies: points of the paper's "
-    "Fig 8, digitised, unless a section says otherwise. One engine of the paper's 8 or 16 is simulated, with its share "
-    "of the problems. Reduction = 1 - time with speculation / time without. The paper's figures have no unit of time; "
-    "seconds are assumed."
+    "responses of a problem, further ones are synthetic (experiments/replay/synthesis.py). Latencies: points of the "
+    "paper's Fig 8, digitised, unless a section says otherwise. One engine of the paper's 8 or 16 is simulated, with "
+    "its share of the problems. Reduction = 1 - time with speculation / time without. The paper's figures have no unit "
+    "of time; seconds are assumed."
 )
 
 PARTS: tuple[Callable[[Setting], list[Section]], ...] = (

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from analysis.report import Line, Section, curves, points
+from analysis.sections.shared import percent
 from das.replay.cluster import Step
 from das.replay.workload import Workload
-from experiments.papers.replayed import MAX_TOKENS, Setting, percent, simulate_arm
+from experiments.papers.replayed import MAX_TOKENS, Setting, simulate_arm
 from experiments.recorded.rollouts import grouped, read_rollouts
 from experiments.recorded.suffix_array import against_array
 from experiments.run.errors import UserError

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from analysis.report import Line, Section, curves
+from analysis.sections.shared import percent
 from das.budget import make_budget
 from das.budget.latency_forms import Form
 from das.drafter import HistoryDrafter
@@ -15,7 +16,14 @@ from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
-from das.replay.hardware import (
+from das.replay.model_on_text import CopyOnText, DraftPass, HeadOnText
+from das.replay.text_engine import TextEngine
+from das.replay.times import Times
+from das.replay.workload import Workload
+from experiments.papers.das_rollouts import STEPS_PER_EPOCH
+from experiments.papers.replayed import MAX_NUM_SEQS, MAX_TOKENS, Setting, training_steps
+from experiments.recorded.model_profiles import read_profiles
+from experiments.replay.hardware import (
     HEAD_PASS,
     VERIFY_TOKEN,
     W4_PASS,
@@ -24,14 +32,7 @@ from das.replay.hardware import (
     W8_WEIGHTS,
     derived,
 )
-from das.replay.model_on_text import CopyOnText, DraftPass, HeadOnText
-from das.replay.scale import CheaperPass, CostScaled
-from das.replay.text_engine import TextEngine
-from das.replay.times import Times
-from das.replay.workload import Workload
-from experiments.papers.das_rollouts import STEPS_PER_EPOCH
-from experiments.papers.replayed import MAX_NUM_SEQS, MAX_TOKENS, Setting, percent, training_steps
-from experiments.recorded.model_profiles import read_profiles
+from experiments.replay.scale import CheaperPass, CostScaled
 
 HYBRIDS = (
     "The model is not run: it is right at each place with its acceptance, alike at easy and hard places. That flatters "

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from analysis.report import Line, Section, curves
+from analysis.sections.shared import percent
 from das.budget.latency_forms import Form
 from das.draft_round import BLOCKS_A_TREE
-from das.replay.hardware import BANDWIDTH_SHARE, BRANCHING, GPUS, derived
-from das.replay.scale import ContextRead, CostScaled
 from das.replay.times import Times
 from das.replay.workload import Workload
 from experiments.papers.das_rollouts import STEPS_PER_EPOCH
-from experiments.papers.replayed import MAX_NUM_SEQS, MAX_TOKENS, Setting, percent, simulate_arm, training_steps
+from experiments.papers.replayed import MAX_NUM_SEQS, MAX_TOKENS, Setting, simulate_arm, training_steps
+from experiments.replay.hardware import BANDWIDTH_SHARE, BRANCHING, GPUS, derived
+from experiments.replay.scale import ContextRead, CostScaled
 
 PRICES = (
     "Fig 8 has one price for a live request and for a drafted token. Any cost of a pass that drafted tokens do not add "

@@ -11,15 +11,14 @@ from omegaconf import DictConfig
 
 from analysis.report import Line, Section, curves
 from das.budget.latency_forms import Array
-from das.budget.roofline import Roofline
-from das.budget.roofline import Workload as Work
 from das.replay.cluster import simulate_rollout
 from das.replay.engine import Engine, PlainEngine
-from das.replay.profile_engine import ByDepth, ModelDrafter, Profile, ProfileEngine, constant_rate
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.papers import efficient_ladder
 from experiments.recorded.model_profiles import read_profiles
+from experiments.replay.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
+from experiments.replay.roofline import PassWork, Roofline
 from experiments.run.progress import Progress
 
 PREFACE = (
@@ -59,11 +58,11 @@ class Target:
 def roofline(constants: dict[str, float]) -> Roofline:
     """The roofline of a model, from its published constants: bytes, operations, microseconds per request."""
     c = constants
-    work = Work(c["W_T"], c["W_D"], c["C_dense"], c["C_attn"], c["F_eff"])
+    work = PassWork(c["W_T"], c["W_D"], c["C_dense"], c["C_attn"], c["F_eff"])
     return Roofline(work, c["BW"], c["kappa_eff"], c["eta_D"], c["c_T"] * 1e-6, c["c_D"] * 1e-6, c["c_V"] * 1e-6)
 
 
-def w4(model: Roofline, profile: Profile, toggle: bool, host_ms: float) -> ModelDrafter:
+def w4(model: Roofline, profile: Profile, toggle: bool, host_ms: float) -> ProfiledDrafter:
     """The paper's drafter: gamma draft passes and a verification per cycle.
 
     toggle: speculate only where it is predicted to pay (eps = 0.05). host_ms: host time per cycle.
@@ -76,7 +75,7 @@ def w4(model: Roofline, profile: Profile, toggle: bool, host_ms: float) -> Model
     def verify(live: float, context: float) -> float:
         return float(model.verify(np.array(live), np.array(context / live), gamma))
 
-    return ModelDrafter(profile, draft, verify, host_ms * 1e-3, 1.05 if toggle else 0.0)
+    return ProfiledDrafter(profile, draft, verify, host_ms * 1e-3, 1.05 if toggle else 0.0)
 
 
 def drawn_lengths(quantiles: dict[str, int], requests: int, seed: int) -> Workload:
@@ -91,7 +90,7 @@ def drawn_lengths(quantiles: dict[str, int], requests: int, seed: int) -> Worklo
     return workload([str(i) for i in range(requests)], [np.zeros(n, np.int32) for n in lengths], prompt=150)
 
 
-def change(model: Roofline, work: Workload, drafter: ModelDrafter) -> float:
+def change(model: Roofline, work: Workload, drafter: ProfiledDrafter) -> float:
     """Change of rollout time by the drafter, on 8 engines: time with it / time without - 1."""
     placed = [list(range(e, len(work), 8)) for e in range(8)]
     times = Times(Target(model))
@@ -171,7 +170,7 @@ def eagle(published: dict[str, Any], models: dict[str, Roofline], progress: Prog
         by_depth = ByDepth(begins, tuple(constant_rate(tau, 3) for tau in depth["first_five_steps"][name]))
         cells = []
         for profile, host in ((mean, 0.0), (by_depth, 0.0), (by_depth, max(0.0, beyond))):
-            drafter = ModelDrafter(profile, draft=partial(_constant, timed["T_D"]), verify=verify, host=host)
+            drafter = ProfiledDrafter(profile, draft=partial(_constant, timed["T_D"]), verify=verify, host=host)
             works = [drawn_lengths(quantiles[name], 1024, seed) for seed in range(3)]
             cells.append(f"{100 * float(np.mean([change(model, work, drafter) for work in works])):+.1f}")
         ours = " / ".join(cells)

@@ -7,8 +7,8 @@ import numpy as np
 from omegaconf import DictConfig
 
 from analysis.report import Line, Section, curves
-from das.replay.hardware import HEAD_PASS, derived
 from experiments.recorded.model_profiles import read_profiles
+from experiments.replay.hardware import HEAD_PASS, derived
 from experiments.run.progress import Progress
 
 PREFACE = (

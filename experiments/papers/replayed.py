@@ -11,10 +11,10 @@ from das.budget import make_budget
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
-from das.replay.synthesis import Synthesis
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
+from experiments.replay.synthesis import Synthesis
 from experiments.run.progress import Progress
 
 MAX_NUM_SEQS = 256  # requests that an engine decodes at once (paper: 2,048 responses on 8 engines)
@@ -37,10 +37,7 @@ class Setting:
 
 def training_steps(work: Workload, steps: int, batch: int, group: int) -> list[Workload]:
     """Training steps of `batch` problems x the next `group` responses of each, epoch after epoch."""
-    members: dict[str, list[int]] = {}
-    for i, problem in enumerate(work.problems):
-        members.setdefault(problem, []).append(i)
-    problems = list(members.values())
+    problems = list(work.members().values())
     per_epoch = len(problems) // batch
     parts = []
     for step in range(steps):
@@ -76,8 +73,3 @@ def simulate_arm(
 def rollout_seconds(steps: Sequence[Step], first: int, last: int) -> float:
     """Sum of the rollout times of steps `first` to `last`, counted from 1."""
     return sum(step.rollout_s for step in steps[first - 1 : last])
-
-
-def percent(value: float) -> str:
-    """A share as text: 0.5 is "50.0 %"."""
-    return f"{100 * value:.1f} %"

@@ -85,9 +85,7 @@ def grouped(work: Workload, group: int, batch: int) -> list[Workload]:
     In each epoch every problem contributes its next `group` responses; a problem without that many left is dropped.
     group 0: one epoch with all responses.
     """
-    members: dict[str, list[int]] = {}
-    for i, problem in enumerate(work.problems):
-        members.setdefault(problem, []).append(i)
+    members = work.members()
     batch = batch or len(members)
     if not group:
         problems = list(members.values())

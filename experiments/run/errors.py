@@ -11,11 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from das.cluster.messages import ClusterError
-from das.engine.build import EngineError
-from das.engine.versions import UnsupportedVersion
+from das.engine.contract.versions import UnsupportedVersion
+from das.errors import EngineError, TrainingDiverged, WeightSyncError
 from das.native import NativeBuildError
-from das.training.checkpoint import CheckpointError
-from das.training.errors import TrainingDiverged, WeightSyncError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 USER_ERROR, FAILED, INTERRUPTED = 2, 1, 130
@@ -28,6 +26,10 @@ class UserError(ValueError):
 
 class RunFailed(RuntimeError):
     """A run that must not be trusted (nothing drafted, weights not synced); the message says why."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written, or is not what was written. The message says which one and why."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """task=calibrate: the time of a decode pass in this engine on this machine, and how well latency forms predict it.
 
 Every combination of live requests and draft length is timed. Drafts are random tokens: they are verified and hardly
-ever accepted, so the batch stays as it is. Writes latency.json (experiments/recorded/latency_files.py): the passes,
+ever accepted, so the batch stays as it is. Writes latency.json (experiments/replay/latency_files.py): the passes,
 each form's coefficients (seconds), and its mean absolute relative error on passes that it was not fitted to.
 result.json: forms, passes (their number).
 """
@@ -19,13 +19,13 @@ from omegaconf import DictConfig
 from analysis.latency_figure import calibration_figure
 from das.budget.latency_forms import Drafting
 from das.drafter import Drafts
-from das.engine.build import STOCK
+from das.engine.methods import find_method
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.policies import policy_directory
 from experiments.harness.rollout_steps import tokenized
 from experiments.harness.validate import check
-from experiments.recorded.latency_files import write_latency
+from experiments.replay.latency_files import write_latency
 from experiments.run.compose import compose_config
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
@@ -80,19 +80,19 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         rows = measure(config, task, policy, progress)
     progress.terminal = sys.stdout
     path = Path(folder) / "latency.json"
-    forms = write_latency(path, rows, f"vLLM, {name} on {device_name()}", derived=False)
+    forms = write_latency(path, rows, f"vLLM, {name} on {device_name()}")
     for name, form in forms.items():
         progress.note(f"{name:12s} error {100 * form['error']:5.1f} %   {form['coefficients']}")
     run_folder.write_result({"forms": forms, "passes": len(rows)})
     live, tokens, context, seconds = np.array(rows, float).T
     predicted = Drafting(**forms["drafting"]["coefficients"]).predict(live, tokens, context)
     calibration_figure(live, tokens, seconds, predicted, forms["drafting"]["error"], Path(folder) / "latency.png")
-    progress.note(f"latency model: {path}  (budget.latency={path}, or task.latency={path} of replay, advise, balance)")
+    progress.note(f"latency model: {path}  (budget.latency={path}, or task.latency={path} of replay, advise)")
 
 
 def _check(config: DictConfig) -> None:
     task = config.task
-    if config.arm.method == STOCK:
+    if not find_method(config.arm.method).keyed:
         raise UserError(f"arm={config.arm.name}: task=calibrate times passes that verify drafts; leave arm= out")
     if min(*task.live, *task.drafts, task.passes, task.rounds) < 0 or min(task.live) < 1 or task.passes < 1:
         raise UserError("task.live and task.passes must be 1 or more, task.drafts 0 or more")

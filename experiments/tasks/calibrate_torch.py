@@ -3,7 +3,7 @@
 It is for a GPU machine without vLLM. The weights have the shape of a model. A pass computes 1 + drafts tokens of each
 live request against its cached keys and values, up to the argmax of the logits. On CUDA a pass is captured as a graph
 and timed by events. What the host adds to a pass (scheduling, output) is therefore missing; task.host_us adds it.
-Writes latency.json (experiments/recorded/latency_files.py). result.json: forms, passes (their number), parameters.
+Writes latency.json (experiments/replay/latency_files.py). result.json: forms, passes (their number), parameters.
 """
 
 import time
@@ -15,8 +15,8 @@ import torch
 from omegaconf import DictConfig
 from torch.nn import functional as F
 
-from das.replay.hardware import MODELS, Model
-from experiments.recorded.latency_files import write_latency
+from experiments.replay.hardware import MODELS, Model
+from experiments.replay.latency_files import write_latency
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -147,7 +147,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
             progress.note(f"{live} live, {context} tokens of context: {1e3 * rows[-1][3]:.2f} ms with {drafts} drafts")
     path = Path(folder) / "latency.json"
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    forms = write_latency(path, rows, f"{task.model}, random weights, torch on {name}", derived=False)
+    forms = write_latency(path, rows, f"{task.model}, random weights, torch on {name}")
     parameters = float(shape.weight_bytes(torch.ones(1).numpy())) / 2
     run_folder.write_result({"forms": forms, "passes": len(rows), "parameters": parameters})
     progress.note(f"latency model: {path}  (task.latency={path} of replay, advise, balance)")

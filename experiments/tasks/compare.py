@@ -8,7 +8,6 @@ from omegaconf import DictConfig
 from analysis import arms as arm_analysis
 from analysis import figures
 from analysis.regime import regime, regime_table
-from das.engine.build import STOCK
 from experiments.harness import lock_step, one_by_one, resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
 from experiments.harness.config import RunConfig, run_config
@@ -75,7 +74,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
 def check_stock(arms: Mapping[str, RunConfig]) -> None:
     """Refuse arms that cannot be compared with vLLM as it comes. Raises UserError."""
-    stock = [name for name, config in arms.items() if config.arm.method == STOCK]
+    stock = [name for name, config in arms.items() if not config.arm.row.keyed]
     if len(stock) > 1:
         raise UserError(f"arms={list(arms)}: {' and '.join(stock)} are both vLLM as it comes; keep one")
     if stock and next(iter(arms)) == stock[0]:

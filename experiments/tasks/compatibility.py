@@ -1,7 +1,7 @@
 """task=compatibility: compare what das relies on with the sources of many versions of vLLM, and write a page of it.
 
-The lists are das/engine/hooks.py and feature_hooks.py. Wheels are downloaded by pip and read as they are: nothing of
-them runs.
+The lists are das/engine/contract/hooks.py and feature_hooks.py. Wheels are downloaded by pip and read as they are:
+nothing of them runs.
 """
 
 import subprocess
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from das.engine.hook import Hook
-from das.engine.hook_check import HOOKS, differences, installed_sources, wheel_sources
-from das.engine.versions import UNTESTED, VLLM, installed
+from das.engine.contract.hook import Hook
+from das.engine.contract.hook_check import HOOKS, differences, installed_sources, wheel_sources
+from das.engine.contract.versions import UNTESTED, VLLM, installed
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 
@@ -21,8 +21,8 @@ PAGE = CONFIGS.parent / "docs" / "compatibility.md"
 HEAD = """# Versions of vLLM
 
 This page is made by `python run.py task=compatibility`. It compares every name of vLLM that das replaces, calls or
-reads (`das/engine/hooks.py`, `feature_hooks.py`), with its parameters, with the sources of each version. No version is
-installed for that.
+reads (`das/engine/contract/hooks.py`, `feature_hooks.py`), with its parameters, with the sources of each
+version. No version is installed for that.
 
 - **tested**: the tests of sample identity (`tests/engine/test_sample_identity.py`) passed on the CPU build of this
   version. das runs with these versions only.

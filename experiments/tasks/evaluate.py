@@ -15,8 +15,8 @@ from datasets import Dataset
 from omegaconf import DictConfig
 
 from analysis.evaluate_figure import evaluate_figure
-from das.engine.build import STOCK, build_engine
-from das.engine.rollout import Rollout, roll_out, rollout_row
+from das.engine.build import build_engine
+from das.engine.rollouts.rollout import Rollout, roll_out, rollout_row
 from das.engine.stock import build_stock, roll_out_stock
 from experiments.harness.config import RunConfig, data_config, run_config
 from experiments.harness.data import MADE, rows_of
@@ -130,7 +130,7 @@ def _roll_out(
     prepare_process(config)
     evaluation = Evaluation(config, policy, rows, make_reward(config.reward), int(config.task["samples"]))
     settings = engine_settings(config, policy)
-    stock = settings.method == STOCK
+    stock = not settings.row.keyed
     llm = build_stock(settings) if stock else build_engine(settings)
     with closing(evaluation):
         for part in parts:

@@ -18,7 +18,6 @@ from omegaconf import DictConfig
 from analysis import read
 from das.cluster.guard import writers
 from das.cluster.local_ray import PREFIX
-from das.training import checkpoint
 from experiments.harness.config import run_config
 from experiments.harness.resume import CHECKPOINTS
 from experiments.harness.struck_runs import ORPHAN_S, finish, leave_alone, start, wait_until
@@ -28,6 +27,7 @@ from experiments.run.compose import compose_config
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.training import checkpoint
 
 # Our kind -> that of experiments/faults/sitecustomize.py, and its passes or weight syncs before it strikes.
 PASSES, SYNCS = range(20, 100), range(1, 4)

@@ -1,6 +1,6 @@
 """task=force: recorded responses through the real engine. How long does each arm take for real text?
 
-Weights are random, of any shape; the verifier emits the recorded tokens (das/engine/forced.py). The arm stock has
+Weights are random, of any shape; the verifier emits the recorded tokens (das/verify/forced.py). The arm stock has
 vLLM's own sampler, so it emits as many tokens as were recorded, but others, and does not pay for forcing. All arms roll
 out the same responses, one arm after the other in every epoch, and each number of live requests has a history of its
 own.
@@ -25,7 +25,8 @@ from omegaconf import DictConfig
 
 from analysis.force_figure import force_figure
 from analysis.force_table import force_table, profile_table
-from das.engine.build import STOCK, EngineSettings, speculative_config
+from das.engine.build import EngineSettings
+from das.engine.methods import METHODS, find_method
 from das.replay.workload import Workload
 from experiments.harness.arm_configs import arm_overrides
 from experiments.harness.config import run_config
@@ -40,7 +41,6 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.small_policy.shapes import Shape, random_policy, shape_of, weightless_policy
 
-FORCED = (STOCK, "none", "das", "ngram", "suffix")  # methods that draft from text alone
 Results = dict[str, dict[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
 
 
@@ -75,7 +75,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         results = roll_all(engines, list(arms), works, end, run_folder, progress)
     finally:
         engines.close()
-    stock = next((name for name in arms if settings[name].method == STOCK), None)
+    stock = next((name for name in arms if not settings[name].row.keyed), None)
     result = measured(results, live, stock) | replay(results, works, settings)
     if task.profile:
         result["profile"] = {arm: by_live for arm in results if (by_live := profiles(results[arm], live))}
@@ -122,15 +122,15 @@ def arm_configs(config: DictConfig, shape: Shape, overrides: Sequence[str]) -> d
     of_arms = arm_overrides(config, config.task.arms, common)
     arms = {name: compose_config(of_arm) for name, of_arm in of_arms.items()}
     for name, arm in arms.items():
-        if arm.arm.method not in FORCED:
+        row = find_method(arm.arm.method)
+        if not row.forced:
             raise UserError(
                 f"task.arms: {name} drafts with a model, which cannot foresee recorded text; choose arms of "
-                "the methods "
-                f"{', '.join(FORCED)}"
+                f"the methods {', '.join(row.name for row in METHODS.values() if row.forced)}"
             )
-        if arm.arm.method != STOCK:
-            speculative_config(EngineSettings("", arm.arm.method, speculative=arm.arm.speculative))
-    return {name: arm for name, arm in arms.items() if not (config.task.profile and arm.arm.method == STOCK)}
+        if row.keyed:
+            row.speculative(EngineSettings("", row.name, speculative=arm.arm.speculative))
+    return {name: arm for name, arm in arms.items() if find_method(arm.arm.method).keyed or not config.task.profile}
 
 
 def roll_all(

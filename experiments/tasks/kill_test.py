@@ -14,7 +14,6 @@ import psutil
 from omegaconf import DictConfig
 
 from analysis import read
-from das.training import checkpoint
 from experiments.harness.config import run_config
 from experiments.harness.resume import CHECKPOINTS, SCRATCH
 from experiments.harness.struck_runs import ORPHAN_S, finish, leave_alone, start, wait_until
@@ -24,6 +23,7 @@ from experiments.run.compose import compose_config
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.training import checkpoint
 
 KINDS = ("run", "parent", "arm", "checkpoint", "sync", "engine")  # the last kills nothing: the engine raises an error
 FROM_INSIDE = ("sync", "engine")  # experiments/faults/sitecustomize.py strikes in the process itself

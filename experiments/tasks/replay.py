@@ -15,12 +15,13 @@ from omegaconf import DictConfig
 from analysis import read
 from analysis.replay_figure import validation_figure
 from das.budget.latency_forms import FITS
+from das.engine.methods import find_method
 from das.replay.cluster import Step
 from das.replay.times import Times
-from experiments.harness.replayed_arms import REPLAYABLE, arm_config_of, replay_arm
-from experiments.recorded.fitted_times import fit_form, fit_prefill
-from experiments.recorded.latency_files import read_latency
+from experiments.harness.replayed_arms import arm_config_of, replay_arm
 from experiments.recorded.rollouts import read_rollouts
+from experiments.replay.fitted_times import fit_form, fit_prefill
+from experiments.replay.latency_files import read_latency
 from experiments.run.errors import UserError, reading
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -98,7 +99,7 @@ def arm_folders(path: str | None) -> dict[str, Path]:
 
 def replayable(arms: dict[str, Path], progress: Progress) -> dict[str, Path]:
     """The arms that draft nothing or with das. Prints a note for each other arm; raises UserError if none remains."""
-    known = {name: path for name, path in arms.items() if arm_config_of(path).arm.method in REPLAYABLE}
+    known = {name: path for name, path in arms.items() if find_method(arm_config_of(path).arm.method).simulated}
     for name in arms.keys() - known.keys():
         progress.note(f"{name} is left out: only arms without drafts or with das can be replayed")
     if not known:

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis import soak as soak_analysis
 from das.process import die_with_parent
-from das.training.turns import Alone
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.policies import policy_directory
 from experiments.harness.train_arm import ArmRun, train_arm
@@ -24,6 +23,7 @@ from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.training.turns import Alone
 
 ENDLESS = 10**7  # steps, the most that is allowed: the clock ends the training
 ROLES = ("rewards.forkserver", "rewards.judge", "rewards.maths", "wandb-core", "resource_tracker")

@@ -10,9 +10,7 @@ from omegaconf import DictConfig
 from analysis import read
 from analysis.arms import arm_result
 from analysis.cluster_engines import cluster_result
-from das.training import ranks
-from das.training.support import fsdp_on_cpu
-from das.training.turns import Alone
+from das import ranks
 from experiments.harness import resume
 from experiments.harness.config import run_config
 from experiments.harness.data import dataset
@@ -25,6 +23,7 @@ from experiments.harness.validate import check, check_processes
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import write_text
+from experiments.training.turns import Alone
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
@@ -38,7 +37,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     with ranks.main_first():
         check_processes(config)
         check(config)
-        if fsdp_on_cpu():
+        if ranks.fsdp_on_cpu():
             progress.note("FSDP 2: accelerate has none on a CPU, so torch's fully_shard shards the policy")
         if config.resume is not None and ranks.is_main():
             start = resume.newest({path: config}, progress.note)

@@ -163,12 +163,6 @@ def test_tokens_that_cost_nothing_are_all_verified() -> None:
     assert min(budget.trim(live(16), batch([[0.9] * 24] * 16))) > 16
 
 
-def test_batch_table_depends_on_live_requests() -> None:
-    budget = make_budget({"name": "batch_table", "rows": [[1, 2, 8], [3, 4, 2], [5, 8, 0]]})
-    assert [budget.limits(live(count))[0] for count in (1, 2, 3, 4, 5, 8, 99)] == [8, 8, 2, 2, 0, 0, 0]
-    assert budget.max_draft_tokens == 8
-
-
 def test_ladder_climbs_and_descends_between_steps() -> None:
     budget = make_budget({"name": "ladder", "rungs": [5, 7, 9], "up": 0.94, "down": 0.85, "patience": 2})
 
@@ -217,9 +211,6 @@ def test_closed_form_gives_long_requests_more() -> None:
         {"name": "classes", "short": 0, "medium": 0, "long": 0, "medium_from": 1, "long_from": 2},
         {"name": "classes", "short": 0, "medium": 1, "long": 2, "medium_from": 9, "long_from": 2},
         {"name": "lavish"},
-        {"name": "batch_table", "rows": []},
-        {"name": "batch_table", "rows": [[1, 4, 2], [6, 8, 1]]},
-        {"name": "batch_table", "rows": [[1, 4, 0]]},
         {"name": "ladder", "rungs": [5, 5], "up": 0.9, "down": 0.8, "patience": 2},
         {"name": "ladder", "rungs": [5, 7], "up": 0.8, "down": 0.9, "patience": 2},
         {"name": "closed_form", "tokens": 4, "ratio": 9, "k": 1.2, "alpha": 1},

@@ -99,3 +99,13 @@ def test_sizes_that_cost_time_once_do_not_end_drafting() -> None:
     done = passes(budget, drafts, prepares, 90, seed=0)
     assert np.count_nonzero(done[:, 0]) > 60
     assert ratio(done, drafts, lambda live, drafted: 4e-3) < 0.6
+
+
+def test_little_is_lost_where_no_draft_ever_pays() -> None:
+    """10 ms to 32 tokens, 1 ms for each token beyond, 32 live requests: a draft never pays."""
+
+    def hard_knee(live: int, drafted: int) -> float:
+        return 10e-3 + 1e-3 * max(0, live + drafted - 32)
+
+    drafts = alike(32, 8, 0.5)
+    assert ratio(passes(Marginal(), drafts, hard_knee, 300, seed=1), drafts, hard_knee) < 1.03

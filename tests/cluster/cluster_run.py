@@ -21,7 +21,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "training")]
+sys.path[:0] = [str(Path(__file__).parents[1] / "trl")]
 
 import das  # noqa: E402
 from das.cluster.cluster import Cluster  # noqa: E402

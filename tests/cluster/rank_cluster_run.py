@@ -8,11 +8,11 @@ import json
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "training")]
+sys.path[:0] = [str(Path(__file__).parents[1] / "trl")]
 
 from rank_run import train  # noqa: E402
 
-from das.training import ranks  # noqa: E402
+from das import ranks  # noqa: E402
 
 if __name__ == "__main__":
     policy, folder, *jobs = sys.argv[1:]

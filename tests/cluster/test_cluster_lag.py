@@ -11,7 +11,7 @@ from conftest import random_policy, sharpened
 from scripts import run_script
 from test_cluster_training import left_behind
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "training")]
+sys.path[:0] = [str(Path(__file__).parents[1] / "trl")]
 
 from lag_runs import outcome  # noqa: E402
 

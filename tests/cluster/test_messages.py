@@ -4,6 +4,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from das.cluster.messages import ClusterError, Response, weights_checksum
 from das.cluster.ray_engines import require_equal_versions
 from das.cluster.settings import ClusterSettings
 from das.cluster.weights import packed, unpacked
-from das.engine.rollout import RolloutRequest
+from das.engine.contract import versions
+from das.engine.rollouts.rollout import RolloutRequest
 
 RESPONSE = Response(0, np.arange(3, dtype=np.int32), np.array([-1.0, -0.5, -0.25]), "stop", 1, {"passes": 2})
 
@@ -76,6 +78,13 @@ def test_settings_out_of_range_are_refused() -> None:
 def test_without_ray_the_line_names_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ClusterError, match="make ray"):
+        local_ray.connect(ClusterSettings(), 1, 0)
+
+
+def test_another_version_of_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    monkeypatch.setattr(versions, "installed", lambda *names: "2.9.0")
+    with pytest.raises(versions.UnsupportedVersion, match=r"^ray 2\.9\.0: das supports 2\.60\.0; install it"):
         local_ray.connect(ClusterSettings(), 1, 0)
 
 

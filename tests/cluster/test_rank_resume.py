@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from analysis import read
-from das.training import checkpoint
 from experiments.harness.resume import CHECKPOINTS
+from experiments.training import checkpoint
 
 pytestmark = [
     pytest.mark.slow,
@@ -17,7 +17,7 @@ pytestmark = [
 ]
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-FAULTS = str(ROOT / "tests" / "training" / "rank_faults.py")
+FAULTS = str(ROOT / "tests" / "trl" / "rank_faults.py")
 RUN = [
     "task=train", "engine.processes=2", "reward=brevity", "wandb=off", "budget=fixed", "budget.tokens=8",
     "data.problems=8", "trainer.max_steps=4", "trainer.per_device_train_batch_size=8", "trainer.num_generations=4",

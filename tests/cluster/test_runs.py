@@ -10,8 +10,8 @@ import pytest
 from scripts import run_script
 
 from analysis import read
-from das.training import checkpoint
 from experiments.harness.resume import CHECKPOINTS
+from experiments.training import checkpoint
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,7 +14,7 @@ from das.cluster.paces import SLOW
 from das.cluster.ray_engines import Engine, Event
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
-from das.engine.rollout import RolloutRequest
+from das.engine.rollouts.rollout import RolloutRequest
 
 ENOUGH = 1000  # events after which the rollout counts as hanging
 

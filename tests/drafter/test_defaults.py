@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from reference import ReferenceDrafter
 
 from das.budget import DEFAULT_BUDGET, POLICIES, make_budget
 from das.drafter import DEFAULT_UNIT, DrafterOptions, HistoryDrafter
-from das.drafter.reference import ReferenceDrafter
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 BUDGETS = sorted(path.stem for path in (CONFIGS / "budget").glob("*.yaml"))

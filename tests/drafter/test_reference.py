@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reference import Node, ReferenceDrafter
+from reference_mix import exp_of, log_of
 
 from das.drafter import Draft, HistoryDrafter, TreeDrafts
 from das.drafter.options import SCOPES
-from das.drafter.reference import Node, ReferenceDrafter
-from das.drafter.reference_mix import exp_of, log_of
 
 BIG = 2**31 - 1
 ALPHABETS = ([7], [0, 1], [0, 1, 2, BIG], list(range(BIG - 40, BIG + 1)), [k * 7919 % BIG for k in range(1000)])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from das.engine.seeds import DefaultSeeds
+from das.verify.seeds import DefaultSeeds
 
 PROBLEMS = 6
 LIMITS = (0, 1, 2, 8, 32, 64)  # draft limits in tokens, from which each pass draws one for each request
@@ -33,7 +33,7 @@ class Case:
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
-        from das.engine.admission import PROBLEM_KEY
+        from das.verify.admission import PROBLEM_KEY
 
         # As in training, text is made only where stop strings need it.
         arguments = {"detokenize": "stop" in self.arguments, **self.arguments}

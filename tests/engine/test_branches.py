@@ -13,10 +13,10 @@ from test_identity import PROMPTS, parameters
 from tree_proposer import TreeProposer
 from vllm import SamplingParams
 
-from das.engine import versions
-from das.engine.admission import PROBLEM_KEY
-from das.engine.scratch import with_scratch_blocks
-from das.engine.versions import NotInstalled, UnsupportedVersion
+from das.engine.branching.scratch import with_scratch_blocks
+from das.engine.contract import versions
+from das.engine.contract.versions import NotInstalled, UnsupportedVersion
+from das.verify.admission import PROBLEM_KEY
 
 PROBLEMS = [str(i) for i in range(24)]
 BRANCHING: dict[str, Any] = {

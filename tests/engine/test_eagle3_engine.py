@@ -11,16 +11,16 @@ from test_branches import core_of
 from vllm import SamplingParams
 
 import das
-from das.engine.build import EngineError
-from das.engine.coupled import CoupledSampler
-from das.engine.heads import tokenizer_digest
 from das.engine.patches import weights
-from das.training.eagle3 import new_head, shape_for
-from das.training.head_files import load_head, save_head
-from das.training.head_training import HeadLearner, HeadOptions
-from das.training.head_warm_up import WarmUp, make_head, texts_of
-from das.training.trained_drafter import HeadText
-from das.training.unrolled import UnrolledDrafter, tokens_per_pass
+from das.errors import EngineError
+from das.heads.eagle3 import new_head
+from das.heads.files import load_head, save_head
+from das.heads.on_disk import tokenizer_digest
+from das.heads.trained_drafter import HeadText
+from das.heads.training import HeadLearner, HeadOptions
+from das.heads.unrolled import UnrolledDrafter, shape_for, tokens_per_pass
+from das.heads.warm_up import WarmUp, make_head, texts_of
+from das.verify.coupled import CoupledSampler
 
 pytestmark = pytest.mark.slow
 

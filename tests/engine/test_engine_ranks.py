@@ -9,7 +9,7 @@ import vllm.distributed
 from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
 
 from das.engine.patches.cpu import own_shared_memory
-from das.engine.patches.runner import _propose_with_requests
+from das.engine.runners.first.runner import _propose_with_requests
 
 
 class Group:

@@ -8,7 +8,7 @@ import pytest
 from conftest import Engines, roll
 from vllm import SamplingParams
 
-from das.engine.rollout import evaluation_seed, request_seed
+from das.engine.rollouts.rollout import evaluation_seed, request_seed
 
 PROMPTS = [[7, 8, 9, 10 + problem] for problem in range(3)]
 PROBLEMS = [str(i % 3) for i in range(12)]

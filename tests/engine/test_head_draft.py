@@ -13,12 +13,12 @@ from test_sample_identity import RandomLimits
 from vllm import SamplingParams
 
 import das
-from das.engine import versions
-from das.engine.build import EngineError
-from das.engine.coupled import CoupledSampler
+from das.engine.contract import versions
+from das.engine.contract.versions import NotInstalled, UnsupportedVersion
 from das.engine.drafters.support import require_head
 from das.engine.engine_config import das_settings
-from das.engine.versions import NotInstalled, UnsupportedVersion
+from das.errors import EngineError
+from das.verify.coupled import CoupledSampler
 
 __all__ = ["head_folder"]  # a fixture
 SAMPLING: dict[str, dict[str, Any]] = {

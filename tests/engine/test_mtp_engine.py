@@ -10,11 +10,11 @@ from test_eagle3_engine import PROMPTS, draft_likeliest_tokens, offline, rollout
 from transformers import AutoModelForCausalLM
 
 import das
-from das.engine.build import EngineError
 from das.engine.patches import weights
-from das.training import mtp
-from das.training.head_training import HeadLearner, HeadOptions
-from das.training.head_warm_up import texts_of
+from das.errors import EngineError
+from das.heads import mtp
+from das.heads.training import HeadLearner, HeadOptions
+from das.heads.warm_up import texts_of
 
 pytestmark = pytest.mark.slow
 

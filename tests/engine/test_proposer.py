@@ -8,9 +8,9 @@ import pytest
 
 from das.budget import TargetPass
 from das.drafter import TreeDrafts
-from das.engine.admission import LIMIT_KEY
 from das.engine.engine_config import WORKER
 from das.engine.proposer import DasProposer
+from das.verify.admission import LIMIT_KEY
 
 
 class Batch:

@@ -12,12 +12,12 @@ from test_branches import core_of
 from vllm import SamplingParams
 
 from das.engine.build import EngineSettings
+from das.engine.contract.versions import NotInstalled
 from das.engine.drafters import cpu_linears, cuda_linears
 from das.engine.drafters.draft_passes import blocks_needed
 from das.engine.drafters.self_draft import SelfDraft
 from das.engine.drafters.support import require_self_draft
 from das.engine.engine_config import das_settings
-from das.engine.versions import NotInstalled
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]

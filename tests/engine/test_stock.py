@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from das.engine.build import EngineError, engine_arguments
+from das.engine.build import engine_arguments
 from das.engine.stock import StepClock
+from das.errors import EngineError
 
 ENGINE = """
 import json, os, sys
@@ -17,7 +18,7 @@ for name in ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"):
     os.environ.pop(name, None)
 set_environment(batch_invariant=True, stock=True)
 from das.engine.build import EngineSettings
-from das.engine.rollout import RolloutRequest, rollout_row
+from das.engine.rollouts.rollout import RolloutRequest, rollout_row
 from das.engine.stock import build_stock, roll_out_stock
 settings = EngineSettings(sys.argv[1], method="stock", dtype="float32", max_model_len=128, max_num_seqs=2)
 llm = build_stock(settings)

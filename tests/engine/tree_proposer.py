@@ -4,8 +4,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from das.engine.admission import PROBLEM_KEY
-from das.engine.tree import in_runs, is_chain, last_accepted
+from das.engine.branching.tree import in_runs, is_chain, last_accepted
+from das.verify.admission import PROBLEM_KEY
 
 VOCAB = 250
 

@@ -1,6 +1,6 @@
-"""Run every task of the registry once, with its smoke settings: does each work in the environment of `make run`?
+"""Run tasks of the registry once, for seconds: does each work in the environment of `make run`?
 
-    python tests/experiments/smoke_tasks.py                  all tasks, some minutes on 2 cores
+    python tests/experiments/smoke_tasks.py                  all but those of TESTED, some minutes on 2 cores
     python tests/experiments/smoke_tasks.py replay audit     these two, and the tasks whose runs they need
     python tests/experiments/smoke_tasks.py --cache outputs/cache     use policies that were made before
 
@@ -21,22 +21,151 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from made_inputs import write_lengths, write_problem_sets, write_traces  # noqa: E402
+from made_inputs import write_problem_sets, write_traces  # noqa: E402
 
 from experiments.registry import TASKS  # noqa: E402
 
-# Smoke runs beside those of the registry: name -> what chooses the task, and settings. They make a policy of their own.
-MORE = {"agent": ("task=compare", "setting=agent_smoke")}
-SMOKE = {name: task.smoke for name, task in TASKS.items()} | MORE
-# They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare is the
-# first, because other tasks read its run.
-ALONE = ("compare", "agent")
+# Left out here: arms that read a head trained before, or that need a policy or a package of their own.
+ARMS = (
+    "none,stock,ngram,das,das_fixed,das_unlimited,das_self,self_draft,self_draft_toggle,self_draft_adaptive,"
+    "draft_model,draft_model_online,das_eagle3,eagle3_online"
+)
+TINY = "setting=maths_smoke"  # two training steps of one problem x 4 short responses
+# Settings of a run of seconds that shows that a task works. Two names in braces are filled in: {compare} is the folder
+# of the run of task=compare, which therefore comes first; {made} is a folder with made-up recorded rollouts (traces/)
+# and problem sets (problems/).
+SMOKE: dict[str, tuple[str, ...]] = {
+    "compare": (TINY,),
+    "train": (TINY,),
+    "rollout": (TINY, "task.steps=2"),
+    "evaluate": (TINY, "task.problems=4", "task.samples=2"),
+    "force": (
+        "task.rollouts={made}/traces/rg_llama3b_rl.jsonl.gz",
+        "task.shape=tiny",
+        "task.live=[4,2]",
+        "task.siblings=2",
+        "task.epochs=2",
+        "task.tokens=400",
+        "task.arms=[none,stock,das]",
+    ),
+    # Without level 3, which is the smoke run of task=compare.
+    "audit": (TINY, "task.draws=20000", "task.steps=2", "task.train_steps=0"),
+    "policy": (TINY, "task.problems=4", "task.samples=8"),
+    # One paper's replay. `make smoke` runs all experiments, with profile=smoke.
+    "reproduce": (
+        "paper=das",
+        "task.traces={made}/traces",
+        "task.problems=2",
+        "task.maths_steps=10",
+        "task.maths_batch=2",
+        "task.code_steps=2",
+        "task.ablation_problems=2",
+        "task.window_problems=2",
+        "task.window_epochs=3",
+        "task.similarity_problems=2",
+    ),
+    "experiment": ("experiment=das_fig12", "profile=smoke"),
+    "replay": ("task.run={compare}",),
+    "advise": ("task.rollouts={compare}",),
+    "calibrate": (TINY, "task.live=[1,4]", "task.drafts=[0,2,4]", "task.passes=4", "task.rounds=1"),
+    "calibrate_torch": (
+        "task.model=tiny",
+        "task.device=cpu",
+        "task.live=[1,4]",
+        "task.drafts=[0,2,4]",
+        "task.contexts=[16,64]",
+        "task.passes=4",
+    ),
+    "bench_budgets": (
+        TINY,
+        "task.live=[4]",
+        "task.problems=1",
+        "task.steps=2",
+        "task.only=[marginal,fixed_2]",
+        "task.hopeless=false",
+        "task.cost_live=[4]",
+    ),
+    # On generated text. arctic-inference joins where it is installed (make peers).
+    "bench_drafter": (
+        "task.problems=2",
+        "task.group=2",
+        "task.sizes=[20000]",
+        "task.array_sizes=[2000]",
+        "task.batches=[1,4]",
+        "task.min_probs=[0.2]",
+    ),
+    "bench_rewards": (
+        "data=programs",
+        "reward=code",
+        "task.problems={made}/problems",
+        "task.permutations=1",
+        "task.overhead=8",
+    ),
+    "bench_model_drafters": (
+        TINY,
+        "task.problems=2",
+        "task.samples=2",
+        "task.max_tokens=24",
+        "task.temperatures=[1.0]",
+        "task.drafters=[w8,w4]",
+    ),
+    "bench_self_draft": (
+        TINY,
+        "task.shape=tiny",
+        "task.live=[1,2]",
+        "task.steps=2",
+        "trainer.num_generations=1",
+        "trainer.max_completion_length=24",
+    ),
+    "bench_sampler": (
+        TINY,
+        "task.vocabularies=[64]",
+        "task.batches=[2]",
+        "task.repeats=2",
+        "task.rounds=1",
+        "task.steps=8",
+    ),
+    # Two parts of fifteen; tests/experiments/tasks/test_check_gpu.py runs all.
+    "check_gpu": ("task.device=cpu", "task.parts=[memory,self_draft]", "task.folder={made}/check_gpu"),
+    "compatibility": ("task.wheels=[]", "task.page={made}/compatibility.md"),
+    # One stop of six; the settings of the run that is killed go before the user's, which win.
+    "kill_test": ("task.runs=1", "task.kinds=[run]", TINY, "trainer.max_steps=4", "checkpoint.every=1"),
+    # One fault of twenty.
+    "fault_test": (
+        "task.faults=1",
+        "task.kinds=[kill]",
+        "cluster=ray",
+        TINY,
+        "trainer.max_steps=2",
+        "checkpoint.every=1",
+    ),
+    "soak": (TINY, "checkpoint.every=0", "task.minutes=0.5", "task.warm_up_minutes=0"),
+    # Beside the tasks: what chooses one is among the settings. `agent` makes a policy of its own.
+    "every_arm": ("task=compare", TINY, f"arms=[{ARMS}]"),
+    "agent": ("task=compare", "setting=agent_smoke"),
+}
+# Their whole runs are tests of their own, so they run here only if they are named.
+TESTED = {
+    "compare": "every_arm",
+    "agent": "tests/experiments/harness/test_agent_setting.py",
+    "audit": "tests/experiments/tasks/test_audit.py",
+    "bench_sampler": "tests/experiments/tasks/test_audit.py",
+    "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
+    "soak": "tests/experiments/tasks/test_soak_run.py",
+    **{
+        name: f"tests/experiments/tasks/test_{name}.py"
+        for name in ("force", "check_gpu", "replay", "advise", "calibrate_torch", "compatibility")
+    },
+}
+# They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
+# before the tasks that read its run.
+ALONE = ("every_arm", "compare", "agent")
 LONG = ("experiment", "kill_test", "fault_test", "bench_sampler", "bench_budgets", "audit", "soak")
 
 
 def with_needed(names: list[str]) -> list[str]:
-    """The tasks to run, in the registry's order: `names` (all, if empty) and the tasks whose runs they read."""
-    chosen = set(names or SMOKE)
+    """The tasks to run, in the registry's order: `names` (if empty, all but TESTED) and those whose runs they read."""
+    chosen = set(names) or SMOKE.keys() - TESTED.keys()
     for name in list(chosen):
         chosen |= {needed for needed in TASKS if any(f"{{{needed}}}" in setting for setting in SMOKE[name])}
     return [name for name in SMOKE if name in chosen]
@@ -71,7 +200,6 @@ def run_task(name: str, scratch: Path, cache: Path, timeout_s: float) -> bool:
 def run_tasks(names: list[str], scratch: Path, cache: Path, timeout_s: float, jobs: int) -> list[str]:
     """Run the tasks: those of ALONE first, then the others, `jobs` at a time. Returns those that failed."""
     write_traces(scratch / "made" / "traces")
-    write_lengths(scratch / "made" / "lengths")
     write_problem_sets(scratch / "made" / "problems")
     works = {name: run_task(name, scratch, cache, timeout_s) for name in ALONE if name in names}
     # Those that start several engines come first, so that they do not remain alone at the end.
@@ -84,8 +212,8 @@ def run_tasks(names: list[str], scratch: Path, cache: Path, timeout_s: float, jo
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run every task once, with the smoke settings of the registry.")
-    parser.add_argument("tasks", nargs="*", help="tasks to run; all if none is named")
+    parser = argparse.ArgumentParser(description="Run tasks once, with the smoke settings of the registry.")
+    parser.add_argument("tasks", nargs="*", help="tasks to run; all without a whole test if none is named")
     parser.add_argument("--cache", type=Path, help="folder of policies made before; by default they are made anew")
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds that a task may take (1200)")
     parser.add_argument("--jobs", type=int, default=2, help="tasks that run at once (2)")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from smoke_tasks import ARMS, SMOKE, TESTED
 
 from experiments.commands import markdown, usage
 from experiments.registry import TASKS
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_every_task_has_a_config_and_a_module() -> None:
     assert sorted(TASKS) == sorted(path.stem for path in (CONFIGS / "task").glob("*.yaml"))
+    assert SMOKE.keys() - TASKS.keys() == {"agent"}
     for name, task in TASKS.items():
         assert task.name == name
         assert find_spec(task.module) is not None
@@ -26,12 +28,25 @@ def test_every_task_has_a_config_and_a_module() -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_smoke_settings_compose(name: str) -> None:
-    filled = [setting.format_map({"made": "made", "compare": "run"}) for setting in TASKS[name].smoke]
+    filled = [setting.format_map({"made": "made", "compare": "run"}) for setting in SMOKE[name]]
     chosen = [] if any(setting.startswith("experiment=") for setting in filled) else [f"task={name}"]
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = compose("config", overrides=[*chosen, *filled])
     assert config.task.name == name
     check_values(config)
+
+
+def test_a_task_left_out_of_the_smoke_runs_has_a_test_file_that_names_it() -> None:
+    assert TESTED.keys() <= SMOKE.keys()
+    for name, test in TESTED.items():
+        assert test in SMOKE or name in (ROOT / test).read_text(), name
+
+
+def test_the_comparison_of_all_arms_leaves_out_only_what_needs_more() -> None:
+    """A head trained before, a policy with an MTP layer, arctic-inference."""
+    arms = {path.stem for path in (CONFIGS / "arm").glob("*.yaml")}
+    assert arms - set(ARMS.split(",")) == {"eagle3_frozen", "mtp", "mtp_online", "suffix"}
+    assert set(ARMS.split(",")) <= arms
 
 
 def test_the_page_of_commands_is_generated_from_the_registry() -> None:

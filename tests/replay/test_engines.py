@@ -1,21 +1,23 @@
 """Simulated engines against a slow, obvious simulation: a loop over requests and tokens, one pass at a time."""
 
 from collections import deque
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
-from das.budget import LiveRequest, TargetPass, make_budget
+from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
+from das.budget.fixed import Fixed
 from das.budget.latency_forms import Drafting, Roofline
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
 from das.replay.cluster import simulate_rollout
 from das.replay.engine import PlainEngine
-from das.replay.profile_engine import ByDepth, ModelDrafter, Profile, ProfileEngine, constant_rate
-from das.replay.scale import ContextRead
 from das.replay.text_engine import PROMPT, TextEngine
 from das.replay.times import Grid, Table, Times
 from das.replay.workload import Workload, workload
+from experiments.replay.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
+from experiments.replay.scale import ContextRead
 
 FORMS = (
     Drafting(5e-3, 1e-4, 2e-3, 3e-4),
@@ -77,12 +79,21 @@ def accepted_path(tokens: list[int], parents: list[int], text: list[int]) -> int
     return count
 
 
+class ForFew(BudgetPolicy):
+    """Drafts while few requests are live."""
+
+    max_draft_tokens = 8
+
+    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        return [8 if len(live) <= 3 else 0] * len(live)
+
+
 def slow_text(
     work: Workload,
     times: Times,
     max_num_seqs: int,
     drafter: HistoryDrafter,
-    settings: dict,
+    budget: BudgetPolicy,
     max_tokens: int,
     trees_for: int = 0,
 ) -> tuple[float, int, int, int]:
@@ -90,7 +101,6 @@ def slow_text(
 
     trees_for: drafts branch while at most so many requests are live.
     """
-    budget = make_budget(settings)
     budget.begin_step(len(work))
     waiting = deque(range(len(work)))
     live: list[tuple[int, LiveRequest]] = []
@@ -177,19 +187,20 @@ def test_plain_engine_is_the_loop(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(
-    "budget", [{"name": "fixed", "tokens": 5}, {"name": "batch_table", "rows": [[1, 3, 8], [4, 99, 0]]}]
+    "make",
+    [lambda: Fixed(5), ForFew],
 )
 @pytest.mark.parametrize("trees_for", [0, 3])
-def test_text_engine_is_the_loop(seed: int, budget: dict, trees_for: int) -> None:
+def test_text_engine_is_the_loop(seed: int, make: Callable[[], BudgetPolicy], trees_for: int) -> None:
     max_num_seqs = 1 + seed % 7
     times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5, draft_request=1e-5, draft_token=1e-6, branching=1e-4)
     fast, slow = HistoryDrafter(min_prob=0.05), HistoryDrafter(min_prob=0.05)
     branch_blocks = BLOCKS_A_TREE * trees_for
-    engine = TextEngine(times, max_num_seqs, fast, make_budget(budget), 400, branch_blocks=branch_blocks)
+    engine = TextEngine(times, max_num_seqs, fast, make(), 400, branch_blocks=branch_blocks)
     for tick in (1, 2):  # the second step drafts from the history of the first
         work = made(seed)
         step = simulate_rollout(work, [engine], [range(len(work))], tick)
-        expected = slow_text(work, times, max_num_seqs, slow, budget, 400, trees_for)
+        expected = slow_text(work, times, max_num_seqs, slow, make(), 400, trees_for)
         slow.end_step(tick)
         assert (step.passes, step.num_drafted, step.num_accepted) == expected[1:]
         assert step.rollout_s == pytest.approx(expected[0])
@@ -222,7 +233,7 @@ def test_constant_rate_has_its_tau(gamma: int, share: float) -> None:
 
 def test_profile_engine_counts_cycles() -> None:
     work = workload(["a", "b"], [np.arange(40), np.arange(20)])
-    model = ModelDrafter(Profile((1.0, 1.0, 1.0)), lambda b, x: 1e-3 * b, lambda b, x: 10e-3, host=1e-3)
+    model = ProfiledDrafter(Profile((1.0, 1.0, 1.0)), lambda b, x: 1e-3 * b, lambda b, x: 10e-3, host=1e-3)
     step = simulate_rollout(work, [ProfileEngine(Times(FORMS[0]), 2, model, 0)], [[0, 1]], 1)
     assert step.passes == 10 + 5
     assert step.rollout_s == pytest.approx(5 * (10e-3 + 6e-3 + 1e-3) + 5 * (10e-3 + 3e-3 + 1e-3))
@@ -234,7 +245,7 @@ def test_toggle_waits_for_few_requests() -> None:
     lengths = [10] * 30 + [300, 300]
     work = workload([str(i) for i in range(32)], [np.zeros(n, int) for n in lengths])
     form = Drafting(10e-3, 0.0, 0.0, 0.0)
-    model = ModelDrafter(Profile((0.9,) * 3), lambda b, x: 1e-3 * b, lambda b, x: 11e-3, pays_from=1.05)
+    model = ProfiledDrafter(Profile((0.9,) * 3), lambda b, x: 1e-3 * b, lambda b, x: 11e-3, pays_from=1.05)
     step = simulate_rollout(work, [ProfileEngine(Times(form), 32, model, 0)], [range(32)], 1)
     line = step.timelines[0]
     plain = line["tokens"] == line["live"]
@@ -246,7 +257,7 @@ def test_toggle_waits_for_few_requests() -> None:
 def test_toggle_does_not_foresee_the_hosts_time() -> None:
     work = workload(["a"], [np.zeros(100, int)])
     form = Drafting(10e-3, 0.0, 0.0, 0.0)
-    model = ModelDrafter(Profile((1.0,) * 3), lambda b, x: 1e-3, lambda b, x: 10e-3, host=1.0, pays_from=1.05)
+    model = ProfiledDrafter(Profile((1.0,) * 3), lambda b, x: 1e-3, lambda b, x: 10e-3, host=1.0, pays_from=1.05)
     step = simulate_rollout(work, [ProfileEngine(Times(form), 1, model, 0)], [[0]], 1)
     assert step.passes == 25
     assert step.rollout_s == pytest.approx(25 * 1.013)
@@ -256,7 +267,7 @@ def test_acceptance_by_depth() -> None:
     """Everything is accepted in the first 40 tokens, and nothing after them."""
     work = workload(["a"], [np.zeros(100, int)])
     profile = ByDepth((0, 40), (Profile((1.0,) * 3), Profile((0.0,) * 3)))
-    model = ModelDrafter(profile, lambda b, x: 0.0, lambda b, x: 1e-3)
+    model = ProfiledDrafter(profile, lambda b, x: 0.0, lambda b, x: 1e-3)
     step = simulate_rollout(work, [ProfileEngine(Times(FORMS[0]), 1, model, 0)], [[0]], 1)
     assert step.passes == 10 + 60
     with pytest.raises(ValueError, match="from 0 on and rising"):

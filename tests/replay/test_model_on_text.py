@@ -16,13 +16,13 @@ from das.model_drafts.drafter import ModelDrafter
 from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step, simulate_rollout
-from das.replay.hardware import MODELS, derived
 from das.replay.model_on_text import WRONG, CopyOnText, DraftPass, HeadOnText
-from das.replay.profile_engine import Profile
-from das.replay.scale import CheaperPass
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
+from experiments.replay.hardware import MODELS, derived
+from experiments.replay.profile_engine import Profile
+from experiments.replay.scale import CheaperPass
 
 RATES = (0.9, 0.7, 0.8)
 PRICE = DraftPass(Drafting(2e-3, 1e-5, 0.0, 1e-6), 0.5, 1e-5)
@@ -176,7 +176,7 @@ def test_hybrids_are_the_loop(seed: int, head: bool) -> None:
         work = made(seed)
         step = simulate_rollout(work, [engine], [range(len(work))], tick)
         slow = Slow(work, history, passes, head, tick - 1, state)
-        expected = slow_text(work, times, max_num_seqs, slow, budget, 400)  # type: ignore[arg-type]
+        expected = slow_text(work, times, max_num_seqs, slow, make_budget(budget), 400)  # type: ignore[arg-type]
         history.end_step(tick)
         assert (step.passes, step.num_drafted, step.num_accepted) == expected[1:]
         assert engine.draft_passes == slow.num_passes > 0

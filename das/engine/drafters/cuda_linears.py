@@ -6,8 +6,8 @@ interface (tests/engine/test_quantized.py).
 
 import torch
 
+from das.engine.contract.versions import NotInstalled
 from das.engine.drafters.quantized import Linear, to_4_bits, to_8_bits
-from das.engine.versions import NotInstalled
 
 GROUPS = (128, 64, 32)  # inputs that share a scale: the first that divides a layer's inputs
 IN_A_WORD = 8  # values of 4 bits in an int32

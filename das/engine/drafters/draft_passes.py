@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from das.engine.scratch import check_block_size, copy_blocks, refusal
+from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
 
 
 def blocks_needed(max_tokens: int, block_size: int) -> int:

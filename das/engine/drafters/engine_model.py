@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from das.engine.coupled import CoupledSampler
 from das.model_drafts.drafter import Drawn
+from das.verify.coupled import CoupledSampler
 
 logger = logging.getLogger("vllm.das")
 

@@ -1,6 +1,6 @@
 """An EAGLE-3 head that drafts beside a history (arm das_eagle3): das/model_drafts/either_or.py asks it.
 
-Its tokens are drawn with the verifier's own noise (das/engine/coupled.py).
+Its tokens are drawn with the verifier's own noise (das/verify/coupled.py).
 """
 
 from collections.abc import Sequence

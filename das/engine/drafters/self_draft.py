@@ -1,7 +1,7 @@
 """Self-drafts: the policy's own weights, quantized anew whenever they change, draft for the policy.
 
 EfficientRollout's drafter (arXiv 2606.18967, section 3), with tokens drawn by the verifier's own noise
-(das/engine/coupled.py). It needs no training and no KV cache of its own: it reads the policy's. It drafts alone, or
+(das/verify/coupled.py). It needs no training and no KV cache of its own: it reads the policy's. It drafts alone, or
 behind what the history drafts (arm das_self): das/model_drafts/in_turns.py.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from das.engine.contract.versions import NotInstalled
 from das.engine.drafters.draft_passes import DraftPasses
 from das.engine.drafters.engine_model import EngineModel
 from das.engine.drafters.quantized_layers import QuantizedLayers
-from das.engine.versions import NotInstalled
 from das.model_drafts.drafter import Drawn
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from das.engine.contract.versions import NotInstalled, require_branches, require_das_eagle3
 from das.engine.drafters.quantized import FORMATS
-from das.engine.versions import NotInstalled, require_branches, require_das_eagle3
 
 LAST_WITH_INT8 = 99  # compute capability: vLLM's int8 kernels stop before Blackwell's 10.0
 

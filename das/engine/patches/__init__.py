@@ -1,10 +1,11 @@
-"""Everything that das changes in vLLM and TRL. Each file says at its top what it replaces, and why.
+"""Changes of vLLM that every engine of das needs, or its device. Each file says at its top what it replaces, and why.
 
-front_end.py: what a request may ask. runner.py: the model runner's sampler, drafts and counts. weights.py: new weights.
-cpu.py, gpu.py: what a device needs. trl_trainers.py: the trainers of TRL.
+front_end.py: what a request may ask. weights.py: new weights. cpu.py, cpu_invariance.py, gpu.py, tuned_matmuls.py: what
+a device needs. replace.py: how anything is replaced. Changes of one part of das lie beside that part: those of the
+model runner in das/engine/runners, those of TRL's trainers in das/trl/patches.py.
 
 An engine asks for das by its worker class, `worker_cls="das.engine.worker.DasWorker"`. The patches go onto the objects
 of that engine, so the classes that other engines share stay as they are; the one exception is in front_end.py. Features
-hook the objects of one engine too, where it asks for them: drafts that branch (das/engine/branches.py), coupled drafts
-(coupled_methods.py) and a history beside a head (head_method.py).
+hook the objects of one engine too, where it asks for them: see das/engine/runners/first/ for drafts that
+branch (branches.py), coupled drafts (coupled_methods.py) and a history beside a head (head_method.py).
 """

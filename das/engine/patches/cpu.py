@@ -1,8 +1,7 @@
 """What an engine needs on a CPU: attention whose bits do not depend on the batch, and shared memory of its own.
 
 - builder.build of each CPUAttentionMetadataBuilder: more than 8 queries of one request get other bits than one at a
-  time (das/engine/cpu_invariance.py), and vLLM decides for the whole process whether a sequence's keys are split by
-  load.
+  time (cpu_invariance.py), and vLLM decides for the whole process whether a sequence's keys are split by load.
 - _CPUSHMDistributed.make_group_name, replaced only while an engine of several ranks is built: vLLM gives the shared
   memory of every launch on a machine the same name.
 """
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from das.engine.cpu_invariance import split_queries
+from das.engine.patches.cpu_invariance import split_queries
 from das.engine.patches.replace import replaced, required
 
 _launched_engines = itertools.count()

@@ -9,10 +9,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from das.engine.admission import admit
+from das.engine.contract.versions import NotInstalled, require_vllm
 from das.engine.engine_config import WORKER, das_settings, drafts_by_das
 from das.engine.patches.replace import patch
-from das.engine.versions import NotInstalled, require_vllm
+from das.verify.admission import admit
 
 _applied = False
 

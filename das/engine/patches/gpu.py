@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from das.engine.patches.replace import patch
-from das.engine.tuned_matmuls import LARGE, most_alike
+from das.engine.patches.tuned_matmuls import LARGE, most_alike
 
 
 def tune_matmuls() -> None:
@@ -58,7 +58,7 @@ def profile_with_sampler(runner: Any) -> None:
 
 
 def _profile_with_sampler(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    from das.engine.sampling_pieces import profiled_bytes  # imports vLLM, which das.install() must not
+    from das.verify.sampling_pieces import profiled_bytes  # imports vLLM, which das.install() must not
 
     if runner.das_quantized is not None:
         runner.das_quantized.make(runner.das_weights_version)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from das.engine.versions import UnsupportedVersion
+from das.engine.contract.versions import UnsupportedVersion
 
 _replacing = threading.RLock()
 

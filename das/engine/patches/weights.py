@@ -4,7 +4,7 @@
 - WeightTransferEngineFactory gets one more backend, for engines that name it: vLLM's own need CUDA.
 - dispatch_cpu_unquantized_gemm, replaced only while weights are loaded, and quant_method.process_weights_after_loading
   of each linear layer (CPU): vLLM packs the weights and drops them, so loading new ones crashes or leaves stale ones.
-  Also, a single row of a wide layer gets other bits than one of several (das/engine/cpu_invariance.py).
+  Also, a single row of a wide layer gets other bits than one of several (das/engine/patches/cpu_invariance.py).
 """
 
 import functools
@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from das.engine.cpu_invariance import INPUTS, double_single_rows
+from das.engine.patches.cpu_invariance import INPUTS, double_single_rows
 from das.engine.patches.replace import patch, replaced
 
-WEIGHT_TRANSFER = "das_gloo"  # the backend of das/engine/weight_transfer.py
+WEIGHT_TRANSFER = "das_gloo"  # the backend of das/weights/gloo_transfer.py
 
 
 def hook_loading(model: Any, loaded: Callable[[], None]) -> None:
@@ -38,7 +38,7 @@ def offer_weight_transfer(vllm_config: Any) -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     if WEIGHT_TRANSFER not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(WEIGHT_TRANSFER, "das.engine.weight_transfer", "GlooWeightTransfer")
+        WeightTransferEngineFactory.register_engine(WEIGHT_TRANSFER, "das.weights.gloo_transfer", "GlooWeightTransfer")
 
 
 def kept_under_load() -> AbstractContextManager[None]:

@@ -170,13 +170,13 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
     from vllm import SamplingParams
 
     from das.budget import make_budget
-    from das.engine.build import SELF_DRAFTS, build_engine, proposer_settings
-    from das.engine.rollout import RolloutRequest, request_seed, roll_out, rollout_row
+    from das.engine.build import build_engine, proposer_settings
+    from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out, rollout_row
 
     settings = {label: engine_settings(run_config(config), policy) for label, config in arms.items()}
     # An engine that is built for self-drafts, and for the longest drafts, can do all the others.
     longest = max(settings.values(), key=lambda each: make_budget(each.budget).max_draft_tokens)
-    method = next((each.method for each in settings.values() if each.method in SELF_DRAFTS), longest.method)
+    method = next((each.method for each in settings.values() if each.row.self_drafts), longest.method)
     llm = build_engine(replace(longest, method=method), max_num_seqs=max_num_seqs)
     problems_of: dict[str, list[tuple[str, Any]]] = {}  # workload -> (problem id, prompt) of its epoch
     params = SamplingParams(temperature=first.trainer.temperature, max_tokens=first.trainer.max_completion_length)

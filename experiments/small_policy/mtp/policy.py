@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from das.training import mtp, unrolled
-from das.training.head_texts import HeadTexts
-from das.training.head_training import HeadLearner, HeadOptions
+from das.heads import mtp, unrolled
+from das.heads.texts import HeadTexts
+from das.heads.training import HeadLearner, HeadOptions
 from experiments.cache import cached_folder
 from experiments.small_policy import small
 

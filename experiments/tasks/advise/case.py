@@ -13,13 +13,13 @@ from das.budget.latency_forms import Form
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine
-from das.replay.hardware import VERIFY_TOKEN
-from das.replay.scale import CostScaled, Scaled
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
-from experiments.recorded.latency_files import DERIVED, chosen_form, step_table
 from experiments.recorded.rollouts import is_text, read_rollouts
+from experiments.replay.hardware import VERIFY_TOKEN
+from experiments.replay.latency_files import DERIVED, chosen_form, step_table
+from experiments.replay.scale import CostScaled, Scaled
 from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 
@@ -144,9 +144,7 @@ def sample(steps: list[Workload], tokens: int, requests: int, epochs: int = 4) -
     """
     groups: dict[str, list[tuple[Workload, list[int]]]] = {problem: [] for problem in steps[-1].problems}
     for work in steps:
-        members: dict[str, list[int]] = {}
-        for i, problem in enumerate(work.problems):
-            members.setdefault(problem, []).append(i)
+        members = work.members()
         for problem in groups.keys() & members.keys():
             groups[problem].append((work, members[problem]))
     chosen: list[list[tuple[Workload, list[int]]]] = []  # the last groups of each chosen problem

@@ -11,13 +11,13 @@ from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
-from das.replay.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST, W8_PASS
 from das.replay.model_on_text import CopyOnText, DraftPass, HeadOnText
-from das.replay.profile_engine import ModelDrafter, Profile, ProfileEngine, constant_rate
-from das.replay.scale import CostScaled
 from das.replay.text_engine import TextEngine
 from das.replay.workload import workload
 from experiments.recorded.model_profiles import Acceptance, read_profiles
+from experiments.replay.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST, W8_PASS
+from experiments.replay.profile_engine import Profile, ProfiledDrafter, ProfileEngine, constant_rate
+from experiments.replay.scale import CostScaled
 from experiments.run.errors import UserError
 from experiments.tasks.advise.case import MARGINAL, Case
 
@@ -94,7 +94,7 @@ def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, lis
     return none, steps_of
 
 
-def models(task: DictConfig, case: Case) -> dict[str, ModelDrafter]:
+def models(task: DictConfig, case: Case) -> dict[str, ProfiledDrafter]:
     """Each drafter at its acceptance. Raises UserError for an acceptance that cannot be.
 
     A draft pass costs a share of a plain pass. Verifying a copy's drafts costs what was fitted for 4 bits, unless the
@@ -109,9 +109,9 @@ def models(task: DictConfig, case: Case) -> dict[str, ModelDrafter]:
 
     def model(
         profile: Profile, pass_share: float, draft_request: float = 0.0, verify_request: float = 0.0
-    ) -> ModelDrafter:
+    ) -> ProfiledDrafter:
         gamma = len(profile.rates)
-        return ModelDrafter(
+        return ProfiledDrafter(
             profile,
             draft=lambda live, context: pass_share * plain(live, context) + draft_request * live,
             verify=lambda live, context: (

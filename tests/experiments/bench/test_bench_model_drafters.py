@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from das.training import head_training
-from das.training.eagle3 import new_head, shape_for
-from das.training.head_warm_up import texts_of
-from das.training.unrolled import agreement
+from das.heads import training as head_training
+from das.heads.eagle3 import new_head
+from das.heads.unrolled import agreement, shape_for
+from das.heads.warm_up import texts_of
 from experiments.bench.model_drafters import (
     COPIES,
     Text,

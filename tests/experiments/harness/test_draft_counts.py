@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from das.engine.coupled import SCALES
-from das.engine.noise import keyed_argmax
+from das.verify.coupled import SCALES
+from das.verify.noise import keyed_argmax
 from experiments.harness.draft_counts import LIKELIEST, Counts, Drafts
 
 VOCABULARY, SEED = 5, 7

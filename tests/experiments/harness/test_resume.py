@@ -1,6 +1,6 @@
 """Rewinding a run to a checkpoint: which one, of which run, and what the folder holds then.
 
-Runs that are really killed: tests/training/test_survival.py and task=kill_test.
+Runs that are really killed: tests/trl/test_survival.py and task=kill_test.
 """
 
 import json
@@ -10,12 +10,12 @@ import pytest
 from hydra import initialize_config_dir
 
 from analysis import read
-from das.training import checkpoint
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import RunConfig
 from experiments.harness.validate import check_checkpoints
 from experiments.run.errors import CONFIGS, UserError
+from experiments.training import checkpoint
 
 
 def config(*overrides: str, arm: str = "das") -> RunConfig:

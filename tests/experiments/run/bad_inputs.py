@@ -64,13 +64,12 @@ kind(
 )
 kind(
     "unknown choice",
-    (["budget=psychic"], "budget=psychic: choose batch_table, classes"),
+    (["budget=psychic"], "budget=psychic: choose classes"),
     (["setting=huge"], "setting=huge: choose agent_small"),
     (["experiment=fig99"], "experiment=fig99: choose ablation_batch"),
     (["task=experiment", "experiment=das_fig12", "profile=huge"], "profile=huge: choose small, smoke, paper"),
     (["arms=[none,psychic]"], "unknown arm 'psychic'"),
     (["arms=[stock,das]"], "stock samples other tokens, so it cannot be the baseline"),
-    (["task=balance", "task.parts=[all]"], "task.parts: all is not one of placement, disturbed, history"),
     (["task=audit", "arm=stock"], "arm=stock drafts nothing, so there is nothing to audit"),
     (["schedule=random"], "schedule=random: choose longest_first or given"),
     (["drafter.unit=hour"], "drafter.unit=hour: choose epoch or step"),
@@ -160,7 +159,6 @@ kind(
     (["trainer.max_completion_length=1024"], "trainer.max_completion_length=1024 leaves no room for a prompt"),
     (["trainer.per_device_train_batch_size=10"], "must be a multiple of trainer.num_generations=8"),
     (["data=arithmetic", "data.weights=[1]"], "data.chain_steps and data.weights must be equally long"),
-    (["task=balance", "task.disturbed=300"], "task.disturbed=300: so many engines die and so many are slow; choose 0"),
     (["arm=ngram"], "arm=ngram: task=compare has several, arms=['none', 'das']; name it there, or task=train"),
     (["task=rollout", "eval.every=2"], "eval.every=2: task=rollout trains nothing; set eval.every=0"),
     (["task=rollout", "setting=agent_small"], "task=rollout calls no tools; choose compare or train"),

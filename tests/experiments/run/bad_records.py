@@ -11,10 +11,10 @@ import numpy as np
 from hydra import initialize_config_dir
 
 from das.drafter import HistoryDrafter
-from das.training import checkpoint
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_config
 from experiments.run.errors import CONFIGS
+from experiments.training import checkpoint
 from tests.experiments.run.bad_inputs import Made, Opened, copied, kind
 
 ROW = {"problem_id": "a", "response_ids": [1, 2, 3], "run": "0"}

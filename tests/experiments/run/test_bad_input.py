@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hydra import initialize_config_dir
 
-from das.engine import versions
+from das.engine.contract import versions
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.validate import check
 from experiments.run.errors import CONFIGS, one_line_errors
@@ -62,7 +62,7 @@ def test_policy_without_tokenizer(tiny_policy: str, tmp_path: Path) -> None:
 
 
 def test_missing_peer_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("das.engine.build.find_spec", lambda name: None)
+    monkeypatch.setattr("das.engine.methods.find_spec", lambda name: None)
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = arm_config("suffix", [])
     with pytest.raises(Exception, match="make peers"):

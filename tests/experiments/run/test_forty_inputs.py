@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from analysis.compare import main as compare_runs
-from das.engine.build import EngineError, EngineSettings, build_engine
+from das.engine.build import EngineSettings, build_engine
 from das.engine.install import install
+from das.errors import EngineError
 from tests.experiments.run.bad_inputs import CASES
 from tests.experiments.run.bad_records import json_lines
 
@@ -104,7 +105,9 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str, str], int]]:
             yield ast.unparse(node.func), {str(k.arg): ast.unparse(k.value) for k in node.keywords}, node.lineno
 
 
-FROM_ITS_OWN_CHILD = ROOT / "das" / "training" / "engine_process.py"  # it unpickles what its own child process sends
+FROM_ITS_OWN_CHILD = (
+    ROOT / "das" / "trl" / "backends" / "engine_process.py"
+)  # it unpickles what its own child process sends
 
 
 def test_nothing_unpickles_and_no_code_of_models_is_trusted() -> None:

@@ -9,7 +9,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from experiments.recorded.latency_files import read_latency
+from experiments.replay.latency_files import read_latency
 from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import calibrate_torch
 

@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from analysis.force_table import force_table, profile_table
-from das.engine.build import EngineError
+from das.errors import EngineError
 from das.replay.workload import workload
 from experiments.harness.forced_engines import ForcedResult, as_recorded, set_seats
 from experiments.run.errors import CONFIGS, UserError

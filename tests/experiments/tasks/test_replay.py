@@ -14,8 +14,8 @@ from das.budget.latency_forms import Drafting
 from das.replay.times import Times
 from das.replay.workload import workload
 from experiments.harness.replayed_arms import replay_arm
-from experiments.recorded.latency_files import write_latency
 from experiments.recorded.rollouts import read_rollouts
+from experiments.replay.latency_files import write_latency
 from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import replay
 
@@ -71,7 +71,7 @@ def test_replay_by_a_measured_latency_and_without_other_drafters(made_run: Path)
         for d in (0.0, 1.0, 4.0, 16.0)
     ]
     latency = made_run / "latency.json"
-    write_latency(latency, rows, "made up", derived=False)
+    write_latency(latency, rows, "made up")
     replay.run(config("task=replay", f"task.run={made_run}", f"task.latency={latency}"), [], str(made_run / "measured"))
     result = json.loads((made_run / "measured" / "result.json").read_text())
     assert "made up, measured" in result["latency"]

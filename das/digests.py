@@ -1,0 +1,68 @@
+"""Short SHA-256 of numbers: equal digests mean equal bits."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from das import ranks
+
+PIECE = 2**24  # how many numbers of a tensor are copied to the host at once, 64 MB
+
+
+def digest(*arrays: Sequence[Any] | np.ndarray) -> str:
+    """Digest of the arrays' bytes, types and shapes: 16 hexadecimal digits."""
+    sha = hashlib.sha256()
+    for array in arrays:
+        data = np.ascontiguousarray(array)
+        sha.update(str((data.dtype.str, data.shape)).encode() + data.tobytes())
+    return sha.hexdigest()[:16]
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """Digest of all parameters, in the order of their names."""
+    return tensors_digest(parameter for _, parameter in sorted(model.named_parameters()))
+
+
+def optimizer_digest(optimizer: torch.optim.Optimizer) -> str:
+    """Digest of an optimizer's state in parameter order (Adam: step, first and second moment of each parameter)."""
+    state = optimizer.state_dict()["state"]
+    return tensors_digest(value for index in sorted(state) for _, value in sorted(state[index].items()))
+
+
+def of_all_ranks(own: str) -> str:
+    """One digest for the run. own: this rank's digest. All ranks must call it.
+
+    If all ranks have the same digest (DDP), returns that one; if each holds a shard, the digest of all digests.
+    """
+    digests = ranks.gather(own)
+    return own if len(set(digests)) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
+
+def tensors_digest(values: Iterable[Any]) -> str:
+    """`digest` of the values as float32 arrays. Tensors are copied to the host piece by piece.
+
+    For a sharded tensor, the digest covers only this rank's shard.
+    """
+    sha = hashlib.sha256()
+    for value in values:
+        tensor = torch.as_tensor(value).detach()
+        local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        sha.update(str((np.dtype(np.float32).str, tuple(local.shape) or (1,))).encode())
+        for piece in _pieces(local):
+            sha.update(piece.contiguous().float().cpu().numpy().data)
+    return sha.hexdigest()[:16]
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor's numbers in C order, at most PIECE at a time, without a copy of the whole."""
+    if tensor.numel() <= PIECE:
+        yield tensor
+    elif tensor.ndim == 1:
+        yield from tensor.split(PIECE)
+    else:
+        rows = PIECE // (tensor.numel() // len(tensor))
+        for part in tensor.split(rows) if rows else tensor:
+            yield from _pieces(part)

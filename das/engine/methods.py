@@ -1,0 +1,164 @@
+"""The table of methods: who drafts in an engine, and all that follows from it. Every list of methods reads it.
+
+A new method is one row here and one file that drafts.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from das.budget import make_budget
+from das.errors import EngineError
+from das.heads import on_disk as heads
+
+if TYPE_CHECKING:
+    from das.engine.build import EngineSettings
+
+PROPOSER = "das.engine.proposer.DasProposer"  # the class that vLLM loads where das drafts without a head
+STOCK = "stock"  # vLLM as it comes, without das (das/engine/stock.py)
+SpeculativeConfig = dict[str, Any] | None  # vLLM's
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table.
+
+    speculative: makes vLLM's speculative_config from an engine's settings; raises EngineError, in one line, for
+    impossible ones. history: it drafts from earlier rollouts. proposes: DasProposer drafts, within a budget of das;
+    otherwise vLLM's own drafter does. model: the model that drafts; None if text alone does. simulated: das/replay can
+    draft like it. keyed: das verifies, by keyed noise; otherwise vLLM's own sampler does.
+    """
+
+    name: str
+    speculative: Callable[["EngineSettings"], SpeculativeConfig]
+    history: bool = False
+    proposes: bool = False
+    model: Literal["policy", "head", "mtp layer", "draft model"] | None = None
+    simulated: bool = False
+    keyed: bool = True
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything drafts."""
+        return self.name not in ("none", STOCK)
+
+    @property
+    def self_drafts(self) -> bool:
+        """Whether the policy's own quantized weights draft."""
+        return self.model == "policy"
+
+    @property
+    def learns(self) -> bool:
+        """Whether weights of its own draft. They may be trained beside the policy, and need a sync of their own."""
+        return self.model not in (None, "policy")
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether its engine may sleep: sleep mode forgets weights that nobody loads again."""
+        return not self.learns
+
+    @property
+    def forced(self) -> bool:
+        """Whether it drafts well on recorded responses (task=force): a model would not have written them."""
+        return self.model is None
+
+    @property
+    def chains_only(self) -> bool:
+        """Whether its drafts cannot branch, though das drafts."""
+        return self.proposes and self.model is not None
+
+
+def _own(settings: "EngineSettings") -> SpeculativeConfig:
+    return {
+        "method": "custom_class",
+        "model": PROPOSER,
+        "num_speculative_tokens": make_budget(settings.budget).max_draft_tokens,
+    }
+
+
+def _suffix(settings: "EngineSettings") -> SpeculativeConfig:
+    if find_spec("arctic_inference") is None:
+        raise EngineError("arm suffix needs arctic-inference, which is not installed: run `make peers`")
+    return {"method": "suffix", **settings.speculative}
+
+
+def _draft_model(settings: "EngineSettings") -> SpeculativeConfig:
+    """A draft model's settings. build.check_draft_model looks into its folder."""
+    model, tokens = (settings.speculative.get(name) for name in ("model", "num_speculative_tokens"))
+    if not isinstance(model, str) or not model:
+        raise EngineError(
+            'draft_model needs speculative={"model": folder or hub id, "num_speculative_tokens": 4}, '
+            f"got model={model!r}"
+        )
+    if not isinstance(tokens, int) or tokens < 1:
+        raise EngineError(f"num_speculative_tokens={tokens!r}: a draft model needs a whole number, 1 or more")
+    return {"method": "draft_model", **settings.speculative}
+
+
+def _eagle3(settings: "EngineSettings") -> dict[str, Any]:
+    if not settings.speculative.get("model"):
+        raise EngineError("eagle3 needs a head: set model in its speculative settings to the head's folder")
+    if problem := heads.depth_problem(settings.speculative.get("num_speculative_tokens")):
+        raise EngineError(problem)
+    return {"method": "eagle3", **settings.speculative}
+
+
+def _das_eagle3(settings: "EngineSettings") -> SpeculativeConfig:
+    return {
+        **_eagle3(settings),
+        "num_speculative_tokens": make_budget(settings.budget).max_draft_tokens,
+        "disable_padded_drafter_batch": True,  # vLLM then gives emitted tokens as lists
+    }
+
+
+def _mtp(settings: "EngineSettings") -> SpeculativeConfig:
+    if problem := heads.mtp_problem(settings.model, settings.speculative.get("num_speculative_tokens")):
+        raise EngineError(problem)
+    return {"method": "mtp", **settings.speculative}
+
+
+def _stock(settings: "EngineSettings") -> SpeculativeConfig:
+    raise EngineError(
+        "stock is vLLM as it comes, without das: leave das.install() and das.engine_arguments() out, or call "
+        'das.speculate("off"); in experiments it is arm=stock'
+    )
+
+
+_ROWS = (
+    Method("none", lambda settings: None, simulated=True),
+    Method("das", _own, history=True, proposes=True, simulated=True),
+    Method("self_draft", _own, proposes=True, model="policy"),
+    Method("das_self", _own, history=True, proposes=True, model="policy"),
+    Method("das_eagle3", _das_eagle3, history=True, proposes=True, model="head"),
+    Method("ngram", lambda settings: {"method": "ngram", **settings.speculative}),
+    Method("suffix", _suffix, history=True),
+    Method("draft_model", _draft_model, model="draft model"),
+    Method("eagle3", _eagle3, model="head"),
+    Method("mtp", _mtp, model="mtp layer"),
+    Method(STOCK, _stock, keyed=False),
+)
+METHODS = {row.name: row for row in _ROWS}
+
+
+def find_method(name: str) -> Method:
+    """The row of a method. Raises EngineError, in one line, for an unknown name."""
+    if name not in METHODS:
+        keyed = ", ".join(row.name for row in METHODS.values() if row.keyed)
+        raise EngineError(f"unknown speculation method {name!r}: choose {keyed}")
+    return METHODS[name]
+
+
+def method_in(speculative_config: Mapping[str, Any] | None, das: Mapping[str, Any]) -> str:
+    """The method of a running engine, as its configuration tells: the name of a row, or another method of vLLM's own.
+
+    speculative_config: vLLM's. das: the `das` part of its additional_config.
+    """
+    if speculative_config is None:
+        return "none"
+    if speculative_config["model"] != PROPOSER and "head" not in das:
+        return str(speculative_config["method"])
+    model = "head" if "head" in das else "policy" if "self_draft" in das else None
+    history = das.get("self_draft", {}).get("history", True)
+    rows = (row for row in METHODS.values() if row.proposes)
+    return next(row.name for row in rows if (row.model, row.history) == (model, history))

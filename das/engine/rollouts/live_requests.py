@@ -1,0 +1,73 @@
+"""vLLM's requests, as the drafter and the budget see them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from das.budget import LiveRequest
+from das.verify.admission import LIMIT_KEY, PROBLEM_KEY
+from das.verify.seeds import default_problem
+
+
+def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) -> LiveRequest:
+    """What `state`, vLLM's CachedRequestState, says of a request. longest_draft: its limit unless it brings another.
+
+    A request that asks for no drafts and names no problem is untracked: the drafter never hears of it.
+    """
+    params = state.sampling_params
+    extra = params.extra_args or {}
+    limit = int(extra.get(LIMIT_KEY, longest_draft))
+    prompt: Sequence[int] = state.prompt_token_ids or ()
+    problem = default_problem(prompt) if prompt else f"request-{name}"  # a prompt of embeddings has no token ids
+    return LiveRequest(
+        name=name,
+        problem=extra.get(PROBLEM_KEY, problem),
+        prompt=len(prompt) if prompt else int(state.num_prompt_tokens),
+        limit=limit,
+        untracked=limit <= 0 and PROBLEM_KEY not in extra,
+        max_tokens=params.max_tokens if params.max_tokens is not None else max_model_len,
+        stop_tokens=frozenset((params.stop_token_ids or ()) if params.ignore_eos else params.all_stop_token_ids),
+    )
+
+
+class LiveRequests:
+    """The requests that have emitted a token and are not over. live: by vLLM's id. num_tracked: of them, those that the
+    drafter knows.
+
+    An id may come to stand for another request, and a streaming session may get further input. Both end the request
+    that was there, so vLLM's state and parameters are kept beside it.
+    """
+
+    def __init__(self) -> None:
+        self.live: dict[str, LiveRequest] = {}
+        self.num_tracked = 0
+        self._states: dict[str, tuple[Any, Any]] = {}  # vLLM's state and parameters of each request in `live`
+
+    def begin(self, request: LiveRequest, state: Any) -> None:
+        """The request emits for the first time. state: vLLM's CachedRequestState."""
+        self.live[request.name] = request
+        self._states[request.name] = state, state.sampling_params
+        self.num_tracked += not request.untracked
+
+    def end(self, name: str) -> LiveRequest:
+        """Forget a request, and return it."""
+        del self._states[name]
+        request = self.live.pop(name)
+        self.num_tracked -= not request.untracked
+        return request
+
+    def are_unchanged(self, names: Sequence[str], running: Mapping[str, Any]) -> bool:
+        """Whether all these requests are live and what they were. running: vLLM's states, by id."""
+        for name in names:
+            known = self._states.get(name)
+            if known is None or running[name] is not known[0] or known[0].sampling_params is not known[1]:
+                return False
+        return True
+
+    def over(self, running: Mapping[str, Any]) -> list[str]:
+        """Live requests that are gone, or whose id stands for another request or another turn of a session."""
+        states = self._states
+        return [
+            name
+            for name in self.live
+            if (now := running.get(name)) is not states[name][0] or now.sampling_params is not states[name][1]
+        ]

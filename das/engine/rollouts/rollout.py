@@ -1,0 +1,274 @@
+"""One rollout of an engine: each request gets a seed and a problem id, and all costs are measured."""
+
+import hashlib
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from das.budget.schedule import LongestFirst
+from das.engine.rollouts.reports import of_engine
+from das.verify.admission import PROBLEM_KEY
+from das.verify.noise import splitmix64
+
+# Groups of responses by length, as quantiles of the rollout's lengths.
+CLASSES = {"short": (0.0, 0.5), "medium": (0.5, 0.8), "long": (0.8, 1.0)}
+EVALUATION = 2  # last part of the seeds of evaluations
+TURN = 4  # those of `request_seed` end in TURN * turn, or one more in evaluations
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """What to roll out: `prompts[i]`, of problem `problems[i]`, gets one response, sampled with `seeds[i]`."""
+
+    prompts: Sequence[Any]  # as vLLM's generate takes them
+    sampling_params: Any  # shared by all prompts; n must be 1
+    problems: Sequence[str]
+    seeds: Sequence[int]
+    step: int
+    next_history_tick: int  # the drafter's history tick once this rollout is over
+    schedule: LongestFirst | None = None  # orders the requests and learns from their lengths; None: the order given
+    evaluation: bool = False  # the alarm does not compare an evaluation with the rollouts of the training
+
+    def order(self) -> list[int]:
+        """The prompts in the order in which they are handed to an engine."""
+        return list(range(len(self.prompts))) if self.schedule is None else self.schedule.order(self.problems)
+
+    def parameters(self) -> list[Any]:
+        """The sampling parameters of each prompt: a copy of the shared ones with its own seed and problem id.
+
+        Raises ValueError for n > 1, and where prompts, problems and seeds differ in number.
+        """
+        if self.sampling_params.n != 1:
+            raise ValueError(
+                f"SamplingParams.n={self.sampling_params.n}: set n=1 and repeat each prompt, with a seed for each copy"
+            )
+        if not len(self.problems) == len(self.prompts) == len(self.seeds):
+            raise ValueError(
+                f"{len(self.prompts)} prompts but {len(self.problems)} problem ids and {len(self.seeds)} seeds"
+            )
+        return [
+            own_parameters(self.sampling_params, seed, problem)
+            for seed, problem in zip(self.seeds, self.problems, strict=True)
+        ]
+
+
+def own_parameters(sampling_params: Any, seed: int, problem: str) -> Any:
+    """A copy of a rollout's sampling parameters with the seed and the problem id of one request."""
+    own = sampling_params.clone()
+    own.seed = seed
+    own.extra_args = {**(own.extra_args or {}), PROBLEM_KEY: problem}
+    own.detokenize = bool(own.stop)  # only stop strings need text; everything else reads token ids
+    return own
+
+
+@dataclass
+class Rollout:
+    """One finished rollout: `responses[i]` answers prompt i. Times are in seconds."""
+
+    step: int
+    problems: list[str]
+    responses: list[list[int]]  # token ids
+    finish_reasons: list[str]
+    requests: list[dict[str, Any]]  # passes, drafted, first_s, last_s of each request
+    rollout_s: float
+    report: dict[str, Any]  # the meter's report
+
+    @property
+    def tokens(self) -> int:
+        """Response tokens of all requests."""
+        return sum(len(response) for response in self.responses)
+
+
+def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False, turn: int = 0) -> int:
+    """The seed of a step's response number `index`. It differs for every request of a run, and is equal in all arms.
+
+    turn: counted from 0; each turn of a response is a request of its own.
+    """
+    return _mixed(run_seed, step, index, int(evaluation) + TURN * turn)
+
+
+def evaluation_seed(run_seed: int, step: int, problem: str, sample: int) -> int:
+    """The seed of a problem's response number `sample` in an evaluation after `step`, whatever else is evaluated."""
+    digest = hashlib.sha256(problem.encode()).digest()
+    return _mixed(run_seed, step, int.from_bytes(digest[:8], "little"), sample, EVALUATION)
+
+
+def _mixed(run_seed: int, *parts: int) -> int:
+    mixed = np.uint64(run_seed)
+    for part in parts:
+        mixed = splitmix64(np.array([mixed ^ np.uint64(part)], np.uint64))[0]
+    return int(mixed >> np.uint64(2))
+
+
+def roll_out(
+    llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None
+) -> tuple[list[Any], Rollout]:
+    """Generate one response for each prompt of `request`.
+
+    llm: vLLM's LLM, built with das. generate: called in place of llm.generate, for callers that replaced that method.
+    Returns vLLM's outputs, in the order of the prompts, and the measured rollout. What the alarm says is raised as a
+    RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
+    """
+    outputs, rollout_s = _generate(llm, request, "das_begin_rollout", generate)
+    report = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick, not request.evaluation))[0]
+    warn_of(report, request.step)
+    return outputs, _measured(request, outputs, report, rollout_s)
+
+
+def roll_out_turn(
+    llm: Any, request: RolloutRequest, turn: int, generate: Callable[..., list[Any]] | None = None
+) -> tuple[list[Any], Rollout]:
+    """Like `roll_out`, for one turn of a rollout in several turns, counted from 0. `end_turns` ends the rollout.
+
+    The responses join the history, but the drafter's clock stands still.
+    """
+    outputs, rollout_s = _generate(llm, request, "das_begin_turn" if turn else "das_begin_rollout", generate)
+    return outputs, _measured(request, outputs, llm.collective_rpc("das_end_turn")[0], rollout_s)
+
+
+def end_turns(llm: Any, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+    """End a rollout in several turns. Returns the report of what was done after the last of them."""
+    report: dict[str, Any] = llm.collective_rpc("das_end_rollout", args=(next_history_tick, not evaluation))[0]
+    warn_of(report, step)
+    return of_engine(report)
+
+
+def warn_of(report: dict[str, Any], step: int) -> None:
+    """Raise what the alarm says as a RuntimeWarning."""
+    for alarm in report.get("alarms", []):
+        warnings.warn(f"speculation, step {step}: {alarm}", RuntimeWarning, stacklevel=3)
+
+
+def _generate(
+    llm: Any, request: RolloutRequest, begin: str, generate: Callable[..., list[Any]] | None
+) -> tuple[list[Any], float]:
+    """vLLM's outputs, in the order of the prompts, and the seconds they took. begin: what the worker is told before."""
+    parameters = request.parameters()
+    order = request.order()
+    generate = generate or llm.generate
+    llm.collective_rpc(begin, args=(len(parameters),))
+    start = time.perf_counter()
+    ordered_outputs = generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
+    rollout_s = time.perf_counter() - start
+    by_prompt = sorted(zip(order, ordered_outputs, strict=True), key=lambda pair: pair[0])
+    return [output for _, output in by_prompt], rollout_s
+
+
+def _measured(request: RolloutRequest, outputs: list[Any], report: dict[str, Any], rollout_s: float) -> Rollout:
+    """The rollout that gave these outputs. report: the meter's; what it says of single requests is taken out of it."""
+    # vLLM appends a random tail to request ids inside the engine.
+    costs = {name.rsplit("-", 1)[0]: cost for name, cost in report.pop("requests").items()}
+    for name, predicted in report.pop("predicted_length", {}).items():
+        costs[name.rsplit("-", 1)[0]]["predicted_length"] = predicted
+    return measured_rollout(
+        request,
+        [list(output.outputs[0].token_ids) for output in outputs],
+        [str(output.outputs[0].finish_reason) for output in outputs],
+        [costs[output.request_id] for output in outputs],
+        rollout_s,
+        report,
+    )
+
+
+def measured_rollout(
+    request: RolloutRequest,
+    responses: list[list[int]],
+    finish_reasons: list[str],
+    costs: list[dict[str, Any]],
+    rollout_s: float,
+    report: dict[str, Any],
+) -> Rollout:
+    """The rollout of these responses, from whose lengths the schedule learns. The lists are in the order of prompts."""
+    if request.schedule is not None:
+        request.schedule.observe(request.problems, [len(response) for response in responses])
+    return Rollout(request.step, list(request.problems), responses, finish_reasons, costs, rollout_s, report)
+
+
+def rollout_row(rollout: Rollout) -> dict[str, Any]:
+    """The numbers of one rollout that go into metrics.jsonl (names: docs/metrics.md)."""
+    lengths = [len(response) for response in rollout.responses]
+    passes = rollout.report["passes"]
+    row = {
+        "rollout_s": rollout.rollout_s,
+        "tokens": rollout.tokens,
+        "passes": passes,
+        "tokens_per_pass": rollout.tokens / passes,
+        "drafted": rollout.report["drafted"],
+        "accepted": rollout.tokens - passes,
+        "draft_s": rollout.report["draft_s"],
+        "draft_share": rollout.report["draft_s"] / rollout.rollout_s,
+        "draft_rounds": rollout.report["draft_rounds"],
+        "decode_steps": rollout.report["decode_steps"],
+        "tail_steps": rollout.report["tail_steps"],
+        "length_mean": float(np.mean(lengths)),
+        "length_median": float(np.median(lengths)),
+        "length_max": int(np.max(lengths)),
+        "longest_over_mean": longest_over_mean(rollout.problems, lengths),
+        "history_tokens": rollout.report.get("history_tokens", 0),
+        "wasted": rollout.report["drafted"] - (rollout.tokens - passes),
+    }
+    if rollout.report["draft_passes"]:
+        row |= {key: rollout.report[key] for key in ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s")}
+    if "head_rests" in rollout.report:
+        row["head_rests"] = rollout.report["head_rests"]
+    if row["draft_rounds"]:
+        row["accepted_per_round"] = row["accepted"] / row["draft_rounds"]
+    if "cluster" in rollout.report:
+        row["cluster"] = rollout.report["cluster"]
+    if "by_turn" in rollout.report:
+        row["by_turn"] = [
+            {**turn, "tokens_per_pass": turn["tokens"] / turn["passes"]} for turn in rollout.report["by_turn"]
+        ]
+    return row | by_class(rollout) | prediction_errors(rollout) | {"alarms": rollout.report.get("alarms", [])}
+
+
+def longest_over_mean(problems: Sequence[str], lengths: Sequence[int]) -> float:
+    """The longest response of a problem over the mean of its siblings, itself included: the median over problems."""
+    by_problem: dict[str, list[int]] = {}
+    for problem, length in zip(problems, lengths, strict=True):
+        by_problem.setdefault(problem, []).append(length)
+    return float(np.median([max(siblings) / np.mean(siblings) for siblings in by_problem.values()]))
+
+
+def by_class(rollout: Rollout) -> dict[str, int]:
+    """Drafted, accepted and wasted tokens of three groups of responses: the shorter half, the longest fifth, the rest
+    between them."""
+    lengths = np.array([len(response) for response in rollout.responses])
+    num_drafted = np.array([request["drafted"] for request in rollout.requests])
+    num_accepted = lengths - np.array([request["passes"] for request in rollout.requests])
+    rank = np.argsort(np.argsort(lengths, kind="stable"), kind="stable") / len(lengths)
+    row: dict[str, int] = {}
+    for name, (low, high) in CLASSES.items():
+        in_class = (rank >= low) & (rank < high)
+        row[f"drafted_{name}"] = int(num_drafted[in_class].sum())
+        row[f"accepted_{name}"] = int(num_accepted[in_class].sum())
+        row[f"wasted_{name}"] = row[f"drafted_{name}"] - row[f"accepted_{name}"]
+    return row
+
+
+def prediction_errors(rollout: Rollout) -> dict[str, float]:
+    """How far the arm's predictions were off: calibration_error, length_error and pass_time_error (docs/metrics.md).
+
+    An arm that did not predict a quantity has no entry for it.
+    """
+    row: dict[str, float] = {}
+    if "calibration_error" in rollout.report:
+        row["calibration_error"] = rollout.report["calibration_error"]
+    length_pairs = [
+        (request["predicted_length"], len(response))
+        for request, response in zip(rollout.requests, rollout.responses, strict=True)
+        if "predicted_length" in request
+    ]
+    if length_pairs:
+        predicted, actual = np.array(length_pairs).T
+        row["length_error"] = float(np.abs(predicted - actual).sum() / actual.sum())
+    expected_s = np.array(rollout.report.get("pass_predicted_s", []), float)
+    measured_s = np.array(rollout.report.get("pass_measured_s", []), float)
+    usable = np.isfinite(expected_s)
+    if usable.any():
+        row["pass_time_error"] = float(np.abs(expected_s[usable] / measured_s[usable] - 1).mean())
+    return row

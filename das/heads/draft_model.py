@@ -1,0 +1,46 @@
+"""A draft model that learns from the policy's responses: distillation of what the policy samples from as it trains."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from das.heads.trained_drafter import HeadText, TrainedDrafter
+
+
+class DraftModel(TrainedDrafter):
+    """A model of the policy's vocabulary. It reads no hidden states, only the text."""
+
+    def __init__(self, model: PreTrainedModel):
+        """model: a causal language model of transformers; it is put into its evaluation mode, which has no dropout."""
+        super().__init__()
+        self.model = model.eval()
+
+    def matrices(self) -> list[nn.Parameter]:
+        """All weight matrices but the embedding and lm_head."""
+        of_vocabulary = {id(self.model.get_input_embeddings().weight), id(self.model.get_output_embeddings().weight)}
+        return [value for value in self.model.parameters() if value.ndim == 2 and id(value) not in of_vocabulary]
+
+    def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
+        """Mean KL divergence from the policy's distribution to the model's, in nats, over the response's tokens but the
+        first, which no drafter drafts. `embedding` and `depth` are not used: the model has its own embedding, and every
+        token that it drafts follows the text in the same way.
+        """
+        target = text.logits[:-1].log_softmax(-1)  # what the policy says behind the last token is no part of the text
+        if not len(target):
+            return None
+        drafted = self.model(input_ids=text.tokens[None, :-1], use_cache=False).logits[0, text.prompt :]
+        total = functional.kl_div(drafted.log_softmax(-1), target, reduction="sum", log_target=True)
+        return total / len(target)
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """The weights by the names that the engine loads. An lm_head that is the embedding is not listed twice."""
+        return [(name, value.detach()) for name, value in self.model.named_parameters()]
+
+
+def load_draft_model(folder: str) -> DraftModel:
+    """The draft model in a folder or of a hub id, in float32. Draws no random number."""
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+    )
+    return DraftModel(model)

@@ -1,0 +1,68 @@
+"""The head of EAGLE-3: one decoder layer that drafts from hidden states of the policy.
+
+It reads the hidden states after some of the policy's layers and the embedding of the next token, which is the policy's
+own, and predicts the token after that. For deeper drafts it reads its own last hidden state in place of the policy's.
+Its loss unrolls that. vLLM computes the same in vllm/model_executor/models/llama_eagle3.py; names and files are those
+that it loads.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from das.heads.unrolled import Attended, HeadShape, UnrolledDrafter, gated_mlp, linears
+
+
+class Eagle3Head(UnrolledDrafter):
+    """The head. Its parameters have the names of vLLM's files."""
+
+    def __init__(self, shape: HeadShape):
+        """The weights are left empty: see `new_head` and `load_head`."""
+        super().__init__()
+        self.shape, self.aux_layers = shape, shape.aux_layers
+        hidden, query, kv = shape.hidden_size, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        with torch.device("meta"):  # so that no random number of the process is drawn
+            self.fc = nn.Linear(len(shape.aux_layers) * hidden, hidden, bias=False)
+            projections = {"q_proj": (2 * hidden, query), "k_proj": (2 * hidden, kv), "v_proj": (2 * hidden, kv)}
+            projections["o_proj"] = (query, hidden)
+            norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+            self.midlayer = nn.ModuleDict(
+                {
+                    "self_attn": linears(projections),
+                    "mlp": gated_mlp(shape),
+                    **{name: nn.RMSNorm(hidden, eps=shape.norm_eps) for name in norms},
+                }
+            )
+            self.norm = nn.RMSNorm(hidden, eps=shape.norm_eps)
+            self.lm_head = nn.Linear(hidden, shape.vocabulary, bias=False)
+        self.to_empty(device="cpu")
+
+    def matrices(self) -> list[nn.Parameter]:
+        """All weight matrices but lm_head's."""
+        return [value for name, value in self.named_parameters() if value.ndim == 2 and name != "lm_head.weight"]
+
+    def unrolled(
+        self, tokens: torch.Tensor, hidden: torch.Tensor, embedding: torch.Tensor, depth: int
+    ) -> Iterator[torch.Tensor]:
+        """See UnrolledDrafter."""
+        places = len(tokens) - 1
+        state = self.fc(hidden[:places])
+        attended: Attended = []
+        for step in range(min(depth, places)):
+            positions = torch.arange(step, places, device=tokens.device)
+            state, parts = state[: places - step], self.midlayer
+            embeds = parts["input_layernorm"](embedding[tokens[step + 1 :]])
+            read = torch.cat([embeds, parts["hidden_norm"](state)], -1)
+            state = self.decoded(parts, state, read, positions, attended)
+            yield self.lm_head(self.norm(state))
+
+
+def new_head(shape: HeadShape, lm_head: torch.Tensor, norm: torch.Tensor, seed: int) -> Eagle3Head:
+    """A head that has learned nothing. lm_head, norm: weights of the policy, from which its own start."""
+    head = Eagle3Head(shape)
+    head.begin(seed)
+    with torch.no_grad():
+        head.lm_head.weight.copy_(lm_head)
+        head.norm.weight.fill_(float(norm.float().mean()))
+    return head

@@ -1,0 +1,73 @@
+"""EAGLE-3 heads in files: those that vLLM loads, and from which training goes on."""
+
+import json
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from das.heads.eagle3 import Eagle3Head
+from das.heads.on_disk import CONFIG, WEIGHTS, aux_layers_of, read_head
+from das.heads.unrolled import HeadShape
+
+
+def save_head(head: Eagle3Head, folder: Path, tokenizer: str | None) -> None:
+    """Write the head as vLLM loads it: config.json and model.safetensors.
+
+    tokenizer: digest of the policy's (das.heads.on_disk.tokenizer_digest), so that heads of other policies are
+    refused.
+    """
+    shape = head.shape
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "num_hidden_layers": 1,
+        "vocab_size": shape.vocabulary,
+        "draft_vocab_size": shape.vocabulary,
+        "max_position_embeddings": shape.max_positions,
+        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
+        "rms_norm_eps": shape.norm_eps,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "dtype": "float32",
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": list(shape.aux_layers),
+            "use_aux_hidden_state": True,
+        },
+        "das_tokenizer": tokenizer,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(json.dumps(config, indent=1))
+    weights = {name: value.detach().contiguous() for name, value in head.named_parameters()}
+    save_file(weights, folder / WEIGHTS, {"format": "pt"})
+
+
+def load_head(folder: Path) -> Eagle3Head:
+    """The head that `save_head` wrote. Raises ValueError, in one line, for files of another form."""
+    config = read_head(folder)
+    shape = HeadShape(
+        hidden_size=config["hidden_size"],
+        intermediate_size=config["intermediate_size"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        head_dim=config["head_dim"],
+        vocabulary=config["vocab_size"],
+        max_positions=config["max_position_embeddings"],
+        rope_theta=config["rope_parameters"]["rope_theta"],
+        norm_eps=config["rms_norm_eps"],
+        aux_layers=aux_layers_of(config),
+    )
+    head = Eagle3Head(shape)
+    weights = load_file(folder / WEIGHTS)
+    if odd := head.misfit(weights):
+        raise ValueError(f"head {folder}: {WEIGHTS} does not fit its {CONFIG} ({odd}): das trains its own heads only")
+    head.load_state_dict(weights)
+    return head

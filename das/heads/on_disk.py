@@ -1,0 +1,99 @@
+"""Draft heads on disk, EAGLE-3's and MTP layers: what an engine needs to know of one before it loads it.
+
+A head of EAGLE-3 belongs to one policy. vLLM would load the head of another as long as the shapes fit, and draft
+nonsense, or fail in the middle of a pass where they do not. An MTP layer was trained with the policy and lies in the
+policy's own folder; vLLM drafts with it by its method `mtp`.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+DEEPEST = 7  # drafted tokens for which heads have been measured
+MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")  # how configs count MTP layers
+
+
+def read_head(folder: Path) -> dict[str, Any]:
+    """A head's config. Raises ValueError, in one line, for a folder that holds no EAGLE-3 head."""
+    try:
+        config: dict[str, Any] = json.loads((folder / CONFIG).read_text())
+        architecture = str(config["architectures"][0])
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"head {folder}: {CONFIG} is missing or damaged ({type(error).__name__})") from None
+    if "Eagle3" not in architecture:
+        raise ValueError(f"head {folder}: it holds a {architecture}, and no EAGLE-3 head")
+    if not (folder / WEIGHTS).is_file():
+        raise ValueError(f"head {folder}: {WEIGHTS} is missing")
+    return config
+
+
+def aux_layers_of(head: Mapping[str, Any]) -> tuple[int, ...]:
+    """After how many layers of the policy the head reads hidden states; () if its config leaves it to vLLM."""
+    listed = head.get("eagle_aux_hidden_state_layer_ids")
+    listed = listed or (head.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    return tuple(listed or ())
+
+
+def head_problem(folder: Path, policy: Path | None) -> str:
+    """Why the head cannot draft for the policy, in one line; empty if nothing speaks against it.
+
+    policy: its folder. Of a hub id, which is no folder, and of a policy that is not made yet, None, nothing is known.
+    """
+    try:
+        head = read_head(folder)
+    except ValueError as error:
+        return str(error)
+    if policy is None or not (policy / CONFIG).is_file():
+        return ""
+    config = json.loads((policy / CONFIG).read_text())
+    for key, what in (("hidden_size", "hidden size"), ("vocab_size", "vocabulary")):
+        if head.get(key) != config[key]:
+            return f"head {folder} has {what} {head.get(key)}, the policy {config[key]}: it belongs to another policy"
+    layers, depth = aux_layers_of(head), config["num_hidden_layers"]
+    if not layers:
+        layers = (2, depth // 2, depth - 3)  # vLLM's own choice
+    if list(layers) != sorted(set(layers)) or layers[0] < 1 or layers[-1] > depth:
+        return (
+            f"head {folder} reads the policy's layers {', '.join(map(str, layers))}, and the policy has {depth}: it "
+            "belongs to another policy"
+        )
+    known = head.get("das_tokenizer")
+    if known is not None and known != tokenizer_digest(policy):
+        return f"head {folder} was trained with another tokenizer than the policy's: it belongs to another policy"
+    return ""
+
+
+def tokenizer_digest(policy: Path) -> str | None:
+    """What tells the tokenizer of a policy from others; None where there is no tokenizer.json."""
+    file = policy / TOKENIZER
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else None
+
+
+def depth_problem(depth: Any, method: str = "eagle3") -> str:
+    """Why drafts of a method cannot have `depth` tokens, in one line; empty if they can."""
+    if isinstance(depth, int) and not isinstance(depth, bool) and 1 <= depth <= DEEPEST:
+        return ""
+    return f"{method} drafts 1 to {DEEPEST} tokens a pass, not {depth}"
+
+
+def mtp_problem(policy: str, tokens: Any) -> str:
+    """Why the policy cannot draft `tokens` tokens a pass with an MTP layer, in one line; empty if nothing speaks
+    against it.
+
+    policy: its folder. Of a hub id, which is no folder, and of "" nothing is known here.
+    """
+    if problem := depth_problem(tokens, "mtp"):
+        return problem
+    file = Path(policy) / CONFIG
+    if not policy or not file.is_file():
+        return ""
+    config = json.loads(file.read_text())
+    layers = max(int(config.get(key) or 0) for key in MTP_LAYERS)
+    if not layers:
+        return f"mtp: the policy {policy} has no MTP layer: take another method, or a policy that was trained with one"
+    if tokens > layers and tokens % layers:
+        return f"mtp drafts a multiple of the policy's {layers} MTP layers, or fewer, not {tokens}"
+    return ""

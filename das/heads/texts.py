@@ -1,0 +1,90 @@
+"""What a drafter learns from, read off the policy's own forward passes by hooks.
+
+A training step computes hidden states and the policy's distribution anyway. The hooks copy them for a sample of the
+responses. They read only: they detach what they copy and draw from a generator of their own, so the policy's training
+keeps its bits.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from das.heads.trained_drafter import HeadText
+
+IGNORED = -100  # label of a token that is no response
+
+
+class HeadTexts:
+    """Copies texts from the forward passes of `model` that have labels, as TRL's have for response tokens."""
+
+    def __init__(self, model: Any, aux_layers: Sequence[int], share: float, seed: int, training_only: bool):
+        """model: the policy, of transformers. share: of the responses that are copied, drawn anew for every step.
+        training_only: copy only from passes that will have a backward.
+
+        Raises ValueError for a model without a list of decoder layers and a last norm.
+        """
+        decoder, self._lm_head = model.get_decoder(), model.get_output_embeddings()
+        if not hasattr(decoder, "layers") or not hasattr(decoder, "norm") or self._lm_head is None:
+            raise ValueError(
+                f"a {type(model).__name__} has no decoder layers, last norm and lm_head that a drafter could learn from"
+            )
+        self.share, self._seed, self._training_only = share, seed, training_only
+        self._aux_layers = tuple(aux_layers)
+        self._texts: list[HeadText] = []
+        self._rng = np.random.default_rng((seed, 0))
+        self._rows: list[int] = []  # of the running pass; none outside of one
+        self._seen: dict[int | str, torch.Tensor] = {}  # what the hooks of the running pass copied
+        self._hooks = [
+            model.register_forward_pre_hook(self._begin, with_kwargs=True),
+            *(decoder.layers[layer - 1].register_forward_hook(self._copy(layer)) for layer in self._aux_layers),
+            decoder.norm.register_forward_hook(self._copy("last")),
+            model.register_forward_hook(self._end, with_kwargs=True),
+        ]
+
+    def close(self) -> None:
+        """Take the hooks off the model."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def begin_step(self, step: int) -> None:
+        """The texts that follow belong to training step `step`, which alone decides what is copied."""
+        self._rng = np.random.default_rng((self._seed, step))
+
+    def take(self) -> list[HeadText]:
+        """The texts that were copied since the last call."""
+        texts, self._texts = self._texts, []
+        return texts
+
+    def _begin(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        labels = kwargs.get("labels")
+        if labels is None or (self._training_only and not torch.is_grad_enabled()):
+            return
+        self._rows = (self._rng.random(len(labels)) < self.share).nonzero()[0].tolist()
+
+    def _copy(self, name: int | str) -> Any:
+        def copy(module: Any, args: Any, output: Any) -> None:
+            if self._rows:
+                hidden = output[0] if isinstance(output, tuple) else output
+                self._seen[name] = hidden.detach()[self._rows]
+
+        return copy
+
+    def _end(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        rows, self._rows = self._rows, []
+        for place, row in enumerate(rows):
+            kept = kwargs["attention_mask"][row].bool()
+            tokens = kwargs["input_ids"][row][kept]
+            responses = (kwargs["labels"][row][kept] != IGNORED).nonzero()
+            if not len(responses) or int(responses[0]) == 0:
+                continue
+            prompt = int(responses[0])
+            last = self._seen["last"][place][kept][prompt:]
+            with torch.no_grad():
+                logits = functional.linear(last, self._lm_head.weight, self._lm_head.bias).float()
+            read = [self._seen[layer][place][kept].float() for layer in self._aux_layers]
+            hidden = torch.cat(read, -1) if read else torch.empty(len(tokens), 0)
+            self._texts.append(HeadText(tokens.clone(), hidden, logits, prompt))
+        self._seen = {}

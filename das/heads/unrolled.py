@@ -1,0 +1,221 @@
+"""Drafters that read the policy's hidden states: one decoder layer, which reads its own output for deeper drafts.
+
+An EAGLE-3 head (eagle3.py) and an MTP layer (mtp.py) differ in what the layer reads and in where its logits come from.
+Their loss unrolls the drafts from all places of a text at once.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from das.heads.trained_drafter import HeadText, TrainedDrafter
+
+Attended = list[tuple[torch.Tensor, torch.Tensor]]  # keys and values of each step so far, [tokens, heads, head_dim]
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """Sizes of a head. All but `aux_layers` follow from the policy."""
+
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    max_positions: int
+    rope_theta: float
+    norm_eps: float
+    aux_layers: tuple[int, ...]  # the policy's hidden states after so many layers are read
+
+
+def shape_for(policy: Mapping[str, Any]) -> HeadShape:
+    """The shape of a head for a policy. policy: its config.json."""
+    heads, layers = policy["num_attention_heads"], policy["num_hidden_layers"]
+    return HeadShape(
+        hidden_size=policy["hidden_size"],
+        intermediate_size=policy["intermediate_size"],
+        heads=heads,
+        kv_heads=policy["num_key_value_heads"],
+        head_dim=policy.get("head_dim") or policy["hidden_size"] // heads,
+        vocabulary=policy["vocab_size"],
+        max_positions=policy["max_position_embeddings"],
+        rope_theta=policy["rope_parameters"]["rope_theta"],
+        norm_eps=policy["rms_norm_eps"],
+        # An early, a middle and a late layer: vLLM's choice, which needs seven layers to be three.
+        aux_layers=(2, layers // 2, layers - 3) if layers > 6 else _few(layers),
+    )
+
+
+def _few(layers: int) -> tuple[int, ...]:
+    """The auxiliary layers of a small policy: the first, the middle and the last but one, as far as they differ."""
+    return tuple(sorted({1, max(1, layers // 2), max(1, layers - 1)}))
+
+
+def linears(sizes: Mapping[str, tuple[int, int]], bias: bool = False) -> nn.ModuleDict:
+    """Linear modules by their names. sizes: of input and output."""
+    return nn.ModuleDict({name: nn.Linear(*size, bias=bias) for name, size in sizes.items()})
+
+
+def gated_mlp(shape: HeadShape) -> nn.ModuleDict:
+    """The matrices of a feed-forward layer with a gate."""
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    return linears({"gate_proj": (hidden, inner), "up_proj": (hidden, inner), "down_proj": (inner, hidden)})
+
+
+class UnrolledDrafter(TrainedDrafter):
+    """A drafter of one decoder layer."""
+
+    shape: HeadShape
+
+    def begin(self, seed: int) -> None:
+        """Draw the weights of a drafter that has learned nothing: random matrices, norms of one, biases of zero. An
+        lm_head is left as it is.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in sorted(self.named_parameters()):
+                if name == "lm_head.weight":
+                    continue
+                if parameter.ndim == 2:
+                    parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
+                else:
+                    parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+
+    def misfit(self, weights: Mapping[str, torch.Tensor]) -> str:
+        """The first name of `weights` that this drafter lacks, or has with another shape; empty if all fit."""
+        expected = {name: value.shape for name, value in self.named_parameters()}
+        odd = weights.keys() ^ expected.keys() or {n for n in expected if weights[n].shape != expected[n]}
+        return min(odd, default="")
+
+    def decoded(
+        self, layer: Any, state: torch.Tensor, read: torch.Tensor, positions: torch.Tensor, attended: Attended
+    ) -> torch.Tensor:
+        """The decoder layer on one step of the drafts from all places, [places, hidden size]. Adds to `attended`.
+
+        layer: holds self_attn, post_attention_layernorm and mlp. state: what the layer adds to. read: what its
+        attention reads, one row a place.
+        """
+        attn, mlp = layer.self_attn, layer.mlp
+        query, key, value = (
+            attn[name](read).view(len(read), -1, self.shape.head_dim) for name in ("q_proj", "k_proj", "v_proj")
+        )
+        mixed = attention(query, key, value, positions, self.shape.rope_theta, attended)
+        state = state + attn["o_proj"](mixed)
+        normed = layer.post_attention_layernorm(state)
+        return state + mlp["down_proj"](functional.silu(mlp["gate_proj"](normed)) * mlp["up_proj"](normed))
+
+    def unrolled(
+        self, tokens: torch.Tensor, hidden: torch.Tensor, embedding: torch.Tensor, depth: int
+    ) -> Iterator[torch.Tensor]:
+        """Logits of drafts from every place of a text, for drafted token 1, 2, ... `depth`.
+
+        tokens: [tokens] ids. hidden: [tokens, aux layers * hidden size], the policy's. embedding: the policy's weights
+        [vocabulary, hidden size]. The draft from place t knows tokens up to t + 1; row t of result number j, counted
+        from 0, predicts token t + 2 + j, given those before it. Result j has [tokens - 1 - j, vocabulary].
+        """
+        raise NotImplementedError
+
+    def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
+        """Mean KL divergence from the policy's distribution to the drafter's, in nats, over places and `depth` steps.
+
+        None for a response that is too short for a draft.
+        """
+        total, count = torch.zeros((), device=text.logits.device), 0
+        for step, logits in enumerate(self.unrolled(text.tokens, text.hidden, embedding, depth)):
+            rows, of_policy = places_of(text, step)
+            target = text.logits[of_policy].log_softmax(-1)
+            if not len(target):
+                break
+            total = total + functional.kl_div(logits[rows].log_softmax(-1), target, reduction="sum", log_target=True)
+            count += len(target)
+        return total / count if count else None
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    positions: torch.Tensor,
+    theta: float,
+    attended: Attended,
+) -> torch.Tensor:
+    """Attention in one step of the drafts from all places, [places, heads * head_dim]. Adds to `attended`.
+
+    query: [places, heads, head_dim]. key, value: [places, kv heads, head_dim]. positions: [places]. theta: of the
+    rotary embedding. A place sees the keys of the first step up to its own, and those of its own draft in later steps.
+    """
+    query, key = _rotated(query, positions, theta), _rotated(key, positions, theta)
+    repeats = query.shape[1] // key.shape[1]
+    attended.append((key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)))
+    (first_keys, first_values), *own = attended
+    places = len(query)
+    scores = torch.einsum("qhd,khd->hqk", query, first_keys[:places])
+    later = torch.ones(places, places, dtype=torch.bool, device=scores.device).triu(1)
+    scores = scores.masked_fill(later, -math.inf)
+    of_own = [torch.einsum("qhd,qhd->hq", query, keys[:places])[..., None] for keys, _ in own]
+    weights = (torch.cat([scores, *of_own], -1) / math.sqrt(query.shape[-1])).softmax(-1)
+    mixed = torch.einsum("hqk,khd->qhd", weights[..., :places], first_values[:places])
+    for step, (_, values) in enumerate(own):
+        mixed = mixed + weights[..., places + step].T[..., None] * values[:places]
+    return mixed.flatten(1)
+
+
+def _rotated(heads: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
+    """Rotary embedding of [tokens, heads, head_dim] at these positions."""
+    half = heads.shape[-1] // 2
+    speeds = theta ** (-torch.arange(half, device=heads.device, dtype=torch.float32) / half)
+    angles = (positions[:, None] * speeds)[:, None]
+    cos, sin = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
+    first, second = heads.split(half, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def places_of(text: HeadText, step: int) -> tuple[slice, slice]:
+    """Where a text's drafts are judged: rows of result number `step` of `unrolled`, and rows of `text.logits`.
+
+    Drafting begins once the first response token is known, and a draft ends with the last one.
+    """
+    tokens = len(text.tokens)
+    return slice(text.prompt - 1, tokens - 2 - step), slice(step, tokens - 1 - text.prompt)
+
+
+@torch.no_grad()
+def agreement(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: torch.Tensor, depth: int) -> list[float]:
+    """By depth: the share of places at which the drafter's likeliest token is the text's own."""
+    hits, counts = [0] * depth, [0] * depth
+    for text in texts:
+        for step, logits in enumerate(drafter.unrolled(text.tokens, text.hidden, embedding, depth)):
+            rows, _ = places_of(text, step)
+            drafted = logits[rows].argmax(-1)
+            truth = text.tokens[text.prompt + 1 + step :]
+            hits[step] += int((drafted == truth).sum())
+            counts[step] += len(truth)
+    return [hit / count for hit, count in zip(hits, counts, strict=True) if count]
+
+
+@torch.no_grad()
+def tokens_per_pass(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: torch.Tensor, depth: int) -> float:
+    """Tokens a pass with drafts of `depth` likeliest tokens, counted on the texts without an engine."""
+    tokens = passes = 0
+    for text in texts:
+        drafts = [logits.argmax(-1) for logits in drafter.unrolled(text.tokens, text.hidden, embedding, depth)]
+        length, known = len(text.tokens), text.prompt + 1
+        passes += 1  # of the prompt, which gives the first token
+        while known < length:
+            accepted = 0
+            while (
+                accepted < len(drafts)
+                and known + accepted < length
+                and drafts[accepted][known - 2] == text.tokens[known + accepted]
+            ):
+                accepted += 1
+            known += accepted + 1
+            passes += 1
+        tokens += length - text.prompt
+    return tokens / passes

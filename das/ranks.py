@@ -1,0 +1,134 @@
+"""Ranks: the processes that train one policy together. Each has its own engine and, if there are GPUs, its own GPU.
+
+torchrun or `accelerate launch` starts them and passes the rank through the environment. In a process started without a
+launcher, the functions here do nothing and import nothing heavy.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+# Ranks wait for the slowest rank's rollout, and for the main rank while it makes the policy.
+PATIENCE = timedelta(hours=2)
+
+
+def count() -> int:
+    """The number of launched processes; 1 without a launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """This process's rank, counted from 0."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def is_main() -> bool:
+    """Whether this is rank 0, which writes files and prints."""
+    return rank() == 0
+
+
+def join() -> None:
+    """Create the process group (NCCL with GPUs, else gloo). TRL finds and uses it."""
+    if count() > 1:
+        import torch
+        from accelerate import PartialState
+
+        PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
+
+
+def gather(value: Any) -> list[Any]:
+    """All-gather: every rank's `value`, in rank order. Values must be picklable, and all ranks must call it."""
+    if count() == 1:
+        return [value]
+    from torch import distributed
+
+    values: list[Any] = [None] * count()
+    distributed.all_gather_object(values, value)
+    return values
+
+
+def from_main(function: Callable[[], Value]) -> Value:
+    """Call `function` on the main rank only, and return its result on every rank. Every rank raises what it raises.
+
+    All ranks must call this. Results must be picklable.
+    """
+    if count() == 1:
+        return function()
+    from torch import distributed
+
+    answer: list[Any] = [None, None]
+    if is_main():
+        try:
+            answer = [function(), None]
+        except Exception as error:
+            answer = [None, error]
+    distributed.broadcast_object_list(answer)
+    value, failure = answer
+    if failure is not None:
+        raise failure
+    found: Value = value
+    return found
+
+
+def scatter(values: Sequence[Value]) -> Value:
+    """The main rank's values[rank], on every rank. `values` holds one value per rank; other ranks' values are ignored.
+
+    All ranks must call it. Values must be picklable.
+    """
+    if count() == 1:
+        (own,) = values
+        return own
+    from torch import distributed
+
+    taken: list[Any] = [None]
+    distributed.scatter_object_list(taken, list(values) if is_main() else None)
+    own = taken[0]
+    return own
+
+
+@contextmanager
+def main_first() -> Iterator[None]:
+    """Run the body on the main process first, then on the others, which find the files that the main process wrote.
+
+    If the main process fails, it prints the reason, and the others exit silently.
+    """
+    if not is_main():
+        try:
+            gather(None)
+        except RuntimeError:  # the main process has gone
+            sys.exit(1)
+    yield
+    if count() > 1 and is_main():
+        gather(None)
+
+
+def own_file(path: Path) -> Path:
+    """This rank's path for a file that every rank writes: history.npz on rank 0, history_rank1.npz on rank 1 ..."""
+    return path if is_main() else path.with_name(f"{path.stem}_rank{rank()}{path.suffix}")
+
+
+def own_folder(folder: Path) -> Path:
+    """This rank's folder within a folder that all ranks write to: the folder itself on rank 0, rank1/ on rank 1 ..."""
+    return folder if is_main() else folder / f"rank{rank()}"
+
+
+def asks_for_fsdp() -> bool:
+    """Whether the launcher, or the trainer's arguments once its accelerator is built, asked for FSDP."""
+    return is_set("ACCELERATE_USE_FSDP")
+
+
+def fsdp_on_cpu() -> bool:
+    """Whether several ranks asked for FSDP on CPUs. accelerate does not support it there and silently uses DDP."""
+    import torch
+
+    return asks_for_fsdp() and count() > 1 and not torch.cuda.is_available()
+
+
+def is_set(name: str) -> bool:
+    """Whether the launcher set this environment variable to true."""
+    return os.environ.get(name, "false").lower() == "true"

@@ -1,0 +1,77 @@
+"""Attention over the rows that AsyncGRPOTrainer packs, for training without CUDA: TRL has a kernel for GPUs only.
+
+A row folds samples that begin alike: its segments are laid end to end, and each attends to the segments that lead from
+the beginning of its samples to itself.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.integrations.flash_attention import get_target_dtype
+from transformers.masking_utils import AttentionMaskInterface
+
+from das.errors import EngineError
+
+NAME = "das_tree_sdpa"  # under which transformers finds it
+
+
+def use_tree_sdpa(model: Any) -> None:
+    """Let a policy of AsyncGRPOTrainer attend with torch's own attention. Other models stay as they are."""
+    AttentionInterface.register(NAME, tree_sdpa)
+    AttentionMaskInterface.register(NAME, lambda **kwargs: None)  # the segments are the mask
+    model.set_attn_implementation(NAME)
+
+
+def tree_sdpa(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,
+    *,
+    tree_kv_index: torch.Tensor,
+    tree_cu_seqlens_q: torch.Tensor,
+    tree_cu_seqlens_k: torch.Tensor,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """What `trl.experimental.async_grpo.packing.tree_attention` computes, with torch's attention, segment by segment.
+
+    query [1, H, N, D], key and value [1, H', N, D]: of a row of N tokens. tree_kv_index [K]: the places in the row that
+    the segments see, one segment after the other. tree_cu_seqlens_q, tree_cu_seqlens_k [S + 1]: where each segment
+    begins in the row, and in tree_kv_index. What a segment sees ends with the segment itself, so the last query sees
+    all of it, and each one before sees a key less. Returns [1, N, H, D]. Raises EngineError for a softcap, which
+    torch's attention does not have.
+    """
+    if softcap:
+        raise EngineError("this policy caps its attention scores, which torch's attention cannot: train it on a GPU")
+    dtype = get_target_dtype(query, module) or query.dtype
+    query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
+    attended = []
+    starts, seen_starts = tree_cu_seqlens_q.tolist(), tree_cu_seqlens_k.tolist()
+    for segment in range(len(starts) - 1):
+        own = query[:, :, starts[segment] : starts[segment + 1]]
+        seen = tree_kv_index[seen_starts[segment] : seen_starts[segment + 1]]
+        num_queries, num_keys = own.shape[2], len(seen)
+        mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device).tril(num_keys - num_queries)
+        if sliding_window:
+            mask = mask.triu(num_keys - num_queries - sliding_window + 1)
+        keys, values = key[:, :, seen], value[:, :, seen]
+        attended.append(scaled_dot_product_attention(own, keys, values, attn_mask=mask, scale=scaling, enable_gqa=True))
+    return torch.cat(attended, dim=2).transpose(1, 2), None
+
+
+def one_sample(tokens: int, device: torch.device) -> dict[str, Any]:
+    """The arguments that a policy of AsyncGRPOTrainer needs for a row of a single sample of `tokens` tokens."""
+    bounds = torch.tensor([0, tokens], dtype=torch.int32, device=device)
+    return {
+        "tree_kv_index": torch.arange(tokens, device=device),
+        "tree_cu_seqlens_q": bounds,
+        "tree_cu_seqlens_k": bounds,
+        "tree_max_seqlen_q": tokens,
+        "tree_max_seqlen_k": tokens,
+    }

@@ -1,0 +1,235 @@
+"""A server of vLLM that a trainer of TRL rolls out on (`vllm_mode="server"`): a request for each row, over HTTP."""
+
+import copy
+import errno
+import json
+import socket
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import timedelta
+from ipaddress import ip_address
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlparse
+
+import torch
+from requests.adapters import HTTPAdapter
+from trl.generation.vllm_client import VLLMClient
+from vllm.utils.network_utils import get_ip
+
+from das.engine.engine_config import WORKER
+from das.engine.methods import method_in
+from das.engine.patches.weights import WEIGHT_TRANSFER
+from das.errors import EngineError
+from das.weights.gloo_transfer import PATIENCE_S, TRAINER, join
+
+CONNECTIONS = 256  # requests that are sent at once
+ONCE = ("init_weight_transfer_engine", "update_weights", "collective_rpc")  # paths whose requests are never repeated
+LOGPROBS_MODE = "processed_logprobs"  # what TRL's importance-sampling correction expects
+
+
+@dataclass
+class Completion:
+    """What a request asks for: the `body` that all rows share, and what differs from row to row.
+
+    It stands in for vLLM's SamplingParams in a RolloutRequest.
+    """
+
+    body: dict[str, Any]  # of /v1/completions
+    seed: int = 0
+    extra_args: dict[str, Any] = field(default_factory=dict)
+    detokenize: bool = True
+    n: int = 1
+
+    @property
+    def stop(self) -> Any:
+        """Strings that end a response."""
+        return self.body.get("stop")
+
+    def clone(self) -> "Completion":
+        """A copy for a row."""
+        return copy.copy(self)
+
+
+class ServerClient(VLLMClient):
+    """TRL's client. It sends weights over gloo where there is no GPU, and is to a rollout what vLLM's LLM is."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        for path in ONCE:  # TRL repeats what failed, and these would then be done twice
+            self.session.mount(f"{self.base_url}/{path}", HTTPAdapter())
+
+    def require_das(self, method: str) -> str:
+        """Check how the server was started, and return its dtype.
+
+        method: what drafts, as the script says. Raises EngineError, in one line, for a server that does not run das,
+        drafts otherwise, or returns other log-probs than TRL expects.
+        """
+        config = self.get_server_info()
+        start = f"start it with `python -m das serve POLICY --method {method}` (docs/parallel.md)"
+        if config["parallel_config"]["worker_cls"] != WORKER:
+            raise EngineError(f"the server at {self.base_url} does not run das: {start}")
+        mode = config["model_config"]["logprobs_mode"]
+        if mode != LOGPROBS_MODE:
+            raise EngineError(f"the server at {self.base_url} returns {mode}, and TRL needs {LOGPROBS_MODE}: {start}")
+        found = method_in(config["speculative_config"], (config["additional_config"] or {}).get("das", {}))
+        if found != method:
+            raise EngineError(
+                f"the server at {self.base_url} drafts by {found}, and das.speculate({method!r}) asks for {method}: "
+                f"{start}, or change das.speculate()"
+            )
+        return str(config["model_config"]["dtype"]).removeprefix("torch.")
+
+    def init_communicator(self, device: torch.device | str | int = 0) -> None:
+        """Meet the server's workers, to send them weights.
+
+        They meet at TRL's `vllm_group_port`, or at a free port if that one is taken, as by an earlier trainer.
+        """
+        if not _on_cpu(device):
+            super().init_communicator(device)
+            return
+        transfer = self.get_server_info()["weight_transfer_config"]
+        if transfer is None or transfer["backend"] != WEIGHT_TRANSFER:
+            raise EngineError(
+                f"the server at {self.base_url} cannot take weights from a trainer without a GPU: start it with "
+                f"""--weight-transfer-config '{{"backend": "{WEIGHT_TRANSFER}"}}'"""
+            )
+        address = "127.0.0.1" if _is_loopback(self.host) else get_ip()
+        door = listen(address, self.group_port)
+        port, size = door.getsockname()[1], self.get_world_size() + 1
+        meeting = {"master_address": address, "master_port": port, "rank_offset": 1, "world_size": size}
+        executor = ThreadPoolExecutor()  # the workers wait for the trainer, and it for them
+        theirs = self._tell(executor, "init_weight_transfer_engine", {"init_info": meeting}, PATIENCE_S)
+        ours = executor.submit(join, address, port, TRAINER, size, door)
+        executor.shutdown(wait=False)
+        wait((theirs, ours), return_when=FIRST_EXCEPTION)
+        if theirs.done():
+            self._require(theirs)
+        self.gloo = ours.result()
+
+    def update_named_params(
+        self, metadata: list[tuple[str, str, list[int]]], named_params: Iterator[tuple[str, torch.Tensor]]
+    ) -> None:
+        """Send all weights. metadata: name, dtype and shape of each tensor, in the order of `named_params`."""
+        if not hasattr(self, "gloo"):
+            super().update_named_params(metadata, named_params)
+            return
+        names, dtype_names, shapes = (list(part) for part in zip(*metadata, strict=True))
+        announced = {"names": names, "dtype_names": dtype_names, "shapes": shapes}
+        self._start_weight_update()
+        executor = ThreadPoolExecutor(max_workers=1)
+        theirs = self._tell(executor, "update_weights", {"update_info": announced})
+        executor.shutdown(wait=False)
+        for _, tensor in named_params:
+            self._await_taken(self.gloo.broadcast(tensor.detach().contiguous(), TRAINER), theirs)
+        self._require(theirs)
+        self._finish_weight_update()
+
+    def _await_taken(self, sending: Any, theirs: "Future[Any]") -> None:
+        """Wait until the workers took a tensor. If the server stops with an error, they never will: raise it."""
+        while True:
+            try:
+                sending.wait(timedelta(seconds=1))
+                return
+            except RuntimeError:
+                if theirs.done():
+                    self._require(theirs)
+                if sending.is_completed():  # it failed; otherwise only this wait is over
+                    raise
+
+    def _tell(
+        self, executor: ThreadPoolExecutor, path: str, body: Mapping[str, Any], timeout_s: float | None = None
+    ) -> "Future[Any]":
+        """Let the server do something in which its workers wait for this process."""
+        return executor.submit(self._post, f"{self.base_url}/{path}", json=body, timeout=timeout_s)
+
+    def _require(self, theirs: "Future[Any]") -> None:
+        """Wait until the server has done what it was told. Raises EngineError, in one line, if it could not."""
+        if error := theirs.exception():
+            raise EngineError(
+                f"the server at {self.base_url} cannot take weights, see its log: {' '.join(str(error).split())[:300]}"
+            ) from error
+
+    def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
+        """Call a method of every worker."""
+        call = {"method": "das_call", "args": [method, *args]}
+        return [json.loads(answer) for answer in self._post(f"{self.base_url}/collective_rpc", json=call)["results"]]
+
+    def generate_rows(
+        self, prompts: Sequence[Any], completions: Sequence[Completion], use_tqdm: bool = False
+    ) -> list[Any]:
+        """llm.generate: what vLLM's RequestOutput holds, as far as rollouts read it, for each prompt."""
+        with ThreadPoolExecutor(max_workers=min(len(prompts), CONNECTIONS)) as executor:
+            return list(executor.map(self._complete, prompts, completions))
+
+    def _complete(self, prompt: dict[str, list[int]], completion: Completion) -> Any:
+        answer = self._post(
+            f"{self.base_url}/v1/completions",
+            json={
+                **completion.body,
+                "model": self.model,
+                "prompt": prompt["prompt_token_ids"],
+                "seed": completion.seed,
+                "vllm_xargs": completion.extra_args,
+                "return_token_ids": True,
+                "return_tokens_as_token_ids": True,
+            },
+        )
+        choice = answer["choices"][0]
+        output = SimpleNamespace(
+            token_ids=choice["token_ids"], logprobs=choice["logprobs"], finish_reason=choice["finish_reason"]
+        )
+        # The server numbers the prompts of a request, and this one has a single prompt.
+        return SimpleNamespace(
+            prompt_token_ids=choice["prompt_token_ids"], outputs=[output], request_id=f"{answer['id']}-0"
+        )
+
+
+def warn_if_exposed(base_url: str) -> None:
+    """Warn if other machines can reach a server that runs whatever it is told (VLLM_SERVER_DEV_MODE=1)."""
+    address = urlparse(base_url)
+    host, port = address.hostname or "", address.port or 80
+    if _is_loopback(host) and not _reachable(get_ip(), port):
+        return
+    warnings.warn(
+        f"the server at {base_url} can be reached from other machines, and VLLM_SERVER_DEV_MODE=1 lets anyone who "
+        "reaches it load weights and call its workers: start it with --host 127.0.0.1, or close the port to others",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket at `port`, or at any free port if that one is taken."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return socket.create_server((address, 0), family=family)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether `host` is this machine, as only it sees itself. A client that connects to 0.0.0.0 reaches itself, too."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return address.is_loopback or address.is_unspecified
+
+
+def _reachable(address: str, port: int) -> bool:
+    if _is_loopback(address):  # the machine has no other
+        return False
+    try:
+        socket.create_connection((address, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _on_cpu(device: torch.device | str | int) -> bool:
+    return not isinstance(device, int) and torch.device(device).type == "cpu"

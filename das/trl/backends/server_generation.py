@@ -1,0 +1,114 @@
+"""TRL's generation backend with `vllm_mode="server"`: rollouts on a server that was started with das."""
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast_object_list, gather_object
+from trl.generation.vllm_client import parse_logprobs
+
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, roll_out
+from das.errors import EngineError
+from das.trl.backends.server import Completion, ServerClient, warn_if_exposed
+from das.trl.generation import SpeculativeGeneration
+from das.weights.weight_check import logprob_difference, logprob_problem
+
+
+class ServerGeneration(SpeculativeGeneration):
+    """SpeculativeGeneration on one server for all ranks. The main rank speaks with it, as in TRL.
+
+    The server decides what drafts and how it is built. Seeds and problem ids travel with each request. Weights are
+    checked by log-probs.
+    """
+
+    def _init_vllm(self) -> None:
+        self.enable_sleep_mode = False  # TRL ignores it here
+        self.llm: Any = None
+        dtype = ""
+        if self.accelerator.is_main_process:
+            url = self.server_base_url or f"http://{self.server_host}:{self.server_port}"
+            self.llm = self.vllm_client = ServerClient(
+                base_url=url, group_port=self.group_port, connection_timeout=self.server_timeout
+            )
+            warn_if_exposed(url)
+            dtype = self.llm.require_das(self.engine.method)
+            self.llm.collective_rpc("das_meet_trainer")
+            self.llm.init_communicator(device=self.accelerator.device)
+            self.llm.generate = self._generate_for_trl
+        self._dtype = getattr(torch, from_main(dtype))
+        self.accelerator.wait_for_everyone()
+
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return super(SpeculativeGeneration, self)._iter_named_params()  # TRL's: tensors are not compared
+
+    def _load_weights(self) -> str:
+        super(SpeculativeGeneration, self).sync_weights()
+        self.check_s = 0.0
+        return ""
+
+    def _compare_logprobs(self) -> str:
+        self.sync_error = logprob_difference(self.model, self._probe, self.step)
+        return logprob_problem(self.sync_error, self._dtype)
+
+    def _probe(self, prompts: list[Any], params: Any, use_tqdm: bool) -> list[Any]:
+        """What the server samples, on every rank: with a policy in shards, all of them compute its log-probs."""
+        outputs: list[Any] = []
+        if self.llm is not None:
+            body = {"temperature": params.temperature, "max_tokens": params.max_tokens, "logprobs": params.logprobs}
+            outputs = self.llm.generate_rows(prompts, [Completion(body, params.seed, params.extra_args)])
+            for output in (output.outputs[0] for output in outputs):
+                output.logprobs = [
+                    {token: SimpleNamespace(logprob=logprob)}
+                    for token, logprob in zip(output.token_ids, output.logprobs["token_logprobs"], strict=True)
+                ]
+        return list(from_main(outputs))
+
+    def generate(self, prompts: Any, images: Any, num_generations: int, profiler: Any = None) -> Any:
+        """Generate for the rows that were announced. TRL gathers the prompts of all ranks, in this order."""
+        self._problems_of_all = gather_object(list(self.problems))
+        generated = super().generate(prompts, images, num_generations, profiler)
+        self.last = from_main(self.last)
+        if self.llm is None:
+            self._count_drafts(self.last)
+        return generated
+
+    def _gathered_problems(self) -> Sequence[str]:
+        return self._problems_of_all
+
+    def _own_engine(self) -> tuple[int, int]:
+        return 0, 1
+
+    def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
+        return roll_out(self.llm, request, self.llm.generate_rows)
+
+    def _generate_for_trl(
+        self,
+        prompts: list[list[int]],
+        features: Any,
+        n: int,
+        structured_outputs_regex: str | None,
+        generation_kwargs: dict[str, Any],
+        **sampling: Any,
+    ) -> dict[str, Any]:
+        """VLLMClient.generate as TRL calls it: `n` responses to each prompt."""
+        if features is not None:
+            raise EngineError('vllm_mode="server": das sends token ids only, and these prompts have images')
+        if structured_outputs_regex is not None:
+            sampling["structured_outputs"] = {"regex": structured_outputs_regex}
+        rows = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
+        outputs = self._generate_keyed(rows, Completion({**sampling, **generation_kwargs}))
+        logprobs, logprob_token_ids = parse_logprobs([output.outputs[0].logprobs for output in outputs])
+        return {
+            "prompt_ids": [output.prompt_token_ids for output in outputs[::n]],
+            "completion_ids": [output.outputs[0].token_ids for output in outputs],
+            "logprobs": logprobs,
+            "logprob_token_ids": logprob_token_ids,
+        }
+
+
+def from_main(value: Any) -> Any:
+    """The main rank's `value`, on every rank."""
+    values = [value]
+    broadcast_object_list(values, from_process=0)
+    return values[0]

@@ -1,0 +1,143 @@
+"""Rollouts in several turns: TRL calls tools and lets the policy go on, with fewer rows in each turn.
+
+A response is then several requests. Each needs to know its row, so that its seed is a function of (row, turn) and does
+not depend on the other rows that go on, and so that its problem stays the row's. TRL's loop passes prompts on without
+their rows. So the prompts of its first turn become `RowTokens`, which keep their row when TRL appends to them.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, cast
+
+from das.engine.rollouts.rollout import Rollout
+from das.errors import EngineError
+
+Counts = Mapping[str, int]
+
+
+class RowTokens(list[int]):
+    """Token ids of a row's conversation. What is appended by + belongs to the same row."""
+
+    def __init__(self, tokens: Sequence[int], row: int):
+        super().__init__(tokens)
+        self.row = row
+
+    def __add__(self, tokens: Any) -> "RowTokens":  # type: ignore[override]  # TRL appends token ids only
+        return RowTokens(super().__add__(tokens), self.row)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of a rollout: `rollout.responses[i]` goes on with row `rows[i]`."""
+
+    rows: Sequence[int]
+    rollout: Rollout
+
+    def counts(self) -> dict[str, int]:
+        """What the turn cost, summed over its requests."""
+        report = self.rollout.report
+        return {
+            "requests": len(self.rows),
+            "tokens": self.rollout.tokens,
+            "passes": report["passes"],
+            "drafted": report["drafted"],
+        }
+
+
+def follow_turns(trainer: Any) -> None:
+    """Let the backend of a trainer with tools know the row of every request, and when the last turn is over.
+
+    Raises EngineError, in one line, for rollouts in several turns that das cannot follow.
+    """
+    if getattr(trainer, "rollout_func", None):
+        raise EngineError(
+            "rollout_func calls the engine itself, so das cannot tell which row, seed and problem a request belongs "
+            'to: use tools or environment_factory, or call das.speculate("off")'
+        )
+    if not getattr(trainer, "tools", None):
+        return
+    if trainer.args.vllm_mode != "colocate" or trainer.args.vllm_tensor_parallel_size > 1:
+        raise EngineError(
+            "tools: ranks that share an engine would wait in vain for one whose rows have all ended: set "
+            'vllm_mode="colocate" and vllm_tensor_parallel_size=1'
+        )
+    if trainer.vllm_generation.engines_of_all_ranks and trainer.accelerator.num_processes > 1:
+        raise EngineError(
+            "tools: ranks that share a cluster's engines would wait in vain for one whose rows have all ended: launch "
+            "one process, or go without cluster="
+        )
+    if trainer.args.vllm_enable_sleep_mode and trainer.accelerator.num_processes > 1:
+        raise EngineError(
+            "tools: with sleep mode TRL syncs weights in every turn, and ranks would wait in vain for one whose rows "
+            "have all ended: set vllm_enable_sleep_mode=False, or launch one process"
+        )
+    trainer._tool_call_loop = functools.partial(_loop_with_rows, trainer._tool_call_loop, trainer.vllm_generation)
+
+
+def _loop_with_rows(original: Callable[..., Any], generation: Any, prompts: Any, prompt_ids: Any, *rest: Any) -> Any:
+    """TRL's `_tool_call_loop`, which generates all turns but the first one."""
+    results = original(prompts, [RowTokens(ids, row) for row, ids in enumerate(prompt_ids)], *rest)
+    generation.finish_turns()
+    return results
+
+
+def rows_of(prompts: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The rows of the prompts of a later turn. Raises EngineError if TRL did not pass them on."""
+    rows = [getattr(prompt["prompt_token_ids"], "row", None) for prompt in prompts]
+    if None in rows:
+        raise EngineError("TRL's tool loop has changed: its prompts have lost their rows; use TRL 1.16")
+    return cast(list[int], rows)
+
+
+def joined(turns: Sequence[Turn], end: Mapping[str, Any]) -> Rollout:
+    """The rollout of all turns: one response for each row, with the tokens that the policy generated for it.
+
+    end: the report of what was done after the last turn. Times and costs are summed over turns, and `turns` of a
+    request has the number of tokens of each. Time between turns, in which the tools run, is not counted.
+    """
+    first = turns[0].rollout
+    responses: list[list[int]] = [[] for _ in first.responses]
+    finish_reasons, requests = list(first.finish_reasons), [{**cost, "turns": []} for cost in first.requests]
+    report: dict[str, Any] = {}
+    began_s = 0.0
+    for number, turn in enumerate(turns):
+        rollout = turn.rollout
+        for row, response, reason, cost in zip(
+            turn.rows, rollout.responses, rollout.finish_reasons, rollout.requests, strict=True
+        ):
+            responses[row] += response
+            finish_reasons[row] = reason
+            requests[row]["turns"].append(len(response))
+            if number:
+                for name in ("passes", "drafted", "predicted_length"):
+                    if name in cost:
+                        requests[row][name] += cost[name]
+                requests[row]["last_s"] = began_s + cost["last_s"]
+        step_time_s = [began_s + time_s for time_s in rollout.report["step_time_s"]]
+        report = _added(report, {**rollout.report, "step_time_s": step_time_s})
+        began_s += rollout.rollout_s
+    by_turn = [turn.counts() for turn in turns]
+    return Rollout(
+        step=first.step,
+        problems=first.problems,
+        responses=responses,
+        finish_reasons=finish_reasons,
+        requests=requests,
+        rollout_s=began_s,
+        report={**_added(report, end), "by_turn": by_turn},
+    )
+
+
+def _added(report: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Two reports as one: numbers are added, lists joined."""
+    return {**report, **{key: report[key] + value if key in report else value for key, value in later.items()}}
+
+
+def added_turns(of_ranks: Sequence[Sequence[Counts]]) -> list[dict[str, int]]:
+    """The counts of each turn, summed over ranks. A rank may have fewer turns than another."""
+    return [
+        {key: sum(counts[key] for counts in turn if counts) for key in next(filter(None, turn))}
+        for turn in zip_longest(*of_ranks)
+    ]

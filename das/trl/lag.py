@@ -1,0 +1,131 @@
+"""Asynchronous RL at a fixed lag: which rows the rollouts ahead have, and rollouts that wait for their training step.
+
+The rollout of step n samples with the weights after max(0, n - lag) updates, whatever runs when. So the lag, and never
+the clock, says what is computed. Where the engine runs says only how much of it is hidden behind the training.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
+from das.engine.rollouts.rollout import Rollout
+
+STATE = "rollouts_ahead.npz"
+PLAIN = ("step", "problems", "finish_reasons", "requests", "rollout_s", "report")  # fields of Rollout that JSON carries
+
+
+@dataclass(frozen=True)
+class Sync:
+    """How the weights of a rollout reached its engine."""
+
+    error: float | None  # largest |log p(engine) - log p(trainer)|, if it was checked
+    seconds: float
+    check_s: float  # part of `seconds`: the weight check
+
+
+@dataclass(frozen=True)
+class FinishedRollout:
+    """A rollout that waits for its training step."""
+
+    rollout: Rollout
+    logprobs: list[list[float | None]]  # of the sampled tokens, of the weights that sampled them
+    prompts: list[list[int]]  # token ids
+    weights: int  # updates that these weights had seen
+    sync: Sync
+
+
+def indexes_of_rollouts(sampler: Any, rows: int) -> Iterator[list[int]]:
+    """The dataset's indexes that each rollout takes, epoch after epoch without end.
+
+    sampler: TRL's, drawn anew for every epoch. rows: of a rollout.
+    """
+    while True:
+        indexes = iter(sampler)
+        while len(taken := list(islice(indexes, rows))) == rows:
+            yield taken
+
+
+def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes: int) -> str:
+    """Say in one line why a training cannot submit rollouts ahead, or nothing.
+
+    arguments: of TRL's GRPOConfig. tools: whether rollouts have several turns. processes: that train together.
+    """
+    accumulated = arguments.get("gradient_accumulation_steps", 1)
+    per_generation = arguments.get("steps_per_generation", accumulated) * arguments.get("num_iterations", 1)
+    if tools:
+        return "rollouts in several turns call tools between their requests, and so cannot run ahead"
+    if arguments.get("vllm_enable_sleep_mode", False):
+        return "an engine that sleeps while the policy trains cannot roll out ahead: set vllm_enable_sleep_mode=false"
+    if lag and not arguments.get("vllm_importance_sampling_correction", True):
+        return (
+            "older weights sample, so the loss needs the correction for them: set "
+            "trainer.vllm_importance_sampling_correction=true"
+        )
+    if per_generation != accumulated:
+        return (
+            f"each step needs a rollout of its own, and here {per_generation} micro-batches share one: leave out "
+            "trainer.steps_per_generation and trainer.num_iterations"
+        )
+    if processes > 1:
+        return f"engine.processes={processes}: rollouts ahead need one process that trains; set engine.processes=1"
+    return ""
+
+
+def save_ahead(folder: Path, ahead: Sequence[FinishedRollout]) -> None:
+    """Write rollouts that wait for their steps, for a checkpoint. They must be of consecutive steps, in order."""
+    arrays: dict[str, np.ndarray] = {"kind": np.array(STATE), "count": np.array(len(ahead))}
+    for number, done in enumerate(ahead):
+        rollout = done.rollout
+        plain = {name: getattr(rollout, name) for name in PLAIN}
+        sync = (done.sync.error, done.sync.seconds, done.sync.check_s)
+        arrays |= {
+            f"plain_{number}": pack_strings([plain, done.weights, sync]),
+            f"lengths_{number}": np.array([len(response) for response in rollout.responses], np.int64),
+            f"responses_{number}": _flat(rollout.responses, np.int32),
+            f"logprobs_{number}": _flat(done.logprobs, np.float64),  # None, which vLLM gives for NaN, becomes NaN again
+            f"prompt_lengths_{number}": np.array([len(prompt) for prompt in done.prompts], np.int64),
+            f"prompts_{number}": _flat(done.prompts, np.int32),
+        }
+    save_arrays(folder / STATE, arrays)
+
+
+def load_ahead(folder: Path) -> list[FinishedRollout]:
+    """Read what `save_ahead` wrote. Raises ValueError for a damaged file."""
+    arrays = load_arrays(folder / STATE, STATE)
+    ahead = []
+    for number in range(int(arrays["count"])):
+        plain, weights, sync = unpack_strings(arrays[f"plain_{number}"])
+        lengths = arrays[f"lengths_{number}"]
+        responses = _divided(arrays[f"responses_{number}"], lengths)
+        ahead.append(
+            FinishedRollout(
+                rollout=Rollout(responses=responses, **plain),
+                logprobs=_divided(arrays[f"logprobs_{number}"], lengths),
+                prompts=_divided(arrays[f"prompts_{number}"], arrays[f"prompt_lengths_{number}"]),
+                weights=weights,
+                sync=Sync(*sync),
+            )
+        )
+    return ahead
+
+
+def _flat(lists: Sequence[Sequence[Any]], dtype: Any) -> np.ndarray:
+    return np.array([value for values in lists for value in values], dtype)
+
+
+def _divided(flat: np.ndarray, lengths: np.ndarray) -> list[Any]:
+    """The lists that `_flat` joined."""
+    return [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
+
+
+def done(value: Any) -> "Future[Any]":
+    """A future that has its value already: of a job that was run when it was submitted."""
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future

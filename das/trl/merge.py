@@ -1,0 +1,62 @@
+"""Merge the rollouts that several ranks made in one step, or divide the one that was made for all of them."""
+
+from collections.abc import Sequence
+
+from das.engine.rollouts.reports import COUNTS, merged_reports
+from das.engine.rollouts.rollout import Rollout
+from das.trl.conversations import added_turns
+
+
+def merged(rollouts: Sequence[Rollout]) -> Rollout:
+    """The step's rollout. rollouts: one of each rank, in rank order.
+
+    rollout_s, draft_s and the timeline of passes are those of the slowest rank, because the others wait for it. The
+    calibration error is the largest one, and the alarms of all ranks are kept. Responses are listed in rank order, and
+    each response's cost names its `rank`. A single rollout is returned as it is.
+    """
+    if len(rollouts) == 1:
+        return rollouts[0]
+    ranks = {f"rank {rank}": rollout for rank, rollout in enumerate(rollouts)}
+    slowest = max(ranks, key=lambda rank: ranks[rank].rollout_s)
+    report = merged_reports({rank: rollout.report for rank, rollout in ranks.items()}, slowest)
+    if "by_turn" in report:
+        report["by_turn"] = added_turns([rollout.report["by_turn"] for rollout in rollouts])
+    return Rollout(
+        step=ranks[slowest].step,
+        problems=[problem for rollout in rollouts for problem in rollout.problems],
+        responses=[response for rollout in rollouts for response in rollout.responses],
+        finish_reasons=[reason for rollout in rollouts for reason in rollout.finish_reasons],
+        requests=[{**cost, "rank": rank} for rank, rollout in enumerate(rollouts) for cost in rollout.requests],
+        rollout_s=ranks[slowest].rollout_s,
+        report=report,
+    )
+
+
+def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
+    """The rollout of each rank, of one that was made for all ranks: `merged` puts them together again.
+
+    shares: how many responses each rank asked for, in rank order. Each gets its responses and what they cost. What
+    cannot be told apart (times, the timeline, other counts) stays with the first rank.
+    """
+    parts = []
+    for rank, share in enumerate(shares):
+        start = sum(shares[:rank])
+        own = slice(start, start + share)
+        report = {name: value for name, value in rollout.report.items() if not isinstance(value, (list, dict))}
+        report |= {name: 0 for name in COUNTS if name in report}
+        if rank == 0:
+            report = dict(rollout.report)
+        costs = rollout.requests[own]
+        report |= {name: sum(cost[name] for cost in costs) for name in ("passes", "drafted")}
+        parts.append(
+            Rollout(
+                step=rollout.step,
+                problems=rollout.problems[own],
+                responses=rollout.responses[own],
+                finish_reasons=rollout.finish_reasons[own],
+                requests=costs,
+                rollout_s=rollout.rollout_s,
+                report=report,
+            )
+        )
+    return parts

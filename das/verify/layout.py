@@ -1,0 +1,132 @@
+"""Which request and position each row of logits belongs to in a pass with drafts."""
+
+import functools
+from typing import Protocol
+
+import numpy as np
+import torch
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+
+PARENTS = "das_parents"  # attribute of vLLM's description of a pass whose drafts branch: int64 [sum(num_drafted)]
+
+
+class RowLayout(Protocol):
+    """What sampling parameters must know of rows of logits."""
+
+    @property
+    def owner(self) -> np.ndarray:
+        """Index of the request to which each row belongs, int64 [rows]."""
+
+    @property
+    def offset(self) -> np.ndarray:
+        """Number of tokens that lead to each row and are not yet emitted, int64 [rows]."""
+
+    def before(self) -> list[list[int]]:
+        """The tokens that lead to each row and are not yet emitted."""
+
+
+class Layout:
+    """A request's rows lie together: first the row of its next token, then one row after each of its drafted tokens.
+
+    num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)]. parents: for each drafted token the one
+    before it, counted from its request's first, or -1 (das/engine/branching/tree.py), int64 [sum(num_drafted)]; None
+    where no draft branches. first_request: index of the first of these requests in the batch.
+    """
+
+    def __init__(
+        self,
+        num_drafted: np.ndarray,
+        draft_tokens: torch.Tensor,
+        parents: np.ndarray | None = None,
+        first_request: int = 0,
+    ):
+        self.num_drafted = num_drafted
+        self.draft_tokens = draft_tokens
+        self.parents = parents
+        self.first_request = first_request
+
+    @classmethod
+    def of(cls, drafts: SpecDecodeMetadata) -> "Layout":
+        """The layout of a pass, as vLLM describes it."""
+        return cls(
+            np.asarray(drafts.num_draft_tokens, np.int64), drafts.draft_token_ids, getattr(drafts, PARENTS, None)
+        )
+
+    def pieces(self, max_rows: int) -> list["Layout"]:
+        """Layouts of runs of requests, in order, each of at most `max_rows` rows or of a single request."""
+        ends = np.cumsum(self.num_drafted + 1)
+        found: list[Layout] = []
+        first = first_row = 0
+        while first < len(ends):
+            last = max(int(np.searchsorted(ends, first_row + max_rows, side="right")), first + 1)
+            start, stop = first_row - first, int(ends[last - 1]) - last  # of the drafted tokens
+            found.append(
+                Layout(
+                    self.num_drafted[first:last],
+                    self.draft_tokens[start:stop],
+                    None if self.parents is None else self.parents[start:stop],
+                    self.first_request + first,
+                )
+            )
+            first, first_row = last, int(ends[last - 1])
+        return found
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all requests."""
+        return int(self.num_drafted.sum()) + len(self.num_drafted)
+
+    @functools.cached_property
+    def own_request(self) -> np.ndarray:
+        """Index among these requests of the one to which each row belongs, int64 [rows]."""
+        return np.repeat(np.arange(len(self.num_drafted)), self.num_drafted + 1)
+
+    @functools.cached_property
+    def owner(self) -> np.ndarray:
+        """Index in the batch of the request to which each row belongs, int64 [rows]."""
+        return self.own_request + self.first_request
+
+    @functools.cached_property
+    def first_row(self) -> np.ndarray:
+        """Index of each request's first row, int64 [requests]."""
+        return np.cumsum(self.num_drafted + 1) - (self.num_drafted + 1)
+
+    @functools.cached_property
+    def offset(self) -> np.ndarray:
+        """Number of drafted tokens that lead to each row, int64 [rows]."""
+        place = np.arange(len(self.own_request)) - self.first_row[self.own_request]
+        if self.parents is None:
+            return place
+        offset = np.zeros(len(place), np.int64)
+        for row, parent in zip(place.nonzero()[0].tolist(), self.parents.tolist(), strict=True):
+            offset[row] = offset[row - place[row] + parent + 1] + 1
+        return offset
+
+    def before(self) -> list[list[int]]:
+        """The drafted tokens that lead to each row."""
+        tokens, starts = self.draft_tokens.tolist(), (np.cumsum(self.num_drafted) - self.num_drafted).tolist()
+        if self.parents is None:
+            return [
+                tokens[starts[request] : starts[request] + offset]
+                for request, offset in zip(self.own_request.tolist(), self.offset.tolist(), strict=True)
+            ]
+        paths: list[list[int]] = []
+        for start, num_drafted in zip(starts, self.num_drafted.tolist(), strict=True):
+            first_row = len(paths)
+            paths.append([])
+            for node in range(start, start + num_drafted):
+                paths.append([*paths[first_row + 1 + self.parents[node]], tokens[node]])
+        return paths
+
+    def width(self) -> int:
+        """The most tokens that a request may emit."""
+        return int((self.num_drafted if self.parents is None else self.offset).max()) + 1
+
+    def cells(self, width: int) -> np.ndarray:
+        """Row of each cell of a table [requests, width]; shorter drafts repeat their request's last row.
+
+        For drafts that do not branch.
+        """
+        column = np.arange(width)[None, :]
+        rows: np.ndarray = self.first_row[:, None] + np.minimum(column, self.num_drafted[:, None])
+        return rows

@@ -1,0 +1,56 @@
+"""Log-probs of emitted tokens, as vLLM returns them."""
+
+import numpy as np
+import torch
+from vllm.v1.outputs import LogprobsTensors
+from vllm.v1.sample.metadata import SamplingMetadata
+
+from das.verify.host_copies import on_device
+from das.verify.noise import REJECTED
+from das.verify.sampling_parameters import UnsupportedSampling
+
+
+def emitted_logprobs(
+    metadata: SamplingMetadata, mode: str, values: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None
+) -> LogprobsTensors:
+    """Log-probs of the emitted tokens in vLLM's own layout: one cell for each of [requests * (longest draft + 1)].
+
+    mode: vLLM's logprobs_mode. values: logits [rows, vocab]. emitted: [requests, longest draft + 1]. cells: the row of
+    each of these tokens; None in a pass without drafts. Raises UnsupportedSampling.
+    """
+    if metadata.logprob_token_ids:
+        raise UnsupportedSampling(
+            "logprob_token_ids cannot be combined with keyed sampling: ask for logprobs=N instead"
+        )
+    num_logprobs = metadata.max_num_logprobs
+    assert num_logprobs is not None
+    tokens = emitted.reshape(-1, 1)
+    if cells is not None:
+        cells = cells.reshape(-1)
+        every_cell = num_logprobs == -1
+        # On a GPU this is the one time that sampling waits for it.
+        used = np.arange(len(cells)) if every_cell else (tokens[:, 0] != REJECTED).cpu().numpy().nonzero()[0]
+        needed = {"of_used": cells[used], "used": used}
+        if tokens.device != values.device:  # drafts that branch are walked on the host
+            needed["tokens"] = tokens.numpy()[used]
+        rows = on_device(values.device, needed)
+        values = values[rows["of_used"]]
+    if not mode.endswith("logits"):
+        values = values.log_softmax(dim=-1)
+    if num_logprobs == -1:
+        return LogprobsTensors(torch.empty(0), values, torch.empty(0))
+    if cells is not None:
+        tokens = rows["tokens"] if "tokens" in rows else tokens[rows["used"]]
+    listed_tokens = tokens.to(torch.int64)
+    listed = values.gather(-1, listed_tokens)
+    ranks = (values >= listed).sum(dim=-1)
+    if num_logprobs > 0:
+        top, top_tokens = values.topk(num_logprobs, dim=-1)
+        listed, listed_tokens = torch.cat((listed, top), dim=1), torch.cat((listed_tokens, top_tokens), dim=1)
+    listed_tokens = listed_tokens.to(torch.int32)
+    if cells is not None:  # cells without an emitted token stay 0, and vLLM drops them
+        listed_tokens, listed, ranks = (
+            compact.new_zeros((len(cells), *compact.shape[1:])).index_copy_(0, rows["used"].long(), compact)
+            for compact in (listed_tokens, listed, ranks)
+        )
+    return LogprobsTensors(listed_tokens, listed, ranks)

@@ -1,0 +1,337 @@
+"""Noise of the keyed sampler: a pure function of (request seed, position, token), with the same bits on every device.
+
+    token = argmax_v( log p(v) + Gumbel(seed, t)[v] )        where t is the token's position in the response
+
+Nothing else enters: not the number of drafted tokens, not the batch order, not the engine that runs the request.
+
+There are three implementations. On the CPU one pass in C (keyed.c), on CUDA one pass in Triton (keyed_triton.py). The
+torch implementation gives the same bits on any device; other devices use it, and tests compare the other two with it.
+Drafting with this noise (keyed_draft) has no Triton form yet: on CUDA it takes the torch one.
+"""
+
+import ctypes
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from das.native import load_native
+from das.verify.host_copies import on_device
+
+REJECTED = -1  # what vLLM expects in sampled_token_ids where no token was emitted
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def splitmix64(x: np.ndarray) -> np.ndarray:
+    """The SplitMix64 finaliser, elementwise on uint64: a bijection with full avalanche."""
+    x = x.astype(np.uint64, copy=True)
+    with np.errstate(over="ignore"):
+        x += _GOLDEN
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def row_keys(seeds: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The 64-bit noise key of each row, from its request's seed and the position of the token to be emitted.
+
+    seeds, positions: int64 [rows]. Returns the lower and the upper half of the keys, uint32 [rows] each.
+    """
+    key = splitmix64(splitmix64(seeds.astype(np.int64).view(np.uint64)) ^ positions.astype(np.int64).view(np.uint64))
+    return (key & np.uint64(0xFFFFFFFF)).astype(np.uint32), (key >> np.uint64(32)).astype(np.uint32)
+
+
+@functools.cache
+def _native() -> ctypes.CDLL:
+    """The compiled keyed.c, with the argument types of its functions declared."""
+    library = load_native(Path(__file__).with_name("keyed.c"))
+    pointer, i64, u32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
+    library.keyed_argmax.argtypes = [pointer, i64, i64, i64, pointer, pointer, pointer, pointer]
+    library.keyed_argmax.restype = None
+    library.keyed_verify.argtypes = [pointer, i64, i64, i64, *[pointer] * 5, i64, pointer]
+    library.keyed_verify.restype = None
+    library.keyed_walk.argtypes = [pointer, i64, i64, i64, *[pointer] * 6, i64, pointer, pointer]
+    library.keyed_walk.restype = None
+    library.keyed_draft.argtypes = [pointer, i64, i64, i64, *[pointer] * 4, i64, pointer, pointer]
+    library.keyed_draft.restype = None
+    library.keyed_noise.argtypes = [u32, u32, i64, pointer]
+    library.keyed_noise.restype = None
+    return library
+
+
+def native_noise(key0: int, key1: int, vocab: int) -> np.ndarray:
+    """Gumbel noise of one row from keyed.c, float32 [vocab]. For tests, which compare it with torch_noise."""
+    out = np.empty(vocab, np.float32)
+    _native().keyed_noise(key0, key1, vocab, out.ctypes.data)
+    return out
+
+
+def _int64_address(values: np.ndarray) -> int:
+    """The address of a contiguous int64 array, for C. Raises TypeError for any other array."""
+    if values.dtype != np.int64 or not values.flags.c_contiguous:
+        raise TypeError(f"seeds and positions must be contiguous int64 arrays, got {values.dtype}")
+    return values.ctypes.data
+
+
+def _mix32(h: torch.Tensor) -> torch.Tensor:
+    """mix32 of keyed.c on int32 tensors: multiplication wraps around, and masks make the right shifts logical."""
+    h = h ^ ((h >> 16) & 0xFFFF)
+    h = h * 0x21F0AAAD
+    h = h ^ ((h >> 15) & 0x1FFFF)
+    h = h * (0xD35A2D97 - (1 << 32))
+    return h ^ ((h >> 15) & 0x1FFFF)
+
+
+def _soft_log(x: torch.Tensor) -> torch.Tensor:
+    """soft_log of keyed.c, operation for operation."""
+    bits = x.view(torch.int32)
+    e = (bits - 0x3F3504F3) >> 23  # an arithmetic shift, which rounds down for x < sqrt(1/2) too
+    m = (bits - (e << 23)).view(torch.float32)
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    p = z * 0.22222222
+    for coefficient in (0.2857142857, 0.4, 0.6666666667):
+        p = (p + coefficient) * z
+    p = p + 2.0
+    return e.to(torch.float32) * 0.69314718056 + s * p
+
+
+def torch_noise(key0: torch.Tensor, key1: torch.Tensor, vocab: int) -> torch.Tensor:
+    """Gumbel noise, float32 [rows, vocab], from the key halves, int32 [rows]. Bit-equal to keyed.c."""
+    token = torch.arange(vocab, dtype=torch.int32, device=key0.device) * (0x9E3779B1 - (1 << 32))
+    x = _mix32(_mix32(token[None, :] + key0[:, None]) ^ key1[:, None])
+    w = (((x >> 1) & 0x7FFFFFFF).to(torch.float32) + 0.5) * 4.656612873e-10
+    w = w.clamp_max(0.99999994)
+    u = 1.0 - w
+    d = 1.0 - u
+    e = torch.where(d > 0, -_soft_log(u) * w / d, w)
+    return -_soft_log(e)
+
+
+def keyed_argmax(
+    logits: torch.Tensor, seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None = None
+) -> torch.Tensor:
+    """Sample one token per row.
+
+    logits: float32 [rows, vocab], already divided by the temperature and masked (-inf: impossible token).
+    seeds, positions: int64 [rows]. greedy: bool [rows], the rows that take the argmax without noise; None means no row.
+    Returns token ids, int64 [rows]. Raises TypeError unless seeds and positions are contiguous int64 arrays.
+    """
+    if logits.device.type == "cpu":
+        if logits.stride(1) != 1:
+            logits = logits.contiguous()
+        rows, vocab = logits.shape
+        tokens = torch.empty(rows, dtype=torch.int64)
+        flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
+        _native().keyed_argmax(
+            logits.data_ptr(), rows, vocab, logits.stride(0), _int64_address(seeds), _int64_address(positions),
+            None if flags is None else flags.ctypes.data, tokens.data_ptr(),
+        )  # fmt: skip
+        return tokens
+    return device_argmax(logits, on_device(logits.device, noise_inputs(seeds, positions, greedy)))
+
+
+def noise_inputs(seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None) -> dict[str, np.ndarray]:
+    """What `device_argmax` must find on the device: arrays [rows] for `on_device`. The arguments are keyed_argmax's."""
+    key0, key1 = row_keys(seeds, positions)
+    flags = np.zeros(len(seeds), np.int32) if greedy is None else greedy.astype(np.int32)
+    return {"key0": key0.view(np.int32), "key1": key1.view(np.int32), "greedy": flags}
+
+
+def device_argmax(logits: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """keyed_argmax with the `noise_inputs` of its rows on the logits' device."""
+    if logits.device.type == "cuda":
+        from das.verify.keyed_triton import keyed_argmax_triton
+
+        return keyed_argmax_triton(logits, inputs["key0"], inputs["key1"], inputs["greedy"])
+    return torch_argmax(logits, inputs["key0"], inputs["key1"], inputs["greedy"].bool())
+
+
+def keyed_verify(
+    logits: torch.Tensor,
+    num_drafted: np.ndarray,
+    draft_tokens: torch.Tensor,
+    seeds: np.ndarray,
+    positions: np.ndarray,
+    greedy: np.ndarray | None = None,
+    width: int | None = None,
+) -> torch.Tensor:
+    """Sample the rows of a pass with drafts, and accept each request's drafted tokens up to the first that differs.
+
+    logits: float32 [sum(num_drafted + 1), vocab]. A request's rows lie together: first the row after its text, then one
+    row after each of its drafted tokens.
+    num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)].
+    seeds: int64 [requests]. positions: int64 [requests], of each request's first row. greedy: bool [requests] or None.
+    width: at least max(num_drafted) + 1, which None means.
+    Returns the emitted token ids, int32 [requests, width], with REJECTED after the last one. Raises TypeError unless
+    num_drafted, seeds and positions are contiguous int64 arrays.
+    """
+    num_requests, width = len(num_drafted), width or max(num_drafted.tolist()) + 1
+    if logits.device.type == "cpu":
+        if logits.stride(1) != 1:
+            logits = logits.contiguous()
+        emitted = torch.empty((num_requests, width), dtype=torch.int32)
+        flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
+        draft_tokens = draft_tokens.to(torch.int32)
+        _native().keyed_verify(
+            logits.data_ptr(), logits.shape[1], logits.stride(0), num_requests, _int64_address(num_drafted),
+            draft_tokens.data_ptr(), _int64_address(seeds), _int64_address(positions),
+            None if flags is None else flags.ctypes.data, width, emitted.data_ptr(),
+        )  # fmt: skip
+        return emitted
+    owner = np.repeat(np.arange(num_requests), num_drafted + 1)  # [rows]
+    first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)  # [requests]
+    rows = seeds[owner], positions[owner] + np.arange(len(owner)) - first_row[owner]
+    noise = noise_inputs(*rows, None if greedy is None else greedy[owner])
+    inputs = on_device(logits.device, {**noise, **accept_inputs(num_drafted, width)})
+    return device_accept(device_argmax(logits, inputs), draft_tokens, inputs)
+
+
+def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:
+    """What `device_accept` must find on the device, for `on_device`: the row of each cell of what is emitted,
+    [requests, width], and the rows that a drafted token follows, [sum(num_drafted)].
+    """
+    last_row = np.cumsum(num_drafted + 1) - 1
+    column = np.arange(width)[None, :]
+    is_last = np.zeros(int(num_drafted.sum()) + len(num_drafted), np.bool_)
+    is_last[last_row] = True
+    return {
+        "cells": (last_row - num_drafted)[:, None] + np.minimum(column, num_drafted[:, None]),
+        "followed": (~is_last).nonzero()[0],
+    }
+
+
+def device_accept(tokens: torch.Tensor, draft_tokens: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The tokens that keyed_verify emits, given those sampled on all rows.
+
+    tokens: [sum(num_drafted + 1)], sampled on every row. inputs: `accept_inputs`, on the tokens' device. The rest is
+    as for keyed_verify.
+    """
+    tokens = tokens.to(torch.int32)
+    drafted = torch.full_like(tokens, REJECTED)  # the token behind each row; none behind a request's last one
+    drafted[inputs["followed"]] = draft_tokens.to(torch.int32)
+    sampled = tokens[inputs["cells"]]
+    # A token is emitted if every token before it equals the drafted one.
+    matched = (sampled == drafted[inputs["cells"]]).cumprod(dim=1)
+    sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
+    return sampled
+
+
+def accept(tokens: torch.Tensor, num_drafted: np.ndarray, draft_tokens: torch.Tensor) -> torch.Tensor:
+    """device_accept for arrays of the host. The arguments and the result are those of keyed_verify."""
+    inputs = accept_inputs(num_drafted, int(num_drafted.max()) + 1)
+    return device_accept(tokens, draft_tokens, on_device(tokens.device, inputs))
+
+
+def keyed_walk(
+    logits: torch.Tensor,
+    num_drafted: np.ndarray,
+    draft_tokens: torch.Tensor,
+    parents: np.ndarray,
+    offset: np.ndarray,
+    seeds: np.ndarray,
+    positions: np.ndarray,
+    greedy: np.ndarray | None = None,
+    width: int | None = None,
+) -> tuple[torch.Tensor, np.ndarray]:
+    """keyed_verify for drafts that branch: of a token's children at most one equals the token that is sampled there.
+
+    parents: int64 [sum(num_drafted)], for each drafted token the one before it, counted from its request's first, or
+    -1. offset: int64 [rows], the number of drafted tokens that lead to each row. width: at least max(offset) + 1, which
+    None means. The others as for keyed_verify.
+    Returns the emitted token ids, int32 [requests, width], with REJECTED after the last one, and the row that each was
+    sampled on, int64 of the same shape. They are on the host: the walk needs the tokens there.
+    """
+    shape = len(num_drafted), width or int(offset.max()) + 1
+    if logits.device.type == "cpu":
+        if logits.stride(1) != 1:
+            logits = logits.contiguous()
+        emitted, rows = torch.empty(shape, dtype=torch.int32), np.empty(shape, np.int64)
+        flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
+        draft_tokens = draft_tokens.to(torch.int32)
+        _native().keyed_walk(
+            logits.data_ptr(), logits.shape[1], logits.stride(0), shape[0], _int64_address(num_drafted),
+            draft_tokens.data_ptr(), _int64_address(parents), _int64_address(seeds), _int64_address(positions),
+            None if flags is None else flags.ctypes.data, shape[1], emitted.data_ptr(), rows.ctypes.data,
+        )  # fmt: skip
+        return emitted, rows
+    owner = np.repeat(np.arange(shape[0]), num_drafted + 1)  # [rows]
+    tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, None if greedy is None else greedy[owner])
+    on_host = torch.cat((tokens.to(torch.int32), draft_tokens.to(torch.int32))).cpu().numpy()  # the one wait
+    walked, rows = walk(on_host[: len(owner)], num_drafted, on_host[len(owner) :], parents, shape[1])
+    return torch.from_numpy(walked), rows
+
+
+def walk(
+    tokens: np.ndarray, num_drafted: np.ndarray, draft_tokens: np.ndarray, parents: np.ndarray, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What keyed_walk returns, given the tokens sampled on all rows. width: columns of the results."""
+    first_rows = np.cumsum(num_drafted + 1) - (num_drafted + 1)
+    emitted = np.full((len(num_drafted), width), REJECTED, np.int32)
+    rows = np.repeat(first_rows[:, None], width, axis=1)
+    for request, first_row in enumerate(first_rows.tolist()):
+        first = first_row - request  # of the drafted tokens
+        children = {
+            (int(parents[first + node]), int(draft_tokens[first + node])): node
+            for node in reversed(range(int(num_drafted[request])))
+        }
+        node: int | None = -1
+        column = 0
+        while node is not None:
+            rows[request, column] = first_row + node + 1
+            emitted[request, column] = token = int(tokens[first_row + node + 1])
+            node, column = children.get((node, token)), column + 1
+    return emitted, rows
+
+
+def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor) -> torch.Tensor:
+    """keyed_argmax in plain torch, on any device. key0, key1: int32 [rows], the key halves. greedy: bool [rows]."""
+    noise = torch_noise(key0, key1, logits.shape[1])
+    return (logits + noise.masked_fill_(greedy[:, None], 0.0)).argmax(dim=-1)
+
+
+def keyed_draft(
+    logits: torch.Tensor,
+    scales: np.ndarray,
+    seeds: np.ndarray,
+    positions: np.ndarray,
+    greedy: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens that a drafter with these logits draws with the verifier's noise: argmax(scale * log q + noise).
+
+    logits: float32 [rows, vocab], processed like the verifier's. scales: float32 [scales], above 0; infinity: the
+    likeliest token, without noise. seeds, positions, greedy: as for keyed_argmax.
+    Returns token ids, int64 [rows, scales], and margins, float32 [rows, scales]: by how much the winner's score exceeds
+    the second best one; infinity where no other token is possible.
+    """
+    if logits.device.type != "cpu":
+        inputs = on_device(logits.device, noise_inputs(seeds, positions, greedy))
+        return torch_draft(logits, scales, inputs["key0"], inputs["key1"], inputs["greedy"].bool())
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    shape = len(logits), len(scales)
+    tokens, margins = np.empty(shape, np.int64), np.empty(shape, np.float32)
+    flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
+    scales = np.ascontiguousarray(scales, np.float32)
+    _native().keyed_draft(
+        logits.data_ptr(), shape[0], logits.shape[1], logits.stride(0), _int64_address(seeds),
+        _int64_address(positions), None if flags is None else flags.ctypes.data, scales.ctypes.data, shape[1],
+        tokens.ctypes.data, margins.ctypes.data,
+    )  # fmt: skip
+    return tokens, margins
+
+
+def torch_draft(
+    logits: torch.Tensor, scales: np.ndarray, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor
+) -> tuple[np.ndarray, np.ndarray]:
+    """keyed_draft in plain torch, on any device. key0, key1: int32 [rows]. greedy: bool [rows]."""
+    noise = torch_noise(key0, key1, logits.shape[1])
+    columns = []
+    for scale in scales.tolist():
+        noisy = logits if np.isinf(scale) else torch.where(greedy[:, None], logits, logits * scale + noise)
+        two = noisy.topk(2, dim=-1).values
+        columns.append((noisy.argmax(dim=-1), two[:, 0] - two[:, 1]))
+    tokens, margins = (torch.stack(column, dim=1).cpu().numpy() for column in zip(*columns, strict=True))
+    return tokens, margins

@@ -1,0 +1,189 @@
+"""The verifier: keyed sampling on the target's logits, the same for passes with and without drafts.
+
+A pass returns one row of logits for the next token of each request, and one more row after each drafted token. Every
+row is treated as an ordinary decode row: the same masks, the same temperature, the same noise(seed, position). A
+drafted token is accepted if and only if it equals the token sampled on its row. The emitted tokens therefore never
+depend on the draft (exactness level 2, docs/exactness.md).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+
+from das.verify.host_copies import on_device
+from das.verify.layout import Layout
+from das.verify.logprobs import emitted_logprobs
+from das.verify.noise import (
+    accept_inputs,
+    device_accept,
+    device_argmax,
+    keyed_argmax,
+    keyed_verify,
+    keyed_walk,
+    noise_inputs,
+)
+from das.verify.sampling_parameters import GREEDY_BELOW, Rows, applied_temperature, has_custom_processors
+from das.verify.sampling_pieces import joined, max_piece_rows, pieces_of
+from das.verify.seeds import DefaultSeeds, RequestSeeds
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What the pieces of a pass share. All arrays are of the batch's requests."""
+
+    metadata: SamplingMetadata
+    num_requests: int
+    temperature: np.ndarray  # float32
+    greedy: np.ndarray | None  # bool; None: no request is
+    seeds: np.ndarray  # int64
+    positions: np.ndarray  # of each request's next token, int64
+    forbidden: torch.Tensor | None  # bool [requests, vocab]
+    width: int  # the most tokens that a request may emit
+
+
+class KeyedSampler:
+    """Replaces vLLM's sampler and rejection sampler in one model runner.
+
+    engine_seed, engine_rank: of DefaultSeeds, for requests that bring no seed. logprobs_mode: vLLM's option of that
+    name, which says whether raw or processed values are reported, and whether as log-probs or as logits.
+    """
+
+    def __init__(self, engine_seed: int, logprobs_mode: str, engine_rank: int = 0):
+        self.seeds = RequestSeeds(DefaultSeeds(engine_seed, engine_rank))
+        self.logprobs_mode = logprobs_mode
+        # The metadata of the batch that _forbidden belongs to. vLLM makes it anew with every change of the batch.
+        self._masked_for: Any = None
+        self._forbidden = torch.empty(0, dtype=torch.bool)
+
+    def sample(
+        self, runner: "GPUModelRunner", logits: torch.Tensor, drafts: SpecDecodeMetadata | None
+    ) -> SamplerOutput:
+        """Sample every row of a pass, and accept each request's drafted tokens up to the first that differs.
+
+        logits: [rows, vocab]; rows is the number of live requests without drafts, sum(num_drafted + 1) with them.
+        Returns the emitted token ids, int32 [requests, max(num_drafted) + 1], padded with REJECTED, and their log-probs
+        where a request asks for them. Raises UnsupportedSampling.
+        """
+        batch = runner.input_batch
+        num_requests = batch.num_reqs
+        layout = None if drafts is None or not any(drafts.num_draft_tokens) else Layout.of(drafts)
+        temperature = batch.temperature_cpu[:num_requests]
+        positions = np.subtract(
+            batch.num_tokens_no_spec[:num_requests],
+            batch.num_prompt_tokens[:num_requests],
+            dtype=np.int64,
+            casting="unsafe",
+        )
+        work = _Pass(
+            batch.sampling_metadata,
+            num_requests,
+            temperature,
+            None if batch.sampling_metadata.all_random else temperature < GREEDY_BELOW,
+            self.seeds.of_batch(runner),
+            positions,
+            self.forbidden_tokens(runner, logits),
+            1 if layout is None else layout.width(),
+        )
+        max_rows = max_piece_rows(batch.sampling_metadata, logits.shape[-1])
+        # Custom processors know whole batches only.
+        if len(logits) <= max_rows or (layout is None and has_custom_processors(batch.sampling_metadata)):
+            emitted, logprobs = self._sample_piece(work, logits, layout)
+            return SamplerOutput(sampled_token_ids=emitted, logprobs_tensors=logprobs)
+        return joined(
+            [self._sample_piece(work, rows, piece) for rows, piece in pieces_of(logits, layout, num_requests, max_rows)]
+        )
+
+    def _sample_piece(
+        self, work: _Pass, logits: torch.Tensor, layout: Layout | None
+    ) -> tuple[torch.Tensor, LogprobsTensors | None]:
+        """`sample` for a run of requests. logits: of their rows, changed in place. layout: None for one row each."""
+        metadata = work.metadata
+        first = 0 if layout is None else layout.first_request
+        own = slice(first, work.num_requests if layout is None else first + len(layout.num_drafted))
+        seeds, positions = work.seeds[own], work.positions[own]
+        greedy = None if work.greedy is None else work.greedy[own]
+        inputs: dict[str, torch.Tensor] = {}  # what the device needs of the host, in one copy
+        if logits.device.type != "cpu":
+            inputs = on_device(logits.device, self._device_inputs(work, layout, seeds, positions, greedy))
+
+        # Processing happens in place. A copy is kept only where raw values must be reported.
+        logits = logits.to(torch.float32)
+        wants_logprobs = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
+        raw = logits.clone() if wants_logprobs and self.logprobs_mode.startswith("raw") else None
+        rows = Rows(metadata, work.num_requests, layout, work.forbidden, inputs)
+        logits = rows.apply_before_temperature(logits)
+        if not metadata.all_greedy:
+            logits = rows.apply_after_temperature(logits, work.temperature, work.greedy)
+
+        cells = None  # row of each emitted token
+        if layout is None:
+            tokens = device_argmax(logits, inputs) if inputs else keyed_argmax(logits, seeds, positions, greedy)
+            emitted = tokens[:, None].to(torch.int32)
+        elif layout.parents is None:
+            if inputs:
+                emitted = device_accept(device_argmax(logits, inputs), layout.draft_tokens, inputs)
+            else:
+                emitted = keyed_verify(
+                    logits, layout.num_drafted, layout.draft_tokens, seeds, positions, greedy, work.width
+                )
+            cells = layout.cells(work.width) if wants_logprobs else None
+        else:
+            emitted, cells = keyed_walk(
+                logits, layout.num_drafted, layout.draft_tokens, layout.parents, layout.offset, seeds, positions,
+                greedy, work.width,
+            )  # fmt: skip
+        logprobs = None
+        if wants_logprobs:
+            logprobs = emitted_logprobs(metadata, self.logprobs_mode, logits if raw is None else raw, emitted, cells)
+        return emitted, logprobs
+
+    def _device_inputs(
+        self,
+        work: _Pass,
+        layout: Layout | None,
+        seeds: np.ndarray,
+        positions: np.ndarray,
+        greedy: np.ndarray | None,
+    ) -> dict[str, np.ndarray]:
+        """What sampling a piece needs on the device, for `on_device`. seeds, positions, greedy: of the piece's
+        requests, [requests]."""
+        temperature = applied_temperature(work.temperature, work.greedy)
+        if layout is None:
+            inputs = noise_inputs(seeds, positions, greedy)
+            return inputs if temperature is None else {**inputs, "temperature": temperature}
+        owner = layout.own_request
+        inputs = {"owner": layout.owner}
+        if temperature is not None:
+            inputs["temperature"] = temperature[layout.owner]
+        if layout.parents is None:
+            own_greedy = None if greedy is None else greedy[owner]
+            inputs |= noise_inputs(seeds[owner], positions[owner] + layout.offset, own_greedy)
+            inputs |= accept_inputs(layout.num_drafted, work.width)
+        return inputs
+
+    def forbidden_tokens(self, runner: "GPUModelRunner", logits: torch.Tensor) -> torch.Tensor | None:
+        """The tokens that allowed_token_ids forbid each request, bool [requests, vocab]; None if they forbid nothing.
+
+        vLLM's metadata has such a mask too. Up to vLLM 0.27 its rows may hold what a request that left was forbidden,
+        so that tokens depend on the batch. Here it is made from the requests, anew only when the batch has changed.
+        """
+        batch = runner.input_batch
+        if batch.sampling_metadata.allowed_token_ids_mask is None:
+            return None
+        if self._masked_for is not batch.sampling_metadata:
+            forbidden = torch.zeros(batch.num_reqs, logits.shape[-1], dtype=torch.bool)
+            for row, name in enumerate(batch.req_ids):
+                params = runner.requests[name].sampling_params
+                if params is not None and params.allowed_token_ids:
+                    forbidden[row] = True
+                    forbidden[row, params.allowed_token_ids] = False
+            self._forbidden, self._masked_for = forbidden.to(logits.device), batch.sampling_metadata
+        return self._forbidden

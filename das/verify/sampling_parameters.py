@@ -1,0 +1,215 @@
+"""Each request's sampling parameters, applied to all of its rows of logits.
+
+Drafted tokens before a row count as generated output there, so a row gets what an ordinary decode row would get.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.v1.sample.logits_processor.builtin import (
+    LogitBiasLogitsProcessor,
+    MinPLogitsProcessor,
+    MinTokensLogitsProcessor,
+)
+from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.sample.ops.bad_words import apply_bad_words
+from vllm.v1.sample.ops.penalties import apply_all_penalties
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
+
+from das.verify.host_copies import on_device
+from das.verify.layout import RowLayout
+
+GREEDY_BELOW = 1e-5  # temperature below which a request takes the argmax; vLLM uses the same threshold
+NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})  # on the CPU nothing needs to be brought to a device
+
+
+class UnsupportedSampling(ValueError):
+    """A request uses a sampling feature that keyed sampling cannot combine with drafts."""
+
+
+def has_custom_processors(metadata: SamplingMetadata) -> bool:
+    """Whether a processor of somebody else's, which knows whole batches only, changes logits."""
+    own = (MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor)
+    return not all(isinstance(processor, own) for processor in metadata.logitsprocs.all)
+
+
+def applied_temperature(temperature: np.ndarray, greedy: np.ndarray | None) -> np.ndarray | None:
+    """What logits are divided by: 1 for greedy requests. None where all is 1. Both arrays are [requests]."""
+    if greedy is not None:
+        temperature = np.where(greedy, np.float32(1.0), temperature)
+    return temperature if np.any(temperature != 1.0) else None
+
+
+class Rows:
+    """Applies each request's sampling parameters to all of its rows.
+
+    To a row, the drafted tokens before it count as generated output. layout: what rows there are, None for one row of
+    each request and no drafts.
+    forbidden: tokens that requests must not emit, bool [requests, vocab]; None if there are none.
+    inputs: what is on the device already of each row's `owner` and `temperature`, [rows].
+    """
+
+    def __init__(
+        self,
+        metadata: SamplingMetadata,
+        num_requests: int,
+        layout: RowLayout | None,
+        forbidden: torch.Tensor | None,
+        inputs: Mapping[str, torch.Tensor] = NOTHING,
+    ):
+        self._inputs = inputs
+        self.metadata = metadata
+        self.num_requests = num_requests
+        self.layout = layout
+        self.forbidden = forbidden
+
+    @functools.cached_property
+    def owner(self) -> Sequence[int]:
+        """Index of the request to which each row belongs."""
+        return range(self.num_requests) if self.layout is None else self.layout.owner.tolist()
+
+    def _expand(self, per_request: torch.Tensor) -> torch.Tensor:
+        """Repeat each request's values for all of its rows: [requests, ...] -> [rows, ...]."""
+        if self.layout is None:
+            return per_request
+        owner = self._inputs.get("owner")
+        if owner is None:
+            owner = on_device(per_request.device, {"owner": self.layout.owner})["owner"]
+        return per_request[owner]
+
+    def _temperature(self, divisor: np.ndarray, device: torch.device) -> torch.Tensor:
+        """The temperature of each row, on the device. divisor: of each request."""
+        if "temperature" in self._inputs:
+            return self._inputs["temperature"]
+        per_row = divisor if self.layout is None else divisor[self.layout.owner]
+        return on_device(device, {"temperature": per_row})["temperature"]
+
+    def _outputs(self) -> list[list[int]]:
+        """The output tokens of each row: the request's, followed by the drafted tokens before the row."""
+        outputs = self.metadata.output_token_ids
+        if self.layout is None:
+            return outputs
+        return [[*outputs[request], *before] for request, before in zip(self.owner, self.layout.before(), strict=True)]
+
+    def apply_before_temperature(self, logits: torch.Tensor) -> torch.Tensor:
+        """Apply what may change an argmax: allowed tokens, bad words, minimum length, bias, penalties (vLLM's order).
+
+        Raises UnsupportedSampling.
+        """
+        metadata = self.metadata
+        holder = metadata.thinking_budget_state_holder
+        if holder is not None and holder.has_tracked_requests():
+            raise UnsupportedSampling("a thinking token budget cannot be combined with keyed sampling: leave it unset")
+        if self.forbidden is not None:
+            logits.masked_fill_(self._expand(self.forbidden), float("-inf"))
+        if metadata.bad_words_token_ids:
+            words = {
+                row: metadata.bad_words_token_ids[request]
+                for row, request in enumerate(self.owner)
+                if request in metadata.bad_words_token_ids
+            }
+            apply_bad_words(logits, words, self._outputs())
+        for processor in metadata.logitsprocs.non_argmax_invariant:
+            if isinstance(processor, MinTokensLogitsProcessor):
+                self._min_tokens(logits, processor)
+            elif isinstance(processor, LogitBiasLogitsProcessor):
+                self._logit_bias(logits, processor)
+            else:
+                self._refuse_with_drafts(processor)
+                logits = processor.apply(logits)
+        if not metadata.no_penalties:
+            assert metadata.prompt_token_ids is not None
+            apply_all_penalties(
+                logits,
+                self._expand(metadata.prompt_token_ids),
+                self._expand(metadata.presence_penalties),
+                self._expand(metadata.frequency_penalties),
+                self._expand(metadata.repetition_penalties),
+                self._outputs(),
+            )
+        return logits
+
+    def apply_after_temperature(
+        self, logits: torch.Tensor, temperature: np.ndarray, greedy: np.ndarray | None
+    ) -> torch.Tensor:
+        """Divide by the temperature, then apply what only restricts sampling: min-p, top-k, top-p.
+
+        temperature: float32 [requests]. greedy: bool [requests], the requests whose temperature is not applied; None
+        means that no request is greedy. Raises UnsupportedSampling.
+        """
+        divisor = applied_temperature(temperature, greedy)
+        if divisor is not None:
+            logits = logits.div_(self._temperature(divisor, logits.device)[:, None])
+        for processor in self.metadata.logitsprocs.argmax_invariant:
+            if isinstance(processor, MinPLogitsProcessor):
+                if processor.min_p_count:
+                    probabilities = logits.softmax(dim=-1)
+                    floor = probabilities.amax(dim=-1, keepdim=True) * self._expand(processor.min_p)
+                    logits.masked_fill_(probabilities < floor, float("-inf"))
+            else:
+                self._refuse_with_drafts(processor)
+                logits = processor.apply(logits)
+        top_k, top_p = self.metadata.top_k, self.metadata.top_p
+        if top_k is None and top_p is None:
+            return logits
+        if top_p is not None:
+            # A request with top-p 1.0 must keep tokens whose probability underflows, also beside one with lower top-p.
+            top_p = torch.where(top_p >= 1.0, 2.0, top_p)
+        # Always use the sorting form: vLLM picks its faster forms by batch size, and they break ties differently.
+        return apply_top_k_top_p_pytorch(
+            logits,
+            None if top_k is None else self._expand(top_k),
+            None if top_p is None else self._expand(top_p),
+        )
+
+    def _refuse_with_drafts(self, processor: Any) -> None:
+        """Raise UnsupportedSampling for a processor that knows requests only, in a pass with several rows a request."""
+        if self.layout is not None:
+            raise UnsupportedSampling(
+                f"custom logits processor {type(processor).__name__} cannot be combined with drafts: use budget=none"
+            )
+
+    def _logit_bias(self, logits: torch.Tensor, processor: LogitBiasLogitsProcessor) -> None:
+        """Add each request's token biases to all of its rows, in place."""
+        cells = [
+            (row, token, bias)
+            for row, request in self._rows_of(processor.biases)
+            for token, bias in processor.biases[request].items()
+        ]
+        if cells:
+            rows, tokens, biases = zip(*cells, strict=True)
+            cell_indices = torch.tensor([rows, tokens], device=logits.device)
+            logits[cell_indices[0], cell_indices[1]] += torch.tensor(biases, dtype=torch.float32, device=logits.device)
+
+    def _min_tokens(self, logits: torch.Tensor, processor: MinTokensLogitsProcessor) -> None:
+        """Mask the stop tokens, in place, on rows that lie before their request's minimum length.
+
+        A row stays unmasked where its grammar would otherwise allow no token at all.
+        """
+        rows: list[int] = []
+        tokens: list[int] = []
+        with_grammar: set[int] = set()  # rows whose grammar may leave a stop token as the only choice
+        for row, request in self._rows_of(processor.min_toks):
+            minimum, output, stop_tokens, *grammar = processor.min_toks[request]
+            num_drafted_before = 0 if self.layout is None else int(self.layout.offset[row])
+            if stop_tokens and len(output) + num_drafted_before < minimum:
+                rows += [row] * len(stop_tokens)
+                tokens += sorted(stop_tokens)
+                if any(grammar):
+                    with_grammar.add(row)
+        if not rows:
+            return
+        cell_indices = torch.tensor([rows, tokens], device=logits.device)
+        unmasked = {row: logits[row].clone() for row in with_grammar}
+        logits[cell_indices[0], cell_indices[1]] = float("-inf")
+        for row, before_masking in unmasked.items():
+            if torch.isneginf(logits[row]).all():
+                logits[row] = before_masking
+
+    def _rows_of(self, requests: dict[int, Any]) -> list[tuple[int, int]]:
+        """(row, request) of every row whose request is a key of `requests`."""
+        return [(row, request) for row, request in enumerate(self.owner) if request in requests] if requests else []

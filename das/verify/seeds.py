@@ -1,0 +1,123 @@
+"""The seed of each request, and a seed and a problem id for requests that bring none."""
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from das.verify.noise import splitmix64
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+MAX_PROMPTS = 2**18  # prompts that are counted one by one under the current weights (about 30 MB)
+BUCKETS = 2**16  # counters for all further prompts
+
+
+def prompt_digest(tokens: Sequence[int]) -> int:
+    """64 bits that name a prompt. tokens: its token ids."""
+    return int.from_bytes(hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=8).digest(), "little")
+
+
+def default_problem(tokens: Sequence[int]) -> str:
+    """The problem id of requests that bring none: equal prompts are one problem."""
+    return f"prompt-{prompt_digest(tokens):016x}"
+
+
+class DefaultSeeds:
+    """Seeds that are a pure function of (engine seed, weight version, prompt, occurrence).
+
+    occurrence: how many requests had this prompt since the weights last changed. It counts every request that the
+    engine began to run, also those that were aborted, and it starts anew with new weights only. So a run repeats, no
+    two requests share a seed, and neither drafts nor the cache nor the number of other requests matter.
+
+    engine_seed: vLLM's. engine_rank: the engine's data-parallel rank; engines that share a seed must not share noise.
+    """
+
+    def __init__(self, engine_seed: int, engine_rank: int = 0, max_prompts: int = MAX_PROMPTS):
+        self.engine_seed = engine_seed
+        self.engine_rank = engine_rank
+        self.max_prompts = max_prompts
+        self.weight_version = 0
+        self._requests_of: dict[int, int] = {}  # by prompt digest
+        self._requests_in: np.ndarray | None = None  # by bucket, of prompts that came when _requests_of was full
+
+    def new_weights(self) -> None:
+        """The engine's weights have changed."""
+        self.weight_version += 1
+        self._requests_of.clear()
+        self._requests_in = None
+
+    def draw(self, tokens: Sequence[int]) -> int:
+        """The seed of a new request with this prompt: a signed 64-bit integer."""
+        digest = prompt_digest(tokens)
+        counted_alone = digest in self._requests_of or len(self._requests_of) < self.max_prompts
+        if counted_alone:
+            occurrence = self._requests_of.get(digest, 0)
+            self._requests_of[digest] = occurrence + 1
+        else:  # A bucket counts several prompts: the numbers have gaps, but no prompt gets one twice.
+            if self._requests_in is None:
+                self._requests_in = np.zeros(BUCKETS, np.int64)
+            occurrence = int(self._requests_in[digest % BUCKETS])
+            self._requests_in[digest % BUCKETS] += 1
+        parts = (self.engine_seed, self.engine_rank, self.weight_version, digest, occurrence, counted_alone)
+        mixed = hashlib.blake2b(struct.pack("<qqqQq?", *parts), digest_size=8).digest()
+        return int.from_bytes(mixed, "little", signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seeded:
+    """A request's seed, and what it was drawn for."""
+
+    state: Any  # vLLM's CachedRequestState
+    params: Any
+    turn: int  # of a streaming session; 0 is the first
+    seed: int
+
+
+class RequestSeeds:
+    """The seeds of a model runner's requests. defaults: for requests that bring none."""
+
+    def __init__(self, defaults: DefaultSeeds):
+        self.defaults = defaults
+        self._seeded: dict[str, _Seeded] = {}  # by request id
+        # The metadata of the batch whose seeds are kept in _batch_seeds. vLLM makes it anew with every change.
+        self._seeded_for: Any = None
+        self._batch_seeds = np.empty(0, np.int64)
+
+    def of_batch(self, runner: "GPUModelRunner") -> np.ndarray:
+        """Seeds of the batch's requests in batch order, int64 [requests]; rebuilt only when the batch has changed."""
+        metadata = runner.input_batch.sampling_metadata
+        if self._seeded_for is not metadata:
+            seeded = {}
+            for name, state in runner.requests.items():
+                if state.sampling_params is not None:
+                    seeded[name] = self._seed(self._seeded.get(name), state)
+            self._seeded, self._seeded_for = seeded, metadata
+            # Seeds may be any 64 bits, with a sign or without.
+            seeds = [seeded[name].seed & 0xFFFFFFFFFFFFFFFF for name in runner.input_batch.req_ids]
+            self._batch_seeds = np.array(seeds, np.uint64).view(np.int64)
+        return self._batch_seeds
+
+    def _seed(self, before: _Seeded | None, state: Any) -> _Seeded:
+        """The seed of a request. before: what its id stood for in the last batch; None for a new id.
+
+        An id may come to stand for another request. In a streaming session the same request gets further input, and its
+        positions begin at 0 again; each such turn has noise of its own.
+        """
+        params, turn = state.sampling_params, 0
+        if before is not None and before.state is state:
+            if before.params is params:
+                return before
+            turn = before.turn + 1
+        if params.seed is None:
+            seed = self.defaults.draw(state.prompt_token_ids or ())
+        elif turn:
+            mixed = splitmix64(splitmix64(np.array([params.seed & 0xFFFFFFFFFFFFFFFF], np.uint64)) ^ np.uint64(turn))
+            seed = int(mixed[0])
+        else:
+            seed = params.seed
+        return _Seeded(state, params, turn, seed)

@@ -1,0 +1,22 @@
+"""FSDP 2 on a CPU, where accelerate has none: transformers shards the policy with torch's `fully_shard`, over gloo."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from das import ranks
+
+
+def sharded_loading() -> dict[str, Any]:
+    """What `from_pretrained` needs to shard a policy over all ranks where accelerate would not. Empty where it would,
+    and where nobody asked for FSDP.
+    """
+    return {"distributed_config": {"fsdp_size": ranks.count()}} if ranks.fsdp_on_cpu() else {}
+
+
+def whole(named_tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors with their shards put together, one at a time. All ranks must walk them to the end."""
+    for name, tensor in named_tensors:
+        yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

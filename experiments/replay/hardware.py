@@ -1,0 +1,151 @@
+"""Derived times of passes on GPUs that were not measured here: the roofline of experiments.replay.roofline, with public
+constants.
+
+Two things come from the published A100 calibrations (EfficientRollout, arXiv 2606.18967): which share of its data sheet
+a GPU reaches, and what a request costs in a pass. Both are means over the paper's three models, and are assumed to hold
+for other GPUs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from das.budget.latency_forms import Array
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a GPU's data sheet states."""
+
+    bandwidth: float  # bytes per second
+    flops: float  # dense bf16 operations per second
+    memory: float  # bytes
+
+
+GPUS = {
+    # NVIDIA's data sheets of the SXM modules. Dense bf16 is half of the figure "with sparsity".
+    "A100": Gpu(2.039e12, 312e12, 80e9),
+    "H100": Gpu(3.35e12, 989e12, 80e9),
+    "H200": Gpu(4.8e12, 989e12, 141e9),
+    "B200": Gpu(8.0e12, 2250e12, 180e9),
+}
+
+# Reached on an A100-80GB; each constant is the mean over Qwen2.5-7B, Llama-3.1-8B and Qwen2.5-14B. Published values, in
+# the paper's symbols: BW 1.617, 1.566, 1.564 of 2.039 TB/s; F_eff 233.5 of 312 TFLOPS; kappa .46, .19, .24 of its
+# bytes; c_T 39, 74, 50 us; c_V 152, 214, 232 us; c_D 69, 86, 154 us.
+BANDWIDTH_SHARE = 0.776
+FLOPS_SHARE = 0.748
+KV_SHARE = 0.30
+TARGET_REQUEST = 54e-6  # seconds that a live request adds to a pass
+VERIFY_REQUEST = 200e-6  # the same for a pass that verifies drafts; fitted to drafts of 3, 7, 11 and 15 tokens
+# The most that one drafted token can add: the whole difference, spread over the shortest draft of the fit. At 256 live
+# requests of a 7B on an H100 that is 0.6 of a plain pass. NeMo RL (arXiv 2604.26779) measured 0.6 to 0.8 for each
+# drafted token, all costs included.
+VERIFY_TOKEN = (VERIFY_REQUEST - TARGET_REQUEST) / 3
+# Assumed, not measured: what a pass with branching drafts adds on a GPU (engine/runners/first/branches.py). In each
+# layer some three kernels write keys and values for the branches, 4 us each; a few more copy blocks.
+BRANCHING = 0.4e-3
+# A 4-bit copy of the target as its drafter: the time of a draft pass as a share of a target pass (eta_D W_D / W_T: .48,
+# .49, .42), and the seconds that a request adds to a draft pass.
+W4_PASS = 0.46
+W4_REQUEST = 103e-6
+# Weights that a draft pass reads, as a share of the policy's: W_D / W_T of the same three models (.357, .348, .329).
+# They are read more slowly (eta_D 1.34 on average); W4_PASS contains that.
+W4_WEIGHTS = 0.345
+W8_WEIGHTS = 0.57  # the same for 8 bits, from the idealised T_D / T_T of a 7B at batch 1 (.573; .360 for 4 bits)
+W8_PASS = 0.76  # fitted by nobody: W4_PASS, scaled by the weights that are read
+# A drafting head: the same share for EAGLE-3 in the same paper (T_D / T_T: .078, .062, .045).
+HEAD_PASS = 0.06
+
+
+@dataclass(frozen=True)
+class Model:
+    """The shape of a decoder with grouped-query attention and gated feed-forward layers, from its config.json."""
+
+    layers: int
+    hidden: int
+    inner: int  # width of the feed-forward layer; of one expert, if there are experts
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    tied: bool = False  # embedding and head are one matrix
+    experts: int = 1
+    active: int = 1  # experts that a token uses
+    head_size: int = 128
+
+    @property
+    def _attention(self) -> float:
+        return 2.0 * self.layers * self.hidden * self.head_size * (self.heads + self.kv_heads)
+
+    @property
+    def _expert(self) -> float:
+        return 3.0 * self.layers * self.hidden * self.inner
+
+    def weight_bytes(self, tokens: Array) -> Array:
+        """Bytes of bf16 weights that a pass over so many tokens reads. It reads the experts that any token chose."""
+        chosen = self.experts * (1 - (1 - self.active / self.experts) ** np.asarray(tokens)) if self.experts > 1 else 1
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return 2 * (self._attention + self._expert * np.asarray(chosen, np.float64) + embeddings)
+
+    @property
+    def flop(self) -> float:
+        """Operations for each token, without attention to the context."""
+        return 2 * (self._attention + self._expert * self.active + self.vocabulary * self.hidden)
+
+    @property
+    def attention_flop(self) -> float:
+        """Operations for each pair of a token and a token of its context."""
+        return 4.0 * self.layers * self.heads * self.head_size
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes of bf16 keys and values for each token."""
+        return 4.0 * self.layers * self.kv_heads * self.head_size
+
+
+MODELS = {
+    # From the config.json of the models on the Hugging Face hub.
+    "1.5B": Model(28, 1536, 8960, 12, 2, 151936, tied=True),  # Qwen2.5-1.5B; R1-Distill-Qwen-1.5B is untied
+    "7B": Model(28, 3584, 18944, 28, 4, 152064),  # Qwen2.5-7B, R1-Distill-Qwen-7B
+    "8B": Model(36, 4096, 12288, 32, 8, 151936),  # Qwen3-8B
+    "14B": Model(48, 5120, 13824, 40, 8, 152064),  # Qwen2.5-14B
+    "32B": Model(64, 5120, 25600, 64, 8, 151936),  # Qwen3-32B
+    "235B": Model(94, 4096, 1536, 64, 4, 151936, experts=128, active=8),  # Qwen3-235B-A22B
+}
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A latency form (das.budget.latency_forms): EfficientRollout's T_T, with the compute of all tokens in the pass."""
+
+    gpu: Gpu
+    model: Model
+    gpus: int = 1  # tensor parallel; communication is left out, so times of more than one GPU are too short
+    weights: float = 1.0  # bytes of weights as a share of bf16's: a self-draft reads fewer
+    request: float = TARGET_REQUEST  # seconds that a live request adds
+
+    def predict(self, live: Array, tokens: Array, context: Array) -> Array:
+        live, tokens, context = (np.asarray(value, np.float64) for value in (live, tokens, context))
+        bytes_read = self.weights * self.model.weight_bytes(tokens) + KV_SHARE * self.model.kv_bytes * context
+        memory_s = bytes_read / (self.gpu.bandwidth * BANDWIDTH_SHARE * self.gpus)
+        attention_flop = self.model.attention_flop * context * tokens / np.maximum(live, 1)
+        compute_s = (self.model.flop * tokens + attention_flop) / (self.gpu.flops * FLOPS_SHARE * self.gpus)
+        return np.maximum(memory_s, compute_s) + self.request * live
+
+
+def derived(gpu: str, model: str) -> Derived:
+    """The form for a GPU and a model, on as few GPUs (1, 2, 4, 8 ...) as hold the weights in 2/3 of their memory.
+
+    Raises ValueError for names that are not in GPUS and MODELS.
+    """
+    if gpu not in GPUS:
+        raise ValueError(f"unknown GPU {gpu!r}: choose one of {', '.join(GPUS)}, or give task.latency=PATH (measured)")
+    if model not in MODELS:
+        raise ValueError(
+            f"unknown model size {model!r}: choose one of {', '.join(MODELS)}, or give task.latency=PATH (measured)"
+        )
+    all_weights = float(MODELS[model].weight_bytes(np.array(1e9)))  # bytes; so many tokens choose every expert
+    gpus = 1
+    while all_weights > GPUS[gpu].memory * gpus * 2 / 3:
+        gpus *= 2
+    return Derived(GPUS[gpu], MODELS[model], gpus)

@@ -1,0 +1,136 @@
+"""Times of decode passes: those of a latency.json, which task=calibrate and task=calibrate_torch measure, and derived
+ones of GPUs that nobody measured here.
+
+A latency.json holds:
+columns  live (requests), tokens (live + drafted), context (tokens of all requests together), seconds
+passes   rows of these columns
+forms    NAME.{coefficients, error}: the forms of das.budget.latency_forms fitted to the passes, for budget.latency
+source   one line that says where the times are from
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from das.budget.latency_forms import FITS, Form, Passes, relative_error
+from das.replay.times import Grid, Table
+from experiments.replay.hardware import derived
+from experiments.run.errors import UserError
+from experiments.run.run_folder import write_text
+
+DERIVED = "derived, not measured"  # the source of times that nobody measured ends so
+DIGITS = 5  # significant digits of derived seconds, so that every machine simulates the same
+# Derived passes: live requests; drafted tokens of each; tokens of context of each.
+LIVE = (1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512)
+DRAFTS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+CONTEXTS = (0, 4096, 16384)
+COLUMNS = ["live", "tokens", "context", "seconds"]
+
+
+def fitted_forms(rows: list[list[float]]) -> dict[str, Any]:
+    """Each form's coefficients, and its mean absolute relative error on passes that it was not fitted to."""
+    passes = Passes(*np.array(rows, float).T)
+    fitted = np.random.default_rng(0).permutation(len(passes)) % 2 == 0
+    forms: dict[str, Any] = {}
+    for name, fit in FITS.items():
+        error = relative_error(fit(passes[fitted], np.ones(fitted.sum())), passes[~fitted])
+        form = fit(passes, np.ones(len(passes)))
+        forms[name] = {"coefficients": json.loads(json.dumps(form, default=vars)), "error": error}
+    return forms
+
+
+def write_latency(path: Path, rows: list[list[float]], source: str) -> dict[str, Any]:
+    """Write latency.json and return its forms."""
+    forms = fitted_forms(rows)
+    head = {"source": source, "columns": COLUMNS, "forms": forms}
+    body = ",\n".join(json.dumps(row) for row in rows)
+    write_text(path, json.dumps(head)[:-1] + ', "passes": [\n' + body + "\n]}\n")
+    return forms
+
+
+def read_latency(path: Path) -> tuple[Form, str]:
+    """The times of a latency.json as a grid (the median where a pass was repeated), and their source in words.
+
+    Raises UserError for any other file.
+    """
+    name = f"task.latency={path}"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        source = f"{content['source']}, measured"
+        rows = np.array(content["passes"], np.float64)
+        if list(content["columns"]) != COLUMNS or rows.ndim != 2 or rows.shape[1] != len(COLUMNS) or not len(rows):
+            raise ValueError(f"columns must be {', '.join(COLUMNS)}")
+        if not (np.isfinite(rows).all() and (rows[:, 0] >= 1).all() and (rows[:, 1] >= rows[:, 0]).all()):
+            raise ValueError("live must be at least 1 and tokens at least live")
+        if not ((rows[:, 3] > 0).all() and (rows[:, 2] >= 0).all()):
+            raise ValueError("seconds must be positive and context not negative")
+        return grid(rows), source
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error
+        raise UserError(f"{name} is no latency.json of task=calibrate: {reason}") from None
+
+
+def grid(rows: np.ndarray) -> Grid:
+    """The grid of rows [passes, 4] (COLUMNS), interpolated by live requests, drafts and context per request.
+
+    Context is an axis only if every combination of live requests and drafts was timed at the same few contexts.
+    Contexts that grew from pass to pass are ignored. Raises ValueError if a combination is missing.
+    """
+    live, drafts, context = rows[:, 0], rows[:, 1] / rows[:, 0] - 1, np.round(rows[:, 2] / rows[:, 0], 6)
+    cells: dict[tuple[float, float, float], list[float]] = {}
+    for key in zip(live.tolist(), np.round(drafts, 6).tolist(), context.tolist(), rows[:, 3].tolist(), strict=True):
+        cells.setdefault(key[:3], []).append(key[3])
+    axes = [np.array(sorted({key[axis] for key in cells})) for axis in range(3)]
+    if len(cells) != np.prod([len(axis) for axis in axes]):  # contexts grew while passes were timed
+        without_context: dict[tuple[float, float, float], list[float]] = {}
+        for (b, d, _), seconds in cells.items():
+            without_context.setdefault((b, d, 0.0), []).extend(seconds)
+        cells, axes = without_context, [axes[0], axes[1], np.zeros(1)]
+    shape = tuple(len(axis) for axis in axes)
+    if len(cells) != np.prod(shape):
+        raise ValueError("not every number of live requests was timed with every number of drafts")
+    medians = np.array([[[np.median(cells[b, d, c]) for c in axes[2]] for d in axes[1]] for b in axes[0]])
+    return Grid(axes[0], axes[1], axes[2], medians)
+
+
+def derived_rows(gpu: str, model: str) -> np.ndarray:
+    """Rows [passes, 4] (COLUMNS) of every combination of LIVE, DRAFTS and CONTEXTS, by the roofline of data sheets.
+
+    Raises ValueError for an unknown GPU or model size.
+    """
+    axes = np.meshgrid(*(np.array(axis, np.float64) for axis in (LIVE, DRAFTS, CONTEXTS)), indexing="ij")
+    live, drafts, context = (axis.ravel() for axis in axes)
+    tokens = live * (1 + drafts)
+    seconds = derived(gpu, model).predict(live, tokens, live * context)
+    rounded = [float(f"{each:.{DIGITS}g}") for each in seconds.tolist()]
+    return np.stack([live, tokens, live * context, rounded], axis=1)
+
+
+def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
+    """The times of `latency`, a latency.json, or the derived ones of the GPU and model size; and their source.
+
+    Raises UserError for an unknown GPU or model size.
+    """
+    if latency is not None:
+        return read_latency(Path(latency))
+    try:
+        rows = derived_rows(gpu, model)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    gpus = derived(gpu, model).gpus
+    roofline = "roofline of data sheets (experiments/replay/hardware.py)"
+    return grid(rows), f"{model} on {gpus} x {gpu}, {roofline}, {DERIVED}"
+
+
+def step_table(pairs: Any) -> Table:
+    """Time of a pass by its tokens, from task.step_ms: [[tokens, milliseconds], ...]. Raises UserError for others."""
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        raise UserError("task.step_ms=[[tokens, milliseconds], ...]: pairs of two numbers are needed")
+    try:
+        points = [(float(tokens), float(ms)) for tokens, ms in pairs]
+        return Table(tuple(tokens for tokens, _ in points), tuple(ms / 1e3 for _, ms in points))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"task.step_ms=[[tokens, milliseconds], ...]: {error}") from error

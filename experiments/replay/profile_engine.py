@@ -1,0 +1,153 @@
+"""A simulated engine whose drafter is a model: W4 self-draft, EAGLE, MTP, a small model.
+
+Nothing is drafted from text: how many tokens are accepted is drawn from an acceptance profile. A cycle drafts gamma
+tokens for every live request, in gamma draft passes, and verifies them in one target pass.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from das.replay.engine import Engine
+from das.replay.times import Times
+from das.replay.workload import Workload
+
+Cost = Callable[[float, float], float]  # (live requests, tokens of context of all of them) -> seconds
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How likely each token of a draft is accepted. There are as many rates as a draft has tokens (gamma)."""
+
+    rates: tuple[float, ...]  # rates[j] = P(draft token j is accepted | the tokens before it were)
+
+    def __post_init__(self) -> None:
+        if not self.rates or not all(0 <= rate <= 1 for rate in self.rates):
+            raise ValueError(f"acceptance rates must be one or more numbers in 0..1, got {self.rates}")
+
+    @property
+    def tau(self) -> float:
+        """Tokens that a cycle emits for a request, on average: accepted + 1."""
+        return 1.0 + float(np.cumprod(self.rates).sum())
+
+    @property
+    def gamma(self) -> int:
+        """Tokens of a draft."""
+        return len(self.rates)
+
+    def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
+        """How many tokens of each draft are accepted. uniform: a random number in [0, 1) for each draft. depth: tokens
+        of each response so far, which make no difference here."""
+        reach = np.cumprod(self.rates)  # P(at least j + 1 accepted), falling
+        return np.searchsorted(-reach, -uniform, side="left")
+
+
+@dataclass(frozen=True)
+class ByDepth:
+    """Acceptance that changes as a response grows. All profiles have drafts of one length."""
+
+    begins: tuple[int, ...]
+    profiles: tuple[Profile, ...]  # profiles[i] holds for responses of begins[i] tokens or more
+
+    def __post_init__(self) -> None:
+        rising = self.begins[:1] == (0,) and list(self.begins) == sorted(set(self.begins))
+        if len(self.begins) != len(self.profiles) or not rising:
+            raise ValueError(f"a profile for each depth is needed, depths from 0 on and rising, got {self.begins}")
+        if len({profile.gamma for profile in self.profiles}) > 1:
+            raise ValueError("profiles by depth must have drafts of one length")
+
+    @property
+    def gamma(self) -> int:
+        """Tokens of a draft."""
+        return self.profiles[0].gamma
+
+    @property
+    def tau(self) -> float:
+        """Tokens per cycle of short responses; most responses are short at any time."""
+        return self.profiles[0].tau
+
+    def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
+        """As Profile.num_accepted, with the profile that holds at each depth."""
+        chosen = np.searchsorted(self.begins, depth, side="right") - 1
+        by_profile = np.stack([profile.num_accepted(uniform, depth) for profile in self.profiles])
+        return by_profile[chosen, np.arange(len(uniform))]
+
+
+def constant_rate(tau: float, gamma: int) -> Profile:
+    """The profile with the same rate a at all positions that emits tau = (1 - a^(gamma+1)) / (1 - a) tokens per cycle.
+
+    Raises ValueError if no rate gives this tau.
+    """
+    if gamma < 1:
+        raise ValueError(f"a draft needs at least 1 token, got {gamma}")
+    if not 1 <= tau <= gamma + 1:
+        raise ValueError(f"tau={tau} is impossible with drafts of {gamma} tokens: it lies in 1..{gamma + 1}")
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if Profile((middle,) * gamma).tau < tau:
+            low = middle
+        else:
+            high = middle
+    return Profile((high,) * gamma)
+
+
+@dataclass(frozen=True)
+class ProfiledDrafter:
+    """A drafting model: what it gets accepted, and what it costs."""
+
+    profile: Profile | ByDepth
+    draft: Cost  # of one draft pass over all live requests
+    verify: Cost  # of the target pass that verifies their drafts
+    host: float = 0.0  # seconds that a cycle takes in addition; the predicted speedup leaves them out
+    # Predicted speedup at which speculation is switched on for the rest of the rollout; 0: always on. EfficientRollout:
+    # 1 + eps = 1.05.
+    pays_from: float = 0.0
+
+    def cycle(self, live: float, context: float) -> float:
+        """Seconds of gamma draft passes and one verification, without the host's."""
+        return self.profile.gamma * self.draft(live, context) + self.verify(live, context)
+
+
+class ProfileEngine(Engine):
+    """An engine with a ProfiledDrafter. seed: of the random numbers that decide what is accepted."""
+
+    def __init__(self, times: Times, max_num_seqs: int, model: ProfiledDrafter, seed: int) -> None:
+        super().__init__(times, max_num_seqs)
+        self.model = model
+        self._random = np.random.default_rng(seed)
+
+    def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
+        super().begin_step(work, requests)
+        self.on = not self.model.pays_from
+
+    def advance(self) -> None:
+        num_admitted = len(self.admit())
+        live, model = self.live, self.model
+        if not self.on:
+            speedup = model.profile.tau * self.times.target(live, 0, self._context) / model.cycle(live, self._context)
+            self.on = speedup >= model.pays_from
+        if not self.on:
+            self._run_plain(num_admitted)
+            return
+        gamma = model.profile.gamma
+        while True:  # until a request finishes
+            seconds = model.cycle(live, self._context) + model.host + self.times.host
+            self.now += seconds + num_admitted * self.work.prompt * self.times.prefill
+            num_admitted = 0
+            remaining = self._end - self._at
+            depth = self._at - self.work.starts[self._ids]
+            num_accepted = np.minimum(model.profile.num_accepted(self._random.random(live), depth), remaining)
+            num_emitted = np.minimum(num_accepted + 1, remaining)
+            total = int(num_emitted.sum())
+            self.timeline.add(np.array([self.now]), live, live * (gamma + 1), total)
+            self.passes += live
+            self.num_drafted += live * gamma
+            self.num_accepted += int(num_accepted.sum())
+            self._at = self._at + num_emitted
+            self._context += total
+            done = self._at == self._end
+            if done.any():
+                self._leave(done)
+                return

@@ -1,0 +1,166 @@
+"""Workloads of sizes that no trace has, made from recorded responses.
+
+Each recorded response of a problem is used once, in random order. If more are needed, changed copies follow. A changed
+response has the beginning and the length of a recorded one. It copies runs of tokens: after each run it jumps to
+another place in the problem's responses that follows the same token. So every two neighbouring tokens are neighbours in
+recorded text too.
+
+Runs are uneven, as in recorded text: most are short and a few are very long (log-normal, SPREAD). Budgets that draft
+only what is likely get their tokens from the long ones. Long responses have shorter runs (SLOPE). The mean, `run`, is
+fitted: with fixed drafts the drafter must reach as many tokens per pass on changed responses as on recorded ones. The
+fit compares the recorded workload with the same workload in which every second response is replaced by a changed one of
+equal length, made from the problem's other responses.
+
+Lengths are those of the recorded responses (bootstrap). `stretch` multiplies them, `max_tokens` caps them.
+
+A problem beyond the recorded ones is a recorded problem with other token ids, so it shares no token with its original.
+The first copy of each problem keeps its ids, and shares what recorded problems share.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from das.replay.workload import Workload, workload
+
+# Standard deviation of the logarithm of a run's length. Tried: 0.5, 1, 1.5 and 2, with one value for all traces. With 1
+# and 1.5 the `marginal` budget gets within 2.5 % of what it gets from recorded text, when fixed drafts get the same
+# (docs/notes/2026-11-21-synthetic-text.md).
+SPREAD = 1.0
+# Long responses repeat others less. A response's mean run falls with this power of its length, relative to the mean
+# length of its problem. Tried: 0, 0.3 and 0.6. With 0.3 and fixed drafts, the times of three traces are within 5 %
+# (same note).
+SLOPE = 0.3
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A recorded problem: its responses one after the other, and for each place the places with the same token."""
+
+    tokens: np.ndarray
+    begins: np.ndarray  # where each response begins
+    lengths: np.ndarray
+    ends: np.ndarray  # bool: whether a place holds the last token of a response
+    order: np.ndarray  # all places sorted by their token, without the ends of responses
+    first: np.ndarray  # for each place: where the places with its token begin in `order`
+    count: np.ndarray  # for each place: how many places have its token
+
+    def jump(self, places: np.ndarray, choice: np.ndarray) -> np.ndarray:
+        """For each place another one with the same token, or any place if there is none.
+
+        choice: a uniform random number in [0, 1) for each place, which picks among them.
+        """
+        same_token = self.first[places] + (choice * self.count[places]).astype(np.int64)
+        anywhere = (choice * len(self.order)).astype(np.int64)
+        return self.order[np.where(self.count[places] > 0, same_token, anywhere)]
+
+
+def _source(responses: list[np.ndarray]) -> _Source:
+    lengths = np.array([len(response) for response in responses])
+    tokens = np.concatenate(responses)
+    stops = np.cumsum(lengths)
+    ends = np.zeros(len(tokens), bool)
+    ends[stops - 1] = True
+    order = np.argsort(tokens, kind="stable")
+    order = order[~ends[order]]
+    first = np.searchsorted(tokens[order], tokens, side="left")
+    count = np.searchsorted(tokens[order], tokens, side="right") - first
+    return _Source(tokens, stops - lengths, lengths, ends, order, first, count)
+
+
+def run_ends(total: int, run: float, random: np.random.Generator) -> np.ndarray:
+    """Cut a text of `total` tokens into random runs. Returns bool [total]: True for the last token of each run.
+
+    A run has ceil(x) tokens, where x is log-normal with mean run - 1/2.
+    """
+    scale = (run - 0.5) / np.exp(SPREAD**2 / 2)
+    is_last = np.zeros(total, bool)
+    position = 0
+    while position < total:
+        runs = np.ceil(scale * np.exp(SPREAD * random.standard_normal(int(total / run) + 1)))
+        ends = position + np.cumsum(runs.astype(np.int64))
+        is_last[ends[ends <= total] - 1] = True
+        position = int(ends[-1])
+    return is_last
+
+
+class Synthesis:
+    """Makes workloads of any size from a recorded one.
+
+    run: about how many tokens in a row a changed response copies, on average (see run_ends).
+    """
+
+    def __init__(self, recorded: Workload, run: float) -> None:
+        if run < 1:
+            raise ValueError(f"a changed response copies at least 1 token in a row, got {run}")
+        if recorded.lengths.max() < 2:
+            raise ValueError("responses of one token say nothing about text")
+        self.run = run
+        self.vocabulary = int(recorded.tokens.max()) + 1
+        self._sources = [_source([recorded.response(i) for i in ids]) for ids in recorded.members().values()]
+
+    def make(
+        self, problems: int, group: int, max_tokens: int, seed: int, stretch: float = 1.0, prompt: int = 0
+    ) -> Workload:
+        """A workload of `problems` problems with `group` responses each, one problem after the other.
+
+        max_tokens: the longest response. stretch: factor of all lengths. prompt: tokens of a prompt.
+        """
+        if min(problems, group, max_tokens) < 1 or stretch <= 0:
+            raise ValueError("problems, group, max_tokens and stretch must be positive")
+        random = np.random.default_rng(seed)
+        names, texts = [], []
+        for problem in range(problems):
+            source = self._sources[problem % len(self._sources)]
+            id_shift = problem // len(self._sources) * self.vocabulary
+            recorded = len(source.begins)
+            originals = np.concatenate([random.permutation(recorded) for _ in range(-(-group // recorded))])[:group]
+            lengths = np.clip(np.round(stretch * source.lengths[originals]), 1, max_tokens).astype(np.int64)
+            texts += [text + id_shift for text in self._texts(source, originals, lengths, random)]
+            names += [f"synthetic-{problem}"] * group
+        return workload(names, texts, prompt)
+
+    def _texts(
+        self, source: _Source, originals: np.ndarray, lengths: np.ndarray, random: np.random.Generator
+    ) -> list[np.ndarray]:
+        """A text for each of `originals` (responses of the source), of these lengths.
+
+        The first use of an original is the recorded text, continued by copied runs if it is too short. Later uses are
+        changed responses.
+        """
+        begins, recorded_lengths = source.begins[originals], source.lengths[originals]
+        used_before = np.arange(len(originals)) >= len(source.begins)
+        texts = [source.tokens[b : b + n] for b, n in zip(begins.tolist(), lengths.tolist(), strict=True)]
+        changed = np.flatnonzero(used_before | (lengths > recorded_lengths))
+        if not len(changed):
+            return texts
+        walks = _walk(source, begins[changed], lengths[changed], used_before[changed], self.run, random)
+        for i, text in zip(changed.tolist(), walks, strict=True):
+            texts[i] = text
+        return texts
+
+
+def _walk(
+    source: _Source,
+    begins: np.ndarray,
+    lengths: np.ndarray,
+    leaves: np.ndarray,
+    run: float,
+    random: np.random.Generator,
+) -> list[np.ndarray]:
+    """Texts of these lengths that begin at these places of the source and copy it in runs.
+
+    leaves: whether a text jumps after each run, or only where a recorded response ends. run: mean run of a text that is
+    as long as the source's mean. All texts are made side by side.
+    """
+    count, longest = len(begins), int(lengths.max())
+    mean_runs = np.maximum(1.0, run * (lengths / source.lengths.mean()) ** -SLOPE)
+    leaving = np.stack([run_ends(longest, mean_run, random) for mean_run in mean_runs.tolist()], axis=1) & leaves
+    choice = random.random((longest, count))
+    out = np.empty((longest, count), np.int32)
+    places = begins
+    for t in range(longest):
+        out[t] = source.tokens[places]
+        jumps = leaving[t] | source.ends[places]
+        places = np.where(jumps, source.jump(places, choice[t]), places) + 1 if jumps.any() else places + 1
+    return [out[:length, column] for column, length in enumerate(lengths.tolist())]

@@ -1,0 +1,132 @@
+"""Checkpoints on disk: each is complete or does not exist.
+
+A folder `step_00012` holds what was saved after step 12. Its files are written first, under another name, then a
+manifest with their SHA-256; one rename then gives the folder its name. So a checkpoint that a kill left half written
+never has that name, and one that was damaged or swapped later no longer matches its manifest.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.run.errors import CheckpointError
+
+KIND = "das checkpoint 1"
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step_(\d{5,})")
+# A folder gets this prefix before it is deleted, because a half deleted one must not look like a torn checkpoint.
+_DELETED = ".deleted-"
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    """The folder that holds the checkpoint of `step`."""
+    return folder / f"step_{step:05d}"
+
+
+def seal(scratch: Path, folder: Path, step: int, run_identity: Mapping[str, Any]) -> None:
+    """Make the files in `scratch` the checkpoint of `step` in `folder`.
+
+    run_identity: what tells the run from others, fit for JSON; `run_identity` returns it. Both folders must be on one
+    file system. Raises the file system's OSError, also for a full disk.
+    """
+    files = {
+        str(path.relative_to(scratch)): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        for path in sorted(scratch.rglob("*"))
+        if path.is_file()
+    }
+    manifest = {"kind": KIND, "step": step, "about": dict(run_identity), "files": files}
+    text = json.dumps({"sha256": _digest(manifest), "manifest": manifest}, indent=1)
+    (scratch / MANIFEST).write_text(text)
+    for path in (*scratch.rglob("*"), scratch):
+        flush(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    final = step_folder(folder, step)
+    if final.exists():  # left by a run that resumed from an earlier step
+        discard(final)
+    os.rename(scratch, final)
+    flush(folder)
+
+
+def run_identity(folder: Path, step: int) -> dict[str, Any]:
+    """What the checkpoint of `step` records about its run. Raises CheckpointError if its manifest is damaged."""
+    identity: dict[str, Any] = _manifest(folder, step)["about"]
+    return identity
+
+
+def verify(folder: Path, step: int) -> None:
+    """Raise CheckpointError unless the checkpoint of `step` is complete and unaltered, and nothing was added to it."""
+    path = step_folder(folder, step)
+    if path.is_symlink():
+        raise CheckpointError(f"{path} is a link: a checkpoint must be in the folder of its run")
+    files = _manifest(folder, step)["files"]
+    present = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_symlink() or not file.is_dir()}
+    for name in sorted(present ^ {*files, MANIFEST}):
+        raise CheckpointError(f"{path / name} is {'not part of the checkpoint' if name in present else 'missing'}")
+    for name, expected in files.items():
+        file = path / name
+        if file.is_symlink() or not file.is_file():
+            raise CheckpointError(f"{file} is not a plain file")
+        if file.stat().st_size != expected["bytes"]:
+            raise CheckpointError(f"{file} has {file.stat().st_size} of {expected['bytes']} bytes")
+        if sha256(file) != expected["sha256"]:
+            raise CheckpointError(f"{file} is not what was written (SHA-256)")
+
+
+def _manifest(folder: Path, step: int) -> dict[str, Any]:
+    path = step_folder(folder, step) / MANIFEST
+    try:
+        content = json.loads(path.read_bytes())
+        manifest: dict[str, Any] = content["manifest"]
+        if content["sha256"] != _digest(manifest) or (manifest["kind"], manifest["step"]) != (KIND, step):
+            raise ValueError("altered")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is missing or damaged ({error})") from None
+    return manifest
+
+
+def steps(folder: Path) -> list[int]:
+    """Steps that have a checkpoint, complete or damaged, newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((int(match[1]) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))), reverse=True)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints, and those that a kill left half deleted."""
+    for step in steps(folder)[keep:]:
+        discard(step_folder(folder, step))
+    for remains in folder.glob(f"{_DELETED}*"):
+        shutil.rmtree(remains)
+
+
+def discard(path: Path) -> None:
+    """Delete a checkpoint."""
+    deleted = path.with_name(_DELETED + path.name)
+    if deleted.exists():
+        shutil.rmtree(deleted)
+    os.rename(path, deleted)
+    shutil.rmtree(deleted)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def flush(path: Path) -> None:
+    """Write a file, or the names in a folder, through to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _digest(manifest: Any) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

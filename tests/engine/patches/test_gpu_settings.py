@@ -1,0 +1,121 @@
+"""What das sets for GPUs, as far as a CPU can tell: graphs, profiles, tiles, norms and NCCL's variables."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import vllm.envs
+
+from das.engine.environment import nccl_variables_kept
+from das.engine.methods import PROPOSER
+from das.engine.patches.gpu import keep_norms_invariant
+from das.engine.patches.tuned_matmuls import LARGE, most_alike
+from das.engine.runners.first.runner import hook_runner
+from das.verify import sampling_pieces
+
+TABLE = """
+import torch
+from das.engine.install import install
+install(batch_invariant=True)
+from das.engine.patches.tuned_matmuls import LARGE
+from vllm.model_executor.determinism import batch_invariant_configs as configs
+configs._TUNED_MATMUL_CONFIGS_RESOLVED = True
+configs._TUNED_MATMUL_CONFIGS_FOR_DEVICE = configs._BATCH_INVARIANT_MATMUL_TUNED_CONFIGS["hopper"]
+default = {"BLOCK_SIZE_K": 0}
+for outputs, inputs in LARGE:
+    of_rows = [configs._get_matmul_config(rows, outputs, inputs, torch.bfloat16, default) for rows in (1, 9, 300, 9000)]
+    assert len({config["BLOCK_SIZE_K"] for config in of_rows}) == 1  # the order of a row's sum is the same in each pass
+    assert 0 < of_rows[0]["BLOCK_SIZE_M"] < of_rows[3]["BLOCK_SIZE_M"]
+"""
+
+
+def runner(drafter: str | None, num_spec_tokens: int = 32) -> Any:
+    """A model runner as hook_runner sees it."""
+    speculative = None if drafter is None else SimpleNamespace(model=drafter)
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(data_parallel_index=0), speculative_config=speculative, additional_config={}
+    )
+    model = SimpleNamespace(seed=0, logprobs_mode="raw_logits", dtype=torch.bfloat16, get_vocab_size=lambda: 1000)
+    names = ("_sample", "_bookkeeping_sync", "profile_run", "propose_draft_token_ids", "_input_fits_in_drafter")
+    return SimpleNamespace(
+        vllm_config=config,
+        model_config=model,
+        uniform_decode_query_len=1 + num_spec_tokens,
+        cudagraph_dispatcher=SimpleNamespace(uniform_decode_query_len=1 + num_spec_tokens),
+        num_spec_tokens=num_spec_tokens,
+        max_num_tokens=8192,
+        max_num_reqs=64,
+        device=torch.device("cpu"),
+        das_quantized=None,
+        das_weights_version=0,
+        **dict.fromkeys(names, lambda *args: None),
+    )
+
+
+@pytest.mark.parametrize(("drafter", "length"), [(PROPOSER, 1), ("ngram", 33), (None, 33)])
+def test_graphs_are_captured_for_passes_without_drafts(drafter: str | None, length: int) -> None:
+    """vLLM's own drafters draft as many tokens for all, so theirs stay as they are."""
+    hooked = runner(drafter)
+    hook_runner(hooked)
+    assert hooked.uniform_decode_query_len == hooked.cudagraph_dispatcher.uniform_decode_query_len == length
+
+
+def test_the_profile_counts_the_rows_of_drafts_and_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    hooked = runner(PROPOSER)
+    hook_runner(hooked)
+    monkeypatch.setattr(torch, "empty", lambda size, **kwargs: taken.append(size))
+    hooked.profile_run()
+    rows = 64 * 33
+    assert taken == [rows * 1000 * 2 + rows * 1000 * sampling_pieces.SORTED_CELL_BYTES]
+    assert sampling_pieces.profiled_bytes(8192, 152064, torch.bfloat16) == 8192 * 152064 * 2 + 2**30
+
+
+def test_the_weights_of_self_drafts_are_there_when_memory_is_profiled() -> None:
+    done: list[Any] = []
+    hooked = runner(PROPOSER)
+    hooked.profile_run = lambda *args: done.append("profile")
+    hooked.das_quantized = SimpleNamespace(make=done.append)
+    hook_runner(hooked)
+    hooked.profile_run()
+    assert done == [0, "profile"]
+
+
+def test_large_shapes_borrow_the_tiles_of_the_most_alike_one() -> None:
+    tuned = ((12288, 2048), (2048, 6144), (4096, 2048), (151936, 2048), (2048, 2048))
+    lent = {shape: most_alike(shape, tuned) for shape in LARGE}
+    assert lent[37888, 3584] == lent[24576, 4096] == (12288, 2048)  # gate and up
+    assert lent[3584, 18944] == lent[4096, 12288] == (2048, 6144)  # down
+    assert lent[152064, 3584] == lent[151936, 4096] == (151936, 2048)  # lm_head
+
+
+def test_every_tile_of_a_shape_has_the_same_inner_block() -> None:
+    pytest.importorskip("vllm.model_executor.determinism.batch_invariant_configs")
+    subprocess.run([sys.executable, "-c", TABLE], check=True, capture_output=True)
+
+
+def test_norms_are_vllms_own_in_invariant_engines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def custom_ops(invariant: str, asked: list[str]) -> list[str]:
+        # vLLM remembers its variables once an engine was built in this process.
+        monkeypatch.setitem(vars(vllm.envs), "VLLM_BATCH_INVARIANT", invariant == "1")
+        config = SimpleNamespace(compilation_config=SimpleNamespace(custom_ops=asked))
+        keep_norms_invariant(config)
+        return config.compilation_config.custom_ops
+
+    assert custom_ops("0", []) == []
+    assert custom_ops("1", ["+silu_and_mul"]) == ["+silu_and_mul", "+rms_norm"]
+    assert custom_ops("1", ["-rms_norm"]) == ["-rms_norm"]  # the user's word
+
+
+def test_nccl_gets_its_variables_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "ring")
+    monkeypatch.delenv("NCCL_MAX_NCHANNELS", raising=False)
+    with nccl_variables_kept():
+        os.environ.update(NCCL_ALGO="tree", NCCL_MAX_NCHANNELS="1", OTHER_THAN_NCCL="1")
+    assert os.environ["NCCL_ALGO"] == "ring"
+    assert "NCCL_MAX_NCHANNELS" not in os.environ
+    assert os.environ.pop("OTHER_THAN_NCCL") == "1"

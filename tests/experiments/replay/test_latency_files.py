@@ -1,0 +1,100 @@
+"""latency.json: written, read again, and refused if it is something else; derived times."""
+
+import hashlib
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from das.budget.latency import LatencyModel
+from das.budget.latency_forms import Drafting
+from experiments.replay.hardware import GPUS, MODELS, derived
+from experiments.replay.latency_files import chosen_form, derived_rows, read_latency, write_latency
+from experiments.run.errors import UserError
+
+FORM = Drafting(base=5e-3, row=1e-4, drafting=0.0, token=3e-5)
+
+
+def rows(growing: int = 0) -> list[list[float]]:
+    """Two passes of each of 4 x 3 combinations. growing: tokens of context that each pass adds."""
+    passes: list[list[float]] = []
+    for live in (1, 2, 8, 32):
+        for drafts in (0, 2, 8):
+            for turn in range(2):
+                b, n = float(live), float(live * (1 + drafts))
+                seconds = float(FORM.predict(np.array(b), np.array(n), np.array(0.0)))
+                passes.append([b, n, live * (100.0 + growing * len(passes)), seconds * (1 + 0.01 * turn)])
+    return passes
+
+
+@pytest.mark.parametrize("growing", [0, 7])
+def test_what_was_measured_is_found_again(tmp_path: Path, growing: int) -> None:
+    path = tmp_path / "latency.json"
+    write_latency(path, rows(growing), "nothing real")
+    form, source = read_latency(path)
+    assert source == "nothing real, measured"
+    b, n = np.array([1.0, 5.0, 20.0]), np.array([3.0, 25.0, 60.0])
+    expected = 1.005 * FORM.predict(b, n, np.zeros(3))
+    assert form.predict(b, n, 100 * b) == pytest.approx(expected)
+    assert LatencyModel(64, str(path)).predict(8, 16, 0) == pytest.approx(float(FORM.predict(8, 24, 0)), rel=0.02)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"passes": []}, "columns must be"),
+        ({"columns": ["live", "seconds"]}, "columns must be"),
+        ({"passes": [[1, 1, 0]]}, "columns must be"),
+        ({"passes": [[1, 1, 0, -1.0]]}, "seconds must be positive"),
+        ({"passes": [[1, 0, 0, 1.0]]}, "tokens at least live"),
+        ({"passes": [[1, 1, 0, float("nan")]]}, "live must be"),
+        ({"passes": [[1, 1, 0, 1.0], [2, 4, 0, 1.0]]}, "not every number"),
+        ({"passes": "many"}, "could not convert"),
+    ],
+)
+def test_bad_files_are_one_line(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    path = tmp_path / "latency.json"
+    write_latency(path, rows(), "nothing real")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=said) as error:
+        read_latency(path)
+    assert "\n" not in str(error.value)
+    for content, reason in (("{}", "source is missing"), ("no", "Expecting value"), ("[1]", "task.latency")):
+        path.write_text(content)
+        with pytest.raises(UserError, match=reason):
+            read_latency(path)
+    path.write_bytes(b"\xff\xfe{")
+    with pytest.raises(UserError, match="can't decode"):
+        read_latency(path)
+    with pytest.raises(UserError, match="No such file"):
+        read_latency(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("model", MODELS)
+def test_derived_times_are_close_to_the_roofline_between_their_points(gpu: str, model: str) -> None:
+    form, source = chosen_form(None, gpu, model)
+    assert source.endswith("derived, not measured")
+    random = np.random.default_rng(0)
+    b = np.round(np.exp(random.uniform(0, np.log(512), 500)))
+    n, x = b * (1 + random.uniform(0, 16, 500)), b * random.uniform(0, 12000, 500)
+    assert np.mean(np.abs(form.predict(b, n, x) / derived(gpu, model).predict(b, n, x) - 1)) < 0.03
+
+
+def test_derived_times_are_the_published_ones_on_every_machine() -> None:
+    """Earlier versions shipped them as 24 files. Every number of those is in this digest, so results compare."""
+    digest = hashlib.sha256()
+    for gpu, model in product(GPUS, MODELS):
+        rows = derived_rows(gpu, model).tolist()
+        assert all(seconds == float(f"{seconds:.5g}") for *_, seconds in rows)
+        digest.update(json.dumps([[int(n), int(t), int(c), seconds] for n, t, c, seconds in rows]).encode())
+    assert digest.hexdigest() == "e4632c6ec25b421b9e76d45730634019de8acda2ff60a675929dbdffdfedd21e"
+
+
+def test_unknown_names_are_one_line() -> None:
+    with pytest.raises(UserError, match="unknown GPU 'H1000': choose one of A100, H100, H200, B200, or give"):
+        chosen_form(None, "H1000", "7B")
+    with pytest.raises(UserError, match=r"unknown model size '9B': choose one of .*8B"):
+        chosen_form(None, "H100", "9B")

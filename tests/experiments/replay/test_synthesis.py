@@ -1,0 +1,144 @@
+"""Synthetic workloads: which properties of the recorded one they must keep."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from das.budget import make_budget
+from das.drafter import HistoryDrafter
+from das.replay.cluster import simulate_rollout
+from das.replay.text_engine import TextEngine
+from das.replay.times import Table, Times
+from das.replay.workload import Workload, workload
+from experiments.recorded.drafter_replay import made_up_problems
+from experiments.recorded.rollouts import grouped
+from experiments.replay.synthesis import Synthesis, _source, _walk, run_ends
+
+TIMES = Times(Table((1, 100, 500), (7e-3, 11e-3, 22e-3)))  # the paper's Fig 8
+
+
+def recorded(problems: int = 4, responses: int = 16, length: int = 300) -> Workload:
+    made = made_up_problems(problems, responses, length, seed=5)
+    random = np.random.default_rng(0)
+    names = [name for name, texts in made for _ in texts]
+    texts = [text[: int(random.integers(50, length))] for _, group in made for text in group]
+    return workload(names, texts)
+
+
+def half_changed(recorded: Workload, run: float, seed: int) -> Workload:
+    """The recorded workload with every second response of a problem replaced by a changed one of equal length.
+
+    The changed ones are made from the problem's other responses. Raises ValueError for a problem with one response.
+    """
+    random = np.random.default_rng(seed)
+    texts = [recorded.response(i) for i in range(len(recorded))]
+    for ids in recorded.members().values():
+        unchanged, changed = ids[::2], ids[1::2]
+        if not changed:
+            raise ValueError("a problem with one response has no other to be made of")
+        source = _source([texts[i] for i in unchanged])
+        begins = source.begins[random.integers(len(unchanged), size=len(changed))]
+        walks = _walk(source, begins, recorded.lengths[changed], np.ones(len(changed), bool), run, random)
+        for i, text in zip(changed, walks, strict=True):
+            texts[i] = text
+    return workload(recorded.problems, texts, recorded.prompt)
+
+
+def fitted_run(recorded: Workload, tokens_per_pass: Callable[[Workload], float], seed: int, rounds: int = 6) -> float:
+    """The `run` at which the recorded workload, with half of its responses changed, takes as many tokens per pass.
+
+    tokens_per_pass: replays a workload. The search is a bisection on a logarithmic scale from 1 to 64 tokens.
+    """
+    target = tokens_per_pass(recorded)
+    low, high = 1.0, 64.0
+    for _ in range(rounds):
+        middle = float(np.sqrt(low * high))
+        if tokens_per_pass(half_changed(recorded, middle, seed)) < target:
+            low = middle
+        else:
+            high = middle
+    return float(np.sqrt(low * high))
+
+
+def tokens_per_pass_and_time(work: Workload) -> tuple[float, float]:
+    """Replays epochs of 4 responses per problem, one after the other, with fixed drafts."""
+    engine = TextEngine(TIMES, 64, HistoryDrafter(min_prob=0.05), make_budget({"name": "fixed", "tokens": 8}), 1000)
+    steps = [simulate_rollout(part, [engine], [range(len(part))], i + 1) for i, part in enumerate(grouped(work, 4, 0))]
+    return sum(s.tokens for s in steps) / sum(s.passes for s in steps), sum(s.rollout_s for s in steps)
+
+
+def test_as_many_as_recorded_are_the_recorded_ones() -> None:
+    work = recorded()
+    made = Synthesis(work, 5.0).make(4, 16, 10**6, seed=1)
+    assert sorted(work.response(i).tobytes() for i in range(64)) == sorted(
+        made.response(i).tobytes() for i in range(64)
+    )
+
+
+def test_doubles_share_no_token_and_more_responses_are_new() -> None:
+    work = recorded()
+    made = Synthesis(work, 5.0).make(8, 32, 10**6, seed=1)
+    first = {int(t) for i in range(4 * 32) for t in made.response(i)}
+    second = {int(t) for i in range(4 * 32, 8 * 32) for t in made.response(i)}
+    assert not first & second
+    texts = [made.response(i).tobytes() for i in range(32)]
+    assert len(set(texts)) == 32
+    assert sorted(made.lengths[:16]) == sorted(made.lengths[16:32])
+
+
+def test_two_tokens_in_a_row_are_recorded() -> None:
+    work = recorded(problems=1)
+    made = Synthesis(work, 3.0).make(1, 64, 10**6, seed=1)
+    pairs = {
+        pair
+        for i in range(len(work))
+        for pair in zip(work.response(i)[:-1].tolist(), work.response(i)[1:].tolist(), strict=True)
+    }
+    found = [
+        pair
+        for i in range(64)
+        for pair in zip(made.response(i)[:-1].tolist(), made.response(i)[1:].tolist(), strict=True)
+    ]
+    assert np.mean([pair in pairs for pair in found]) > 0.999
+
+
+def test_runs_have_the_mean_asked_for_and_are_more_uneven_than_geometric_ones() -> None:
+    ends = np.flatnonzero(run_ends(200_000, 4.7, np.random.default_rng(0)))
+    runs = np.diff(ends)
+    assert runs.min() == 1
+    assert runs.mean() == pytest.approx(4.7, rel=0.03)
+    assert runs.std() / runs.mean() == pytest.approx(1.2, rel=0.1)  # geometric: 0.89
+
+
+def test_every_second_response_is_changed_and_as_long() -> None:
+    work = recorded()
+    made = half_changed(work, 4.0, seed=3)
+    assert made.lengths.tolist() == work.lengths.tolist()
+    same = [made.response(i).tobytes() == work.response(i).tobytes() for i in range(len(work))]
+    assert same == [True, False] * 32
+    with pytest.raises(ValueError, match="no other to be made of"):
+        half_changed(recorded(responses=1), 4.0, seed=3)
+
+
+def test_stretch_and_cap() -> None:
+    work = recorded()
+    made = Synthesis(work, 5.0).make(4, 16, 400, seed=1, stretch=2.0)
+    assert made.lengths.max() == 400
+    assert made.lengths.mean() > 1.5 * work.lengths.mean()
+
+
+def test_changed_responses_stand_in_for_the_recorded() -> None:
+    """Tokens per pass and time stay the same if every second response is changed."""
+    work = recorded()
+    run = fitted_run(work, lambda w: tokens_per_pass_and_time(w)[0], seed=0, rounds=8)
+    expected, got = tokens_per_pass_and_time(work), tokens_per_pass_and_time(half_changed(work, run, seed=7))
+    assert got[0] == pytest.approx(expected[0], rel=0.05)
+    assert got[1] == pytest.approx(expected[1], rel=0.05)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match="at least 1 token"):
+        Synthesis(recorded(), 0.5)
+    with pytest.raises(ValueError, match="must be positive"):
+        Synthesis(recorded(), 5.0).make(0, 4, 100, 0)

@@ -1,0 +1,117 @@
+"""Checkpoints on disk are complete or do not exist. A torn, altered or swapped one is noticed before it is used."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.run.errors import CheckpointError
+from experiments.training import checkpoint
+
+
+def write(folder: Path, step: int, run_identity: dict[str, object] | None = None) -> Path:
+    scratch = folder.parent / "scratch"
+    (scratch / "inner").mkdir(parents=True)
+    (scratch / "model.safetensors").write_bytes(bytes(range(256)) * 20)
+    (scratch / "inner" / "state.json").write_text("{}")
+    checkpoint.seal(scratch, folder, step, run_identity or {})
+    assert not scratch.exists()
+    return checkpoint.step_folder(folder, step)
+
+
+def test_a_sealed_checkpoint_is_complete(tmp_path: Path) -> None:
+    path = write(tmp_path / "checkpoints", 12, {"policy": "abc"})
+    checkpoint.verify(tmp_path / "checkpoints", 12)
+    assert checkpoint.run_identity(tmp_path / "checkpoints", 12) == {"policy": "abc"}
+    assert (path / "inner" / "state.json").read_text() == "{}"
+    assert checkpoint.steps(tmp_path / "checkpoints") == [12]
+
+
+def cut(path: Path) -> None:
+    file = path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    file = path / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[1000] ^= 1
+    file.write_bytes(bytes(data))
+
+
+def lose(path: Path) -> None:
+    (path / "inner" / "state.json").unlink()
+
+
+def plant(path: Path) -> None:
+    (path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+
+
+def link(path: Path) -> None:
+    file = path / "model.safetensors"
+    file.rename(path.parent / "elsewhere")
+    file.symlink_to(path.parent / "elsewhere")
+
+
+def edit(path: Path) -> None:
+    manifest = path / checkpoint.MANIFEST
+    manifest.write_text(manifest.read_text().replace('"policy": "abc"', '"policy": "abd"'))
+
+
+def tear(path: Path) -> None:
+    manifest = path / checkpoint.MANIFEST
+    manifest.write_text(manifest.read_text()[:-40])
+
+
+def rename(path: Path) -> None:
+    path.rename(path.with_name("step_00012x"))
+    write(path.parent, 11)
+    checkpoint.step_folder(path.parent, 11).rename(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, "5119 of 5120 bytes"),
+        (flip, "SHA-256"),
+        (lose, "missing"),
+        (plant, "not part of the checkpoint"),
+        (link, "not a plain file"),
+        (edit, "damaged"),
+        (tear, "damaged"),
+        (rename, "damaged"),
+    ],
+)
+def test_damage_is_noticed(damage: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "checkpoints", 12, {"policy": "abc"})
+    damage(path)
+    with pytest.raises(CheckpointError, match=message) as raised:
+        checkpoint.verify(tmp_path / "checkpoints", 12)
+    assert "step_00012" in str(raised.value)
+
+
+def test_an_incomplete_checkpoint_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure before the rename leaves no checkpoint."""
+    calls = 0
+
+    def fail(path: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "flush", fail)
+        with pytest.raises(OSError, match="No space"):
+            write(tmp_path / "checkpoints", 3)
+    assert checkpoint.steps(tmp_path / "checkpoints") == []
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    for step in (4, 8, 12):
+        write(folder, step)
+    (folder / ".deleted-step_00002").mkdir()
+    checkpoint.prune(folder, 2)
+    assert checkpoint.steps(folder) == [12, 8]
+    assert sorted(path.name for path in folder.iterdir()) == ["step_00008", "step_00012"]

@@ -1,0 +1,50 @@
+"""Two ranks roll out on a cluster that is made up: the main rank asks it once, for the requests of both."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from das import ranks
+from das.cluster.messages import Response
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, rollout_row
+from das.trl.backends.cluster_generation import ClusterGeneration
+
+SHARES = (1, 2)  # rows of each rank
+
+
+def answered(request: RolloutRequest) -> tuple[list[Response], Rollout]:
+    """A cluster's rollout: each response is the request's seed, as often as its prompt is long."""
+    assert ranks.is_main()
+    tokens = [
+        np.full(len(prompt["prompt_token_ids"]), seed)
+        for prompt, seed in zip(request.prompts, request.seeds, strict=True)
+    ]
+    costs = [{"passes": 1, "drafted": len(row), "first_s": 0.0, "last_s": 1.0} for row in tokens]
+    responses = [
+        Response(index, row, -1.0 * row, "stop", 1, cost)
+        for index, (row, cost) in enumerate(zip(tokens, costs, strict=True))
+    ]
+    counts = {**dict.fromkeys(("draft_rounds", "decode_steps", "tail_steps"), 5), "draft_passes": 0}
+    report = {"passes": 3, "drafted": sum(map(len, tokens)), "draft_s": 0.1, **counts, "step_time_s": [0.5]}
+    report["cluster"] = {"handover_us_per_token": 0.0}
+    rollout = Rollout(0, list(request.problems), [row.tolist() for row in tokens], ["stop"] * 3, costs, 2.0, report)
+    return responses, rollout
+
+
+if __name__ == "__main__":
+    ranks.join()
+    rank = ranks.rank()
+    prompts = [{"prompt_token_ids": [1] * (rank + row + 1)} for row in range(SHARES[rank])]
+    seeds = [10 * (rank + 1) + row for row in range(SHARES[rank])]
+    problems = [f"p{seed}" for seed in seeds]
+    generation = ClusterGeneration.__new__(ClusterGeneration)
+    if ranks.is_main():
+        generation.cluster = SimpleNamespace(roll_out=answered)
+    responses, rollout = generation._roll_out(RolloutRequest(prompts, None, problems, seeds, 0, 1))
+    expected = [[seed] * (rank + row + 1) for row, seed in enumerate(seeds)]
+    assert rollout.responses == [response.tokens.tolist() for response in responses] == expected
+    assert rollout.problems == problems
+    row = rollout_row(rollout)
+    assert row["passes"] == len(seeds)
+    assert row["decode_steps"] == (0 if rank else 5)
+    assert ("cluster" in row) == ranks.is_main()

@@ -1,0 +1,29 @@
+"""What the main rank does for all, and where each rank writes."""
+
+from pathlib import Path
+
+import pytest
+from scripts import run_script
+
+from das import ranks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["rank_talk.py", "rank_rollout.py"])
+def test_two_ranks(script: str) -> None:
+    """What the main rank found, or raised, all get; and of a rollout that it made, each rank gets its part."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    run_script(*launch, Path(__file__).with_name(script))
+
+
+def test_a_single_process_asks_itself() -> None:
+    assert ranks.from_main(lambda: 7) == 7
+    assert ranks.scatter(["own"]) == "own"
+    with pytest.raises(ZeroDivisionError):
+        ranks.from_main(lambda: 1 // 0)
+
+
+def test_each_rank_has_a_part_of_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ranks.own_folder(Path("saved")) == Path("saved")
+    monkeypatch.setenv("RANK", "2")
+    assert ranks.own_folder(Path("saved")) == Path("saved/rank2")

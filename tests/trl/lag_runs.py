@@ -1,0 +1,124 @@
+"""Trainings at several lags in one process, and the slow reference for what they sample."""
+
+import gc
+import json
+import multiprocessing
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import initialize_config_dir
+
+from analysis import read
+from experiments.harness import resume
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.config import RunConfig
+from experiments.run.errors import CONFIGS
+from experiments.training.turns import Alone
+
+STEPS = 6
+SETTINGS = [
+    "reward=brevity", "wandb=off", "data.problems=6", f"trainer.max_steps={STEPS}", "checkpoint.every=1",
+    "checkpoint.keep=9", "trainer.per_device_train_batch_size=8", "trainer.num_generations=4", "budget=fixed",
+    "budget.tokens=8", "trainer.max_completion_length=48", "engine.max_model_len=160", "trainer.learning_rate=0.003",
+    "+engine.extra={num_gpu_blocks_override:256}",
+]  # fmt: skip
+
+
+def config_of(arm: str, *overrides: str) -> RunConfig:
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        return arm_config(arm, [*SETTINGS, *overrides])
+
+
+def train(arm: str, policy: str, folder: Path, *overrides: str, start: int = 0) -> None:
+    """Train in `folder`, from the checkpoint of `start`."""
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    from experiments.harness.train_arm import ArmRun, train_arm
+
+    config = config_of(arm, *overrides)
+    if start:
+        resume.rewind(folder, start)
+    train_arm(ArmRun(config, policy, folder, "test", Alone(lambda row: None), start=start))
+    gc.collect()
+    cleanup_dist_env_and_memory()
+
+
+def train_all(runs: dict[str, Sequence[str]], policy: str, folder: Path) -> None:
+    """Train each run, by name: [arm, *overrides]."""
+    for name, (arm, *overrides) in runs.items():
+        train(arm, policy, folder / name, *overrides)
+
+
+def train_again(arm: str, policy: str, whole: Path, folder: Path, start: int, *overrides: str) -> None:
+    """Copy a finished run to `folder`, go back to the checkpoint of `start`, and train on from it."""
+    shutil.copytree(whole, folder)
+    train(arm, policy, folder, *overrides, start=start)
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """What must be equal in all bits."""
+    rows = read.metrics(folder)
+    return {
+        "tokens": [[response["response_ids"] for response in read.rollout(folder, row["step"])] for row in rows],
+        "rewards": [row["rewards_digest"] for row in rows],
+        "losses": [row["loss"] for row in rows],
+        "norms": [row["grad_norm"] for row in rows],
+        "final": json.loads((folder / "final.json").read_text()),
+    }
+
+
+def tokens_of_checkpoints(policy: str, folder: Path, lag: int) -> list[list[list[int]]]:
+    """What the plain engine samples, step for step, with the weights of the checkpoint that the lag asks for."""
+    from safetensors.torch import load_file
+    from vllm import SamplingParams
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    from das.engine.build import EngineSettings, build_engine
+    from das.engine.install import install
+    from das.engine.rollouts.rollout import request_seed
+    from experiments.harness.rollout_steps import tokenized
+    from experiments.training.checkpoint import step_folder
+
+    install()
+    llm: Any = build_engine(EngineSettings(model=policy, dtype="float32", max_model_len=160))
+    prompts = dict(tokenized(config_of("none"), policy))
+    steps = []
+    for row in read.metrics(folder):
+        step = row["step"] - 1
+        weights = max(0, step - lag)
+        path = step_folder(folder / "checkpoints", weights) if weights else Path(policy)
+        model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+        model.load_weights(load_file(path / "model.safetensors").items())
+        llm.reset_prefix_cache()
+        llm.collective_rpc("das_use_new_weights")
+        problems = [response["problem_id"] for response in read.rollout(folder, row["step"])]
+        params = [
+            SamplingParams(temperature=1.0, max_tokens=48, seed=request_seed(0, step, index), logprobs=0)
+            for index in range(len(problems))
+        ]
+        outputs = llm.generate([prompts[problem] for problem in problems], params, use_tqdm=False)
+        steps.append([list(output.outputs[0].token_ids) for output in outputs])
+    llm.llm_engine.engine_core.shutdown()
+    del llm, model
+    gc.collect()
+    cleanup_dist_env_and_memory()
+    return steps
+
+
+def train_with_killed_engine(policy: str, folder: Path) -> str:
+    """Kill the engine's process when the second step is done. Returns the error."""
+    from experiments.harness.train_arm import ArmRun, train_arm
+
+    def kill(row: dict[str, Any]) -> None:
+        if row["step"] == 2:
+            (engine,) = multiprocessing.active_children()
+            engine.kill()
+
+    config = config_of("das", "trainer.lag=1", "engine.own_process=true")
+    try:
+        train_arm(ArmRun(config, policy, folder, "test", Alone(kill)))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

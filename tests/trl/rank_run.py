@@ -1,0 +1,110 @@
+"""A plain TRL script on several ranks. Usage: rank_run.py METHOD,METHOD... POLICY FOLDER [NAME=VALUE ...]
+
+It trains once with each method. NAME=VALUE: further arguments of GRPOConfig, as JSON. Each rank writes what it did into
+FOLDER/METHOD_rankN.json.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+import das
+from das import ranks
+from das.digests import weights_digest
+
+ROWS = 16  # of a step, over all ranks
+QUESTIONS = ["what is 3 + 4?", "what is 12 - 5?", "add 7 to 15", "take 2 from 9"]
+
+
+def reward_variety(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    """One point for each distinct token of a response."""
+    return [float(len(set(tokens))) for tokens in completion_ids]
+
+
+def unpadded(values_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> list[list[float]]:
+    """The values of each row."""
+    return [values[kept].tolist() for values, kept in zip(values_B_T, mask_B_T, strict=True)]
+
+
+class Recorder(GRPOTrainer):
+    """Takes down the tokens, drafts and losses of this rank."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.steps: list[dict[str, Any]] = []
+        super().__init__(*args, **kwargs)
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        scored = super()._generate_and_score_completions(inputs)
+        last, mask = self.vllm_generation.last, scored["completion_mask"].bool()
+        self.steps.append(
+            {
+                "tokens": unpadded(scored["completion_ids"], mask),
+                "logprobs": unpadded(scored["sampling_per_token_logps"], mask),
+                "requests": [[request["passes"], request["drafted"]] for request in last.requests],
+                "drafted": last.report["drafted"],
+                "accepted": last.tokens - last.report["passes"],
+                "problems": list(last.problems),
+                "history_tokens": last.report.get("history_tokens", 0),
+                "losses": [],
+            }
+        )
+        return scored
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super().training_step(*args, **kwargs)
+        self.steps[-1]["losses"].append(float(loss))
+        return loss
+
+
+def train(
+    method: str,
+    policy: str,
+    folder: Path,
+    further: dict[str, Any],
+    after: Callable[[Any], Any] = lambda trainer: None,
+    cluster: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What this rank did. after: called with the trainer in the end; what it returns is the `result`."""
+    on_server = further.get("vllm_mode") == "server"  # it has the drafter's options
+    das.speculate(method, drafter={} if on_server else {"window": 2}, cluster=cluster)
+    arguments = {
+        "output_dir": str(folder / "trl"),
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": 0.1,
+        "per_device_train_batch_size": ROWS // ranks.count(),
+        "num_generations": 4,
+        "max_completion_length": 32,
+        "max_steps": 3,
+        "learning_rate": 0.01,
+        "save_strategy": "no",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        **further,
+    }
+    trainer = Recorder(
+        model=policy,
+        reward_funcs=reward_variety,
+        train_dataset=Dataset.from_list([{"prompt": question} for question in QUESTIONS]),
+        args=GRPOConfig(**arguments),
+    )
+    trainer.train()
+    return {"steps": trainer.steps, "weights": weights_digest(trainer.model), "result": after(trainer)}
+
+
+if __name__ == "__main__":
+    methods, policy, folder, *settings = sys.argv[1:]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    further = {name: json.loads(value) for name, value in (setting.split("=", 1) for setting in settings)}
+    for method in methods.split(","):
+        result = train(method, policy, Path(folder), further)
+        (Path(folder) / f"{method}_rank{ranks.rank()}.json").write_text(json.dumps(result))

@@ -1,0 +1,210 @@
+"""GRPO on the tiny policy with the real engine: arms agree bit for bit, and weights that do not arrive stop the run."""
+
+import json
+import multiprocessing
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import initialize_config_dir
+from lost_weights import train_with_lost_weights
+
+from analysis import compare as curves
+from analysis import read
+from analysis.panels import PANELS
+from analysis.runs import find
+from das.drafter import HistoryDrafter
+from das.engine.rollouts.rollout import CLASSES
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.config import RunConfig
+from experiments.harness.tracking import SUMMARY
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = [
+    "trainer.max_steps=20",
+    "trainer.per_device_train_batch_size=8",
+    "trainer.num_generations=4",
+    "trainer.max_completion_length=48",
+    "engine.max_model_len=160",
+    "data.problems=2",
+    "data.kinds={pair:3,triple:3,walk:2}",  # of these problems the responses stay long and differ
+    "reward=brevity",
+    "trainer.learning_rate=0.01",
+]
+IDENTICAL = ("completions", "rewards", "losses", "grad_norms", "final_weights", "optimizer")
+
+
+def compare(policy: str, out: Path, *overrides: str) -> tuple[Path, str]:
+    """Run a comparison through run.py. Returns its folder and what it printed."""
+    command = [sys.executable, "run.py", f"policy.path={policy}", f"out={out}", *SMALL, *overrides]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    last_line = run.stdout.strip().splitlines()[-1]
+    assert last_line.startswith("result: ")
+    return Path(last_line.removeprefix("result: ")).parent, run.stdout
+
+
+@pytest.fixture(scope="module")
+def compared(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """20 steps of none, das and ngram. TRL's importance-sampling correction is on, so the engine's log-probs enter the
+    loss."""
+    return compare(tiny_policy, tmp_path_factory.mktemp("outputs"), "arms=[none,das,ngram]")
+
+
+def test_arms_are_identical(compared: tuple[Path, str]) -> None:
+    folder, printed = compared
+    result = json.loads((folder / "result.json").read_text())
+    assert set(result["arms"]) == {"none", "das", "ngram"}
+    for name in ("das", "ngram"):
+        checks = result["identical"][name]
+        assert all(checks[what] for what in IDENTICAL)
+        assert result["arms"][name]["drafted"]["mean"] > 0
+        assert result["ratio_to_none"][name]["rollout_s"]["by_epoch"].keys() == {str(epoch) for epoch in range(20)}
+    assert printed.count("identical: yes") == 2
+    assert len(result["regime"]["by_epoch"]) == 20
+    assert all(epoch["entropy"] > 0 for epoch in result["regime"]["by_epoch"])
+    assert any(epoch["accepted_per_round"] for epoch in result["regime"]["by_epoch"])
+    assert 0 < result["regime"]["rollout_share_none"] < 1
+    assert result["derived"]["h100_7b"]["ratio_to_none"].keys() == {"das"}
+    assert "ratio, derived" in printed
+    assert result["arms"]["none"]["drafted"]["max"] == 0
+    assert result["arms"]["none"]["tokens_per_pass"]["overall"] == 1
+
+
+def test_arms_are_identical_without_importance_sampling_correction(tiny_policy: str, tmp_path: Path) -> None:
+    folder, _ = compare(
+        tiny_policy, tmp_path, "arms=[none,das]", "trainer.vllm_importance_sampling_correction=false", "wandb=off"
+    )
+    checks = json.loads((folder / "result.json").read_text())["identical"]["das"]
+    assert all(checks[what] for what in IDENTICAL)
+    assert json.loads((folder / "result.json").read_text())["arms"]["das"]["drafted"]["mean"] > 0
+
+
+def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
+    folder, _ = compared
+    for name in (
+        "config.yaml",
+        "meta.json",
+        "metrics.jsonl",
+        "result.json",
+        "rollout_and_reward.png",
+        "live_requests.png",
+    ):
+        assert (folder / name).stat().st_size > 0
+    rows = read.metrics(folder)
+    assert [row["step"] for row in rows if row["arm"] == "das"] == list(range(1, 21))
+    das = folder / "arms" / "das"
+    responses = read.rollout(das, 2)
+    assert len(responses) == 8
+    assert sum(len(row["response_ids"]) for row in responses) == read.metrics(das)[1]["tokens"]
+    assert sum(row["passes"] for row in responses) == read.metrics(das)[1]["passes"]
+    metrics = read.metrics(das)
+    assert all(row["wasted"] == row["drafted"] - row["accepted"] >= 0 for row in metrics)
+    assert all(row["drafted"] == sum(row[f"drafted_{name}"] for name in ("short", "medium", "long")) for row in metrics)
+    assert all(row["draft_rounds"] <= min(row["drafted"], row["passes"]) for row in metrics)
+    assert all((row["draft_rounds"] > 0) == (row["drafted"] > 0) for row in metrics)
+    live_of_steps = [read.timeline(das, row["step"])["step_live"] for row in metrics]
+    assert [row["tail_steps"] for row in metrics] == [sum(n <= 4 for n in live) for live in live_of_steps]
+    assert max(row["tail_steps"] for row in metrics) > 0
+    assert {"calibration_error", "length_error", "pass_time_error"} <= metrics[-1].keys()
+    assert not any(row["alarms"] for row in metrics)
+    warm = HistoryDrafter(warm=das / "history.npz")
+    assert warm.history_tokens == metrics[-1]["history_tokens"] > 0
+    assert (folder / "budget_das.png").stat().st_size > 0
+    assert list(das.glob("wandb/offline-run-*/run-*.wandb"))
+    assert json.loads((folder / "meta.json").read_text())["versions"]["trl"] == "1.16.0"
+
+
+def test_every_name_a_run_logs_is_documented_and_the_reverse(compared: tuple[Path, str]) -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rows = [line for line in page.split("\n## ")[0].splitlines() if line.startswith("| `")]
+    names = {
+        name.replace("CLASS", length_class)
+        for line in rows
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+        for length_class in CLASSES
+    }
+    assert {key for row in read.metrics(compared[0]) for key in row} == names
+    assert set(SUMMARY) <= names
+    assert {metric for panel in PANELS for metric in panel.metrics} <= names
+    for panel in PANELS:
+        assert f"| {panel.title} | {', '.join(f'`{metric}`' for metric in panel.metrics)} |" in page
+
+
+def test_wandb_holds_the_run_too(compared: tuple[Path, str]) -> None:
+    folder, _ = compared
+    none, das = (str(next((folder / "arms" / arm / "wandb").glob("offline-run-*"))) for arm in ("none", "das"))
+    for runs in ([str(folder / "arms" / "none"), das], [none, das]):
+        (comparison,) = curves.compare(runs)
+        assert comparison.identical is True
+    (in_folder,), (in_wandb,) = find(f"{folder}:das"), find(das)
+    assert [row["step"] for row in in_wandb.rows] == list(range(1, 21))
+    for logged, written in zip(in_wandb.rows, in_folder.rows, strict=True):
+        assert all(logged[key] == value for key, value in written.items() if key != "alarms" and value is not None)
+        assert {key for key in logged if not key.startswith("_")} <= written.keys()
+
+
+def test_identity_check_sees_a_difference(compared: tuple[Path, str], tmp_path: Path) -> None:
+    """The verdict must be able to say no: here one loss and one digest of weights are altered."""
+    from shutil import copytree
+
+    from analysis import arms
+
+    folder = tmp_path / "altered"
+    copytree(compared[0], folder)
+    rows = read.metrics(folder / "arms" / "das")
+    rows[1]["loss"] += 1e-12
+    (folder / "arms" / "das" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "arms" / "ngram" / "final.json").write_text(json.dumps({"final_weights": "0", "optimizer": "0"}))
+    result = arms.compare_arms(folder, ["none", "das", "ngram"])
+    assert not result["identical"]["das"]["losses"]
+    assert result["identical"]["das"]["first_difference"] == 2
+    assert result["identical"]["das"]["completions"]
+    assert not result["identical"]["ngram"]["final_weights"]
+    assert not result["identical"]["ngram"]["optimizer"]
+    assert "NO: losses differ, first at step 2" in arms.identity_verdict(result)
+
+
+def test_weights_that_do_not_arrive_stop_the_run(tiny_policy: str, tmp_path: Path) -> None:
+    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        config = arm_config("none", [*SMALL, "wandb=off"])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        message: Any = pool.apply(train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
+    assert "did not reach the engine" in message
+
+
+def _train_until_a_loss_is_nan(config: RunConfig, policy: str, folder: str) -> str:
+    from das.engine.patches.front_end import patch_front_end
+    from das.errors import TrainingDiverged
+    from experiments.harness.train_arm import ArmRun, train_arm
+    from experiments.training.turns import Alone
+
+    patch_front_end()
+    from trl import GRPOTrainer
+
+    compute_loss = GRPOTrainer.compute_loss
+
+    def nan_in_third_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return compute_loss(self, *args, **kwargs) * (float("nan") if self.state.global_step == 2 else 1.0)
+
+    GRPOTrainer.compute_loss = nan_in_third_step
+    try:
+        train_arm(ArmRun(config, policy, Path(folder), "test", Alone(lambda row: None)))
+    except TrainingDiverged as error:
+        return str(error)
+    return "training did not stop"
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_a_checkpoint(tiny_policy: str, tmp_path: Path) -> None:
+    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        config = arm_config("none", [*SMALL, "wandb=off", "checkpoint.every=1"])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        message: Any = pool.apply(_train_until_a_loss_is_nan, (config, tiny_policy, str(tmp_path)))
+    assert message.startswith("step 3: loss nan, gradient norm nan: the policy is lost")
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_00001", "step_00002"]
+    assert [row["step"] for row in read.metrics(tmp_path)] == [1, 2]

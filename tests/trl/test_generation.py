@@ -1,0 +1,142 @@
+"""The generation backend without its engine: seeds of requests, problem ids, the drafter's window, refusals."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from das.engine.rollouts.rollout import RolloutRequest, request_seed
+from das.errors import EngineError
+from das.trl import generation
+from das.trl.colocated import require_sleep_mode, tensor_parallel_group
+from das.trl.dataset_rows import history_tick, problem_id
+from das.trl.generation import refuse
+
+
+def backend(unit: str = "epoch", **attributes: Any) -> Any:
+    """A SpeculativeGeneration whose engine was never built."""
+    without_engine: Any = object.__new__(generation.SpeculativeGeneration)
+    counters = {"rollouts": 0, "history_tick": 0, "num_drafted": 0, "num_accepted": 0}
+    usual = {"tensor_parallel_size": 1, "_logprobs_checked": True, "several_turns": False, "_turns": []}
+    vars(without_engine).update(history_unit=unit, **counters, **usual | attributes)
+    return without_engine
+
+
+def trainer(problems: int, training: bool = True, processes: int = 1) -> Any:
+    return SimpleNamespace(
+        args=SimpleNamespace(seed=5),
+        state=SimpleNamespace(global_step=3),
+        model=SimpleNamespace(training=training),
+        accelerator=SimpleNamespace(num_processes=processes),
+        num_generations=4,
+        train_dataset=range(problems),
+    )
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
+    """What backends without an engine would have rolled out."""
+    requested: list[RolloutRequest] = []
+
+    def roll_out(llm: Any, request: RolloutRequest, generate: Any) -> Any:
+        requested.append(request)
+        return [], SimpleNamespace(responses=[[1]], tokens=1, report={"drafted": 0, "passes": 1})
+
+    monkeypatch.setattr(generation, "roll_out", roll_out)
+    return requested
+
+
+def ready_backend(process: int, processes: int, **attributes: Any) -> Any:
+    """A backend of this process, for `_generate_keyed`."""
+    accelerator = SimpleNamespace(process_index=process, num_processes=processes)
+    nothing: dict[str, Any] = {"llm": None, "_engine_generate": None, "schedule": None, "after_rollout": lambda: None}
+    return backend(run_seed=7, _counted_in=(0, False), _requests=0, accelerator=accelerator, **nothing, **attributes)
+
+
+def test_calls_of_one_step_get_different_seeds(requests: list[RolloutRequest]) -> None:
+    """An evaluation generates several batches in one step. With equal seeds all of them would draw the same noise."""
+    calls = ready_backend(process=1, processes=2, problems=["p", "q"])
+    for calls.step, calls.evaluation in [(3, False), (3, True), (3, True), (4, False)]:
+        calls._generate_keyed([{}, {}], None)
+    places = [(3, 2, False), (3, 3, False), (3, 2, True), (3, 3, True), (3, 6, True), (3, 7, True), (4, 2, False)]
+    seeds = [seed for request in requests for seed in request.seeds]
+    assert seeds[:7] == [request_seed(7, *place) for place in places]
+    assert len(set(seeds)) == 8
+
+
+def test_ranks_that_share_an_engine_ask_it_for_the_same(
+    requests: list[RolloutRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 2 and rank 3 of four share the second engine. TRL gathers their prompts; seeds are those of four engines."""
+
+    def all_gather_object(of_ranks: list[Any], own: Any, group: str) -> None:
+        assert group == "2 and 3"
+        of_ranks[:] = [["p"], ["q"]]
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", all_gather_object)
+    for process, own in [(2, ["p"]), (3, ["q"])]:
+        calls = ready_backend(process, processes=4, tensor_parallel_size=2, tp_group="2 and 3", problems=own)
+        for calls.step, calls.evaluation in [(3, True), (3, True)]:
+            calls._generate_keyed([{}, {}], None)
+    assert all(request.problems == ["p", "q"] for request in requests)
+    of_rank_2, of_rank_3 = ([list(request.seeds) for request in requests[at : at + 2]] for at in (0, 2))
+    assert of_rank_2 == of_rank_3 == [[request_seed(7, 3, at, True) for at in call] for call in ([2, 3], [6, 7])]
+
+
+def test_processes_that_cannot_share_engines_are_refused() -> None:
+    with pytest.raises(EngineError, match=r"vllm_tensor_parallel_size=2: launch a multiple of 2 processes, not 3"):
+        tensor_parallel_group(2, num_processes=3)
+
+
+def test_a_device_without_sleep_mode_is_named() -> None:
+    with pytest.raises(EngineError, match="vllm_enable_sleep_mode=True: vLLM has no sleep mode on a cpu; set it to Fa"):
+        require_sleep_mode()
+
+
+@pytest.mark.parametrize(
+    ("unit", "problems", "processes", "ticks"),
+    [("epoch", 5, 1, [0, 1, 1, 2]), ("epoch", 8, 2, [0, 1, 1, 2]), ("step", 5, 1, [1, 2, 3, 4])],
+)
+def test_the_window_moves_with_the_training(unit: str, problems: int, processes: int, ticks: list[int]) -> None:
+    announced = backend(unit)
+    seen = []
+    for _ in range(4):  # two problems a process and rollout
+        announced.announce(trainer(problems, processes=processes), [{"prompt": str(i // 4)} for i in range(8)])
+        seen.append(announced.history_tick)
+        assert (announced.run_seed, announced.step, announced.evaluation) == (5, 3, False)
+        announced.announce(trainer(problems, training=False), [{"prompt": "evaluation"}] * 3)
+        assert announced.evaluation
+        assert len(announced.problems) == 3
+        assert announced.history_tick == seen[-1]
+    assert seen == ticks
+
+
+def test_a_dataset_without_length_has_no_epochs() -> None:
+    assert [history_tick("epoch", rollouts, iter(()), 2) for rollouts in (1, 2)] == [1, 2]
+
+
+def test_problems_are_told_apart_by_id_or_prompt() -> None:
+    def asking(content: str) -> dict[str, Any]:
+        return {"prompt": [{"role": "user", "content": content}]}
+
+    assert problem_id({"prompt": "p", "problem_id": 7}) == "7"
+    assert problem_id(asking("a")) == problem_id({**asking("a"), "answer": 1})
+    assert problem_id(asking("a")) != problem_id(asking("b"))
+
+
+def trl_arguments(**changed: Any) -> dict[str, Any]:
+    usual = {"mode": "colocate", "model": SimpleNamespace()}
+    return {**usual, "accelerator": None, **changed}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": SimpleNamespace(quantization_method="bitsandbytes")}, "without quantization"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused(changed: dict[str, Any], message: str) -> None:
+    refuse(trl_arguments())
+    with pytest.raises(EngineError, match=message):
+        refuse(trl_arguments(**changed))

@@ -1,0 +1,215 @@
+"""TRL with vllm_mode="server" on a CPU: two servers, with drafts and without, and what a trainer makes with them."""
+
+import json
+import threading
+import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine.servers import running
+from scripts import run_script
+
+from das.engine.patches.weights import WEIGHT_TRANSFER
+from das.errors import EngineError
+from das.trl.backends import server
+from das.trl.backends.server import ServerClient, warn_if_exposed
+from das.weights import gloo_transfer as weight_transfer
+
+EXACT = ("tokens", "logprobs", "losses")
+# As docs/parallel.md starts it, for the sizes of rank_run.py.
+START = (
+    *("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}), "--drafter", json.dumps({"window": 2})),
+    *("--max-num-batched-tokens", "4096"),
+)
+
+
+@pytest.fixture(scope="module")
+def results(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What four trainings did, one after the other in a process: none colocated, and das, none and das on servers."""
+    folder = tmp_path_factory.mktemp("server")
+    with running(repetitive_policy, folder, "das", "none", further=START) as servers:
+        urls = [servers[method].url for method in ("das", "none")]
+        run_script(Path(__file__).with_name("server_run.py"), *urls, repetitive_policy, folder)
+        client = ServerClient(base_url=urls[0])
+        with pytest.raises(EngineError, match=r"drafts by das, and das.speculate\('none'\) asks for none"):
+            client.require_das("none")
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.mark.slow
+def test_drafts_change_nothing(results: Any) -> None:
+    das, none = results["das"], results["none"]
+    for with_drafts, without in zip(das["steps"], none["steps"], strict=True):
+        assert [with_drafts[name] for name in EXACT] == [without[name] for name in EXACT]
+    assert das["weights"] == none["weights"]
+    assert sum(step["accepted"] for step in das["steps"]) > 0  # how many depends on the machine's times
+    assert all(step["drafted"] == 0 for step in none["steps"])
+    assert [len(set(step["problems"])) for step in das["steps"]] == [4, 4, 4]
+
+
+@pytest.mark.slow
+def test_a_server_takes_a_second_trainer(results: Any) -> None:
+    """Of the same process, so that the first one's port is taken. The first one's history and weights are there."""
+    for first, second in zip(results["das"]["steps"], results["again"]["steps"], strict=True):
+        assert [second[name] for name in EXACT] == [first[name] for name in EXACT]
+    assert results["again"]["weights"] == results["das"]["weights"]
+
+
+@pytest.mark.slow
+def test_a_server_trains_as_an_engine_in_the_trainers_process(results: Any) -> None:
+    server, colocated = results["none"], results["colocated"]
+    for on_server, beside in zip(server["steps"], colocated["steps"], strict=True):
+        assert [on_server[name] for name in EXACT] == [beside[name] for name in EXACT]
+    assert server["weights"] == colocated["weights"]
+
+
+OURS = {"method": "custom_class", "model": "das.engine.proposer.DasProposer"}
+MODEL = {"dtype": "torch.float32", "logprobs_mode": "processed_logprobs"}
+
+
+def client_of(monkeypatch: pytest.MonkeyPatch, **config: Any) -> Any:
+    """A client of a server with this configuration that was never started."""
+    client = object.__new__(ServerClient)
+    client.base_url, client.host, client.group_port = "http://127.0.0.1:8000", "127.0.0.1", 0
+    usual = {"parallel_config": {"worker_cls": "das.engine.worker.DasWorker"}, "speculative_config": None}
+    usual["additional_config"] = {"das": {}}
+    usual |= {"model_config": MODEL, "weight_transfer_config": None}
+    monkeypatch.setattr(client, "get_server_info", lambda: usual | config, raising=False)
+    return client
+
+
+@pytest.mark.parametrize(("method", "config", "message"), [
+    ("das", {}, r"drafts by none, and das.speculate\('das'\) asks for das: start it with `python -m das serve"),
+    ("none", {"speculative_config": OURS}, "drafts by das, and .* asks for none: .* --method none`"),
+    ("das", {"speculative_config": {"method": "ngram", "model": None}}, "drafts by ngram, and .* asks for das"),
+    (
+        "das",
+        {"speculative_config": OURS, "additional_config": {"das": {"self_draft": {"history": True}}}},
+        "drafts by das_self, and .* asks for das: .* --method das`",
+    ),
+    ("ngram", {"speculative_config": OURS}, "drafts by das, and .* asks for ngram"),
+    ("none", {"model_config": {**MODEL, "logprobs_mode": "raw_logprobs"}}, "returns raw_logprobs, and TRL needs proc"),
+    ("none", {"parallel_config": {"worker_cls": "vllm.v1.worker.cpu_worker.CPUWorker"}}, "does not run das: start it"),
+])  # fmt: skip
+def test_servers_that_were_started_otherwise_are_refused(
+    method: str, config: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EngineError, match=message):
+        client_of(monkeypatch, **config).require_das(method)
+
+
+def test_servers_that_were_started_for_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = client_of(monkeypatch)
+    assert client.require_das("none") == "float32"
+    assert client_of(monkeypatch, speculative_config=OURS).require_das("das") == "float32"
+    ngram = {"method": "ngram", "model": "ngram"}
+    assert client_of(monkeypatch, speculative_config=ngram).require_das("ngram") == "float32"
+    with pytest.raises(EngineError, match=r"""start it with --weight-transfer-config '\{"backend": "das_gloo"\}'"""):
+        client.init_communicator("cpu")
+
+
+class FailingServer:
+    """In place of a client's HTTP: a server that fails at one path, and answers nothing elsewhere."""
+
+    def __init__(self, client: Any, path: str, monkeypatch: pytest.MonkeyPatch):
+        self.path = path
+        monkeypatch.setattr(client, "_post", self.post)
+        monkeypatch.setattr(client, "get_world_size", lambda: 1, raising=False)
+
+    def post(self, url: str, **kwargs: Any) -> dict[str, Any]:
+        if url.endswith(f"/{self.path}"):
+            raise RuntimeError("Request failed: 500,\nno memory")
+        return {}
+
+
+def test_a_server_that_fails_before_it_meets_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers never come, and the trainer says so before its own patience ends."""
+    client = client_of(monkeypatch, weight_transfer_config={"backend": WEIGHT_TRANSFER})
+    FailingServer(client, "init_weight_transfer_engine", monkeypatch)
+    monkeypatch.setattr(weight_transfer, "PATIENCE_S", 10)
+    with pytest.raises(EngineError, match="cannot take weights, see its log: Request failed: 500, no memory"):
+        client.init_communicator("cpu")
+
+
+def test_a_server_that_fails_before_it_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers take nothing, and the trainer does not wait for them."""
+    client = client_of(monkeypatch)
+    FailingServer(client, "update_weights", monkeypatch)
+    monkeypatch.setattr(weight_transfer, "PATIENCE_S", 10)
+    door = server.listen("127.0.0.1", 0)
+    port = door.getsockname()[1]
+    groups: list[Any] = []
+    worker = threading.Thread(target=lambda: groups.append(weight_transfer.join("127.0.0.1", port, 1, 2)))
+    worker.start()
+    client.gloo = weight_transfer.join("127.0.0.1", port, weight_transfer.TRAINER, 2, door)
+    worker.join()
+    weights = torch.ones(1000)
+    with pytest.raises(EngineError, match="cannot take weights, see its log: Request failed: 500, no memory"):
+        client.update_named_params([("w", "float32", [1000])], iter([("w", weights)]))
+
+
+def test_a_taken_port_is_left_to_others() -> None:
+    with server.listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with server.listen("127.0.0.1", port) as second:
+            assert second.getsockname()[1] not in (0, port)
+    with server.listen("127.0.0.1", port) as again:
+        assert again.getsockname()[1] == port
+
+
+def test_requests_that_change_the_server_are_sent_once() -> None:
+    """TRL repeats what failed."""
+    posted = []
+
+    class Failing(BaseHTTPRequestHandler):
+        def answer(self, status: int) -> None:
+            body = json.dumps({"data": [{"id": "policy"}]}).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self.answer(200)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            posted.append(self.path)
+            self.answer(500)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        client = ServerClient(base_url=f"http://127.0.0.1:{http.server_port}")
+        for path in server.ONCE:
+            with pytest.raises(Exception, match="Request failed: 500"):
+                client._post(f"{client.base_url}/{path}", json={})
+        http.shutdown()
+    assert posted == [f"/{path}" for path in server.ONCE]
+
+
+@pytest.mark.parametrize(("url", "open_to_others", "warned"), [
+    ("http://127.0.0.1:8000", False, False),
+    ("http://0.0.0.0:8000", False, False),  # TRL's default; a client reaches its own machine by it
+    ("http://127.0.0.1:8000", True, True),
+    ("http://192.0.2.7:8000", False, True),
+])  # fmt: skip
+def test_a_server_that_others_can_reach_is_warned_of(
+    url: str, open_to_others: bool, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(address: tuple[str, int], timeout: float) -> Any:
+        assert address == ("192.0.2.1", 8000)
+        if not open_to_others:
+            raise ConnectionRefusedError
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(server, "get_ip", lambda: "192.0.2.1")
+    monkeypatch.setattr(server.socket, "create_connection", connect)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_if_exposed(url)
+    assert len(caught) == warned
+    assert all("--host 127.0.0.1" in str(one.message) for one in caught)

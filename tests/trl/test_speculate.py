@@ -1,0 +1,181 @@
+"""`das.speculate()`: what it refuses, what it warns of, and that it can be ended. examples/trl_grpo.py runs it."""
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from trl import GRPOConfig, GRPOTrainer, RLOOTrainer
+from trl.generation import vllm_generation
+from trl.trainer import grpo_trainer
+from trl.trainer.base_trainer import _BaseTrainer
+
+import das
+from das.engine.contract import versions
+from das.errors import EngineError
+from das.trl import speculate, trainers
+from das.trl.generation import SpeculativeGeneration
+
+HOOKS = ("__init__", "_generate_and_score_completions")
+
+
+def hooks_of_trl() -> list[Any]:
+    of_trainers = [getattr(trainer, name) for trainer in (GRPOTrainer, RLOOTrainer) for name in HOOKS]
+    new_trainers = vars(_BaseTrainer).get("__init_subclass__")
+    return [vllm_generation.VLLMGeneration, grpo_trainer.VLLMGeneration, new_trainers, *of_trainers]
+
+
+@pytest.fixture(autouse=True)
+def trl_untouched_afterwards() -> Iterator[None]:
+    before = hooks_of_trl()
+    yield
+    das.speculate("off")
+    assert hooks_of_trl() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"method": "magic"}, EngineError, "choose none, das, self_draft, das_self, das_eagle3, ngram"),
+        ({"drafter": {"window": -1}}, ValueError, "window must be in 0"),
+        ({"drafter": {"unit": "week"}}, ValueError, "choose epoch or step"),
+        ({"budget": {"name": "generous"}}, ValueError, "unknown budget 'generous'"),
+        ({"engine": {"slots": 3}}, TypeError, "slots"),
+        ({"engine": {"branch_blocks": 3}}, ValueError, "branch_blocks=3: a draft that branches needs 8"),
+        ({"method": "off", "budget": {"name": "fixed"}}, ValueError, "takes no options"),
+        ({"method": "off", "lag": 2}, ValueError, "takes no options: leave them out"),
+        ({"lag": 0}, ValueError, "lag=0: .* set 1 or more"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_patched(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    before = hooks_of_trl()
+    with pytest.raises(error, match=message):
+        das.speculate(**options)
+    assert hooks_of_trl() == before
+
+
+def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(versions, "installed", lambda *names: "0.9.9")
+        with pytest.raises(versions.UnsupportedVersion, match=r"vllm 0\.9\.9: das supports 0\.32\.0"):
+            _ = das.speculate
+
+
+def test_off_gives_trl_back() -> None:
+    before = hooks_of_trl()
+    das.speculate()
+    das.speculate("none")  # replaces the first call
+    assert hooks_of_trl()[:2] == before[:2]  # replaced only while a trainer is built
+    assert hooks_of_trl() != before
+    das.speculate("off")
+    assert hooks_of_trl() == before
+    das.speculate("off")
+    assert hooks_of_trl() == before
+
+
+def test_trainers_without_vllm(tiny_policy: str, tmp_path: Any) -> None:
+    """While das.speculate() is on, they are refused when they are built, and when they were built before."""
+    from datasets import Dataset
+
+    rows = Dataset.from_list([{"prompt": "p"}] * 8)
+
+    def build() -> GRPOTrainer:
+        args = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+        return GRPOTrainer(model=tiny_policy, reward_funcs=lambda **columns: [0.0], args=args, train_dataset=rows)
+
+    earlier = build()
+    das.speculate()
+    with pytest.raises(EngineError, match=r"use_vllm=True .* call das\.speculate\(\) before it is built"):
+        build()
+    with pytest.raises(EngineError, match=r"call das\.speculate\(\) before it is built"):
+        earlier._generate_and_score_completions([])
+    das.speculate("off")
+    assert not isinstance(getattr(build(), "vllm_generation", None), SpeculativeGeneration)
+
+
+@pytest.mark.parametrize("options", [{"drafter": {"window": 2}}, {"budget": {"name": "fixed", "tokens": 2}}])
+def test_options_that_a_server_would_ignore(options: dict[str, Any], tiny_policy: str, tmp_path: Any) -> None:
+    from datasets import Dataset
+
+    rows = Dataset.from_list([{"prompt": "p"}] * 8)
+    args = GRPOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", use_vllm=True, vllm_mode="server"
+    )
+    das.speculate(**options)
+    (name,) = options
+    with pytest.raises(EngineError, match=f"the server has its own {name}: give them to `python -m das serve`"):
+        GRPOTrainer(model=tiny_policy, reward_funcs=lambda **columns: [0.0], args=args, train_dataset=rows)
+
+
+def test_servers_need_the_newest_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """das_gloo cannot be built with the others."""
+    assert speculate._server_backend([]).__name__ == "ServerGeneration"
+    monkeypatch.setattr(speculate, "installed", lambda *names: "0.27.1")
+    with pytest.raises(EngineError, match=r'vllm_mode="server" needs vllm 0\.32\.0, and this is 0\.27\.1'):
+        speculate._server_backend([])
+
+
+@pytest.mark.parametrize("trainer", [GRPOTrainer, RLOOTrainer])
+def test_a_lag_is_refused_by_trainers_that_have_none(trainer: type) -> None:
+    das.speculate(lag=2)
+    with pytest.raises(EngineError, match=rf"^lag=2 .* a {trainer.__name__} .*: leave it out .* use trainer\.lag of"):
+        trainer()
+
+
+REFUSED = {
+    "trl.experimental.async_distillation": "AsyncDistillationTrainer",
+    "trl.experimental.server_distillation": "ServerDistillationTrainer",
+    "trl.experimental.online_dpo": "OnlineDPOTrainer",
+}
+
+
+@pytest.mark.parametrize(("module", "name"), REFUSED.items())
+def test_trainers_that_are_refused_by_name(module: str, name: str) -> None:
+    das.speculate()
+    refused = getattr(importlib.import_module(module), name)
+    with pytest.raises(EngineError, match=rf'^{name} .*: call das\.speculate\("off"\) before it is built$'):
+        type("Own", (refused,), {})()
+    das.speculate("off")
+    with pytest.raises(TypeError, match=r"missing .* required"):
+        refused()
+
+
+def test_trainers_that_are_imported_later_are_known_too() -> None:
+    """Experimental trainers take seconds to import, so das.speculate() does not."""
+
+    def imported() -> type:
+        body = {"__module__": "trl.trainer.rloo_trainer", "__init__": lambda self: None, HOOKS[1]: lambda self: None}
+        return type("RLOOTrainer", (_BaseTrainer,), body)
+
+    das.speculate()
+    with pytest.raises(EngineError, match="this RLOOTrainer does not roll out with das: give"):
+        imported()()
+    das.speculate("off")
+    imported()()
+
+
+def test_every_name_exists() -> None:
+    """A trainer that TRL renames would roll out without das."""
+    methods = {**trainers.ROLLS_OUT, trainers.ASYNC_GRPO: trainers.ASKS_FOR_SAMPLES}
+    for full_name in (*methods, *trainers.REFUSED):
+        module, name = full_name.rsplit(".", 1)
+        trainer = getattr(importlib.import_module(module), name)
+        assert trainers.full_name(trainer) == full_name
+        assert "__init__" in vars(trainer)
+        assert methods.get(full_name, "__init__") in vars(trainer)
+
+
+def test_idle_drafts_are_warned_of_once() -> None:
+    generation: Any = SimpleNamespace(engine=SimpleNamespace(method="das"), num_drafted=150, num_accepted=0)
+    counts = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for generation.rollouts in range(1, 6):
+            speculate.warn_of_idle_drafts(generation)
+            counts.append(len(caught))
+    assert counts == [0, 0, 1, 1, 1]
+    assert "150 tokens drafted and none accepted" in str(caught[0].message)

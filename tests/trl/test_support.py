@@ -1,0 +1,97 @@
+"""What das cannot train with gets the same line from run.py and from das.speculate()."""
+
+import json
+from pathlib import Path
+from shutil import copytree
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hydra import initialize_config_dir
+
+from das.errors import EngineError
+from das.trl.generation import refuse
+from das.trl.support import QUANTIZED, unsupported
+from experiments.harness.arm_configs import arm_config
+from experiments.harness.validate import check, check_processes
+from experiments.harness.validate_policy import check_policy
+from experiments.run.errors import CONFIGS, UserError
+
+
+@pytest.mark.parametrize(
+    ("launched", "prepared", "message"),
+    [
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, {"deepspeed_plugin": object()}, "DeepSpeed keeps .* FSDP 2"),
+        ({"ACCELERATE_USE_FSDP": "true"}, {"fsdp_plugin": SimpleNamespace(fsdp_version=1)}, "FSDP 1 .* use FSDP 2"),
+    ],
+)
+def test_the_harness_and_scripts_are_refused_alike(
+    launched: dict[str, str], prepared: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """run.py asks before it builds anything; a script's trainer when it is built, whatever asked for the sharding."""
+    arguments = {"mode": "colocate", "enable_sleep_mode": False, "tensor_parallel_size": 1, "model": None}
+    state = SimpleNamespace(**{"deepspeed_plugin": None, **prepared})
+    with pytest.raises(EngineError, match=message) as in_script:
+        refuse({**arguments, "accelerator": SimpleNamespace(state=state)})
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = arm_config("das", [])
+    check_processes(config)
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError) as in_harness:
+        check_processes(config)
+    assert str(in_harness.value) == str(in_script.value)
+
+
+def test_fsdp_2_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    state = SimpleNamespace(deepspeed_plugin=None, fsdp_plugin=SimpleNamespace(fsdp_version=2))
+    assert unsupported() == unsupported(None, SimpleNamespace(state=state)) == ""
+
+
+@pytest.fixture
+def fsdp_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks without a GPU, launched with FSDP 2."""
+    for name, value in (("ACCELERATE_USE_FSDP", "true"), ("FSDP_VERSION", "2"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("fsdp_on_cpu")
+def test_ddp_in_place_of_fsdp_is_refused() -> None:
+    """accelerate has no FSDP on a CPU. Its state then has no plugin."""
+    state = SimpleNamespace(deepspeed_plugin=None)
+    arguments = {"mode": "colocate", "accelerator": SimpleNamespace(state=state)}
+    with pytest.raises(EngineError, match=r'without a word: .*\{"distributed_config": \{"fsdp_size": 2\}\}'):
+        refuse({**arguments, "model": SimpleNamespace(is_distributed_loading_by_transformers=False)})
+    refuse({**arguments, "model": SimpleNamespace(is_distributed_loading_by_transformers=True)})
+
+
+@pytest.mark.usefixtures("fsdp_on_cpu")
+def test_a_sharded_policy_has_no_checkpoints() -> None:
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config, without = (arm_config("das", ["engine.processes=2", *more]) for more in ([], ["checkpoint.every=0"]))
+    with pytest.raises(UserError, match=r"checkpoint\.every=\d+: a sharded policy \(FSDP\) writes no checkpoints yet"):
+        check_processes(config)
+    check_processes(without)
+
+
+def test_quantized_policies_are_refused_before_they_are_loaded(tiny_policy: str, tmp_path: Path) -> None:
+    arguments = {"mode": "colocate", "accelerator": None, "model": SimpleNamespace(quantization_method="bitsandbytes")}
+    with pytest.raises(EngineError) as in_script:
+        refuse(arguments)
+    quantized = tmp_path / "quantized"
+    copytree(tiny_policy, quantized)
+    saved = json.loads((quantized / "config.json").read_text())
+    quantization = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (quantized / "config.json").write_text(json.dumps({**saved, "quantization_config": quantization}))
+    check_policy(tiny_policy, max_model_len=64)
+    with pytest.raises(UserError) as in_harness:
+        check_policy(str(quantized), max_model_len=64)
+    assert str(in_harness.value) == f"policy.path={quantized}: {in_script.value}"
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = arm_config("das", ["+trainer.model_init_kwargs={quantization_config: {load_in_4bit: true}}"])
+    with pytest.raises(UserError, match=QUANTIZED):
+        check(config)

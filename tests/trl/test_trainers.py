@@ -1,0 +1,63 @@
+"""Every trainer of TRL that rolls out with vLLM trains to the same bits with drafts and without."""
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from das.engine.patches import weights
+from das.errors import WeightSyncError
+from tests.trl import trl_runs
+
+
+@pytest.fixture(scope="module")
+def runs(repetitive_policy: str, tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """By method and run: what `trl_runs.train` returns. By "lost": the error of a run whose weights never arrive."""
+    folder = str(tmp_path_factory.mktemp("runs"))
+    found: dict[str, Any] = {"none": {}, "das": {}}
+    with trl_runs.one_engine() as speculate:
+        for method, of_method in found.items():
+            speculate(method)
+            for name in trl_runs.RUNS:
+                of_method[name] = trl_runs.train(trl_runs.trainer(name, repetitive_policy, tiny_policy, folder))
+        with patch.object(weights, "repack_linear_layers", lambda model: None):
+            lost = trl_runs.trainer("GRPO with LoRA", repetitive_policy, tiny_policy, folder)
+            with pytest.raises(WeightSyncError) as error:
+                lost.train()
+    return {**found, "lost": str(error.value)}
+
+
+@pytest.mark.slow
+def test_self_drafts_change_no_bit(repetitive_policy: str, tiny_policy: str, tmp_path: Path) -> None:
+    """A plain GRPO script: the weights that draft are quantized anew after each of its syncs."""
+    found = {}
+    with trl_runs.one_engine() as speculate:
+        for method in ("none", "das_self"):
+            speculate(method)
+            found[method] = trl_runs.train(trl_runs.trainer("GRPO", repetitive_policy, tiny_policy, str(tmp_path)))
+    for what in ("responses", "losses", "weights"):
+        assert found["das_self"][what] == found["none"][what]
+    assert found["das_self"]["accepted"] > 0
+
+
+@pytest.mark.parametrize("name", trl_runs.RUNS)
+def test_drafts_change_no_bit(runs: dict[str, Any], name: str) -> None:
+    with_drafts, without = runs["das"][name], runs["none"][name]
+    for what in ("responses", "losses", "weights"):
+        assert with_drafts[what] == without[what]
+    assert with_drafts["accepted"] > 0
+    assert without["drafted"] == 0
+
+
+def test_the_runs_were_worth_comparing(runs: dict[str, Any]) -> None:
+    """Weights move; GOLD left a slice out; LoRA's dropout makes other numbers of the same responses."""
+    without = runs["none"]
+    assert len({run["weights"] for run in without.values()}) == len(trl_runs.RUNS)
+    assert all(norm > 0 for run in without.values() for _, norm in run["losses"])
+    assert {len(responses) for responses in without["GOLD"]["responses"]} == {4, 8}
+    assert without["GRPO"]["responses"][0] == without["GRPO with LoRA"]["responses"][0]
+
+
+def test_lora_that_never_reaches_the_engine_is_noticed(runs: dict[str, Any]) -> None:
+    assert "the new weights did not reach the engine" in runs["lost"]

@@ -1,0 +1,200 @@
+"""Rollouts in several turns, without an engine: seeds by (row, turn), problems, clock, sums over turns, refusals."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from das.engine.rollouts.rollout import EVALUATION, Rollout, RolloutRequest, evaluation_seed, request_seed, rollout_row
+from das.errors import EngineError
+from das.trl import generation
+from das.trl.conversations import RowTokens, Turn, added_turns, follow_turns, joined, rows_of
+from das.trl.dataset_rows import problem_id
+from das.trl.generation import SpeculativeGeneration
+from das.trl.merge import merged
+
+PROMPTS = [[10], [10], [20], [20]]
+
+
+def cost(passes: int, last_s: float) -> dict[str, Any]:
+    return {"passes": passes, "drafted": 1, "first_s": 0.1, "last_s": last_s, "predicted_length": 5.0}
+
+
+def turn_rollout(problems: Sequence[str], responses: list[list[int]], passes: int) -> Rollout:
+    lists = {"step_time_s": [0.5, 1.0], "step_live": [2, 1], "pass_measured_s": [0.1]}
+    return Rollout(
+        step=3,
+        problems=list(problems),
+        responses=responses,
+        finish_reasons=["stop"] * len(responses),
+        requests=[cost(passes, 0.9) for _ in responses],
+        rollout_s=2.0,
+        report={
+            "passes": passes * len(responses), "drafted": len(responses), "draft_s": 0.25, "draft_rounds": 1,
+            "draft_passes": 0, "decode_steps": 2, "tail_steps": 1, **lists,
+        },
+    )  # fmt: skip
+
+
+class Recorded:
+    """A backend whose engine is replaced by a record of what it was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, process: int = 0, processes: int = 1):
+        self.requests: list[RolloutRequest] = []
+        self.ends: list[tuple[Any, ...]] = []
+        monkeypatch.setattr(generation, "roll_out_turn", self._turn)
+        monkeypatch.setattr(generation, "end_turns", self._end)
+        backend: Any = object.__new__(SpeculativeGeneration)
+        self.backend, self.finished = backend, 0
+        vars(backend).update(
+            history_unit="step", rollouts=0, history_tick=0, num_drafted=0, num_accepted=0, schedule=None, llm=None,
+            _engine_generate=None, _counted_in=(0, False), _requests=0, after_rollout=self._finish,
+            tensor_parallel_size=1, _logprobs_checked=True,
+            accelerator=SimpleNamespace(process_index=process, num_processes=processes),
+        )  # fmt: skip
+
+    def _turn(self, llm: Any, request: RolloutRequest, turn: int, generate: Any) -> Any:
+        self.requests.append(request)
+        return [], turn_rollout(request.problems, [[7, 8] for _ in request.prompts], passes=1)
+
+    def _end(self, *args: Any) -> dict[str, Any]:
+        self.ends.append(args)
+        return {"draft_s": 0.5, "history_tokens": 9, "alarms": []}
+
+    def _finish(self) -> None:
+        self.finished += 1
+
+    def roll_out(self, going_on: Sequence[Sequence[int]], training: bool = True) -> list[list[int]]:
+        """Roll out four rows as TRL does. going_on: the rows of each later turn. Returns the seeds of each turn."""
+
+        def generate(prompts: Sequence[list[int]]) -> None:
+            self.backend._generate_keyed([{"prompt_token_ids": ids} for ids in prompts], None)
+
+        def loop(prompts: Any, prompt_ids: list[list[int]], completion_ids: list[list[int]]) -> str:
+            for rows in going_on:
+                generate([prompt_ids[row] + completion_ids[row] + [5] for row in rows])
+                for row in rows:
+                    completion_ids[row] = completion_ids[row] + [5, 7, 8]
+            return "as TRL returned"
+
+        trainer: Any = SimpleNamespace(
+            tools=[print], _tool_call_loop=loop, vllm_generation=self.backend,
+            num_generations=2, train_dataset=range(2),
+            args=SimpleNamespace(
+                seed=5, vllm_mode="colocate", vllm_tensor_parallel_size=1, vllm_enable_sleep_mode=False
+            ),
+            state=SimpleNamespace(global_step=3), model=SimpleNamespace(training=training),
+            accelerator=self.backend.accelerator,
+        )  # fmt: skip
+        follow_turns(trainer)
+        self.requests.clear()
+        self.backend.announce(trainer, [{"prompt": "p", "problem_id": f"problem {ids[0]}"} for ids in PROMPTS])
+        generate(PROMPTS)
+        assert trainer._tool_call_loop(None, PROMPTS, [[7, 8] for _ in PROMPTS]) == "as TRL returned"
+        return [list(request.seeds) for request in self.requests]
+
+
+def test_a_rows_seed_does_not_depend_on_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_go_on = Recorded(monkeypatch).roll_out([[0, 1, 2, 3], [0, 1, 2, 3]])
+    some = Recorded(monkeypatch).roll_out([[1, 2, 3], [1, 3]])
+    assert some[0] == all_go_on[0]
+    assert some[1] == all_go_on[1][1:]
+    assert some[2] == [all_go_on[2][1], all_go_on[2][3]]
+    assert len({seed for seeds in all_go_on for seed in seeds}) == 12
+    assert all_go_on == [[request_seed(5, 3, row, turn=turn) for row in range(4)] for turn in range(3)]
+
+
+def test_later_rollouts_of_a_step_and_other_processes_get_other_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for process in (0, 1):
+        backend = Recorded(monkeypatch, process, processes=2)
+        for training in (True, False, False):
+            seen += [seed for seeds in backend.roll_out([[0, 2], [2]], training) for seed in seeds]
+    assert len(set(seen)) == len(seen) == 2 * 3 * 7
+
+
+def test_first_turns_have_the_seeds_of_rollouts_in_one_turn() -> None:
+    assert request_seed(5, 3, 2, turn=0) == request_seed(5, 3, 2)
+    ends = {int(evaluation) + 4 * turn for evaluation in (False, True) for turn in range(50)}
+    assert len(ends) == 100
+    assert EVALUATION not in ends
+    assert evaluation_seed(5, 3, "p", 0) != request_seed(5, 3, 0)
+
+
+def test_problems_and_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded(monkeypatch)
+    for tick in (1, 2):
+        recorded.roll_out([[1, 2], [2]])
+        assert [list(request.problems) for request in recorded.requests[1:]] == [
+            ["problem 10", "problem 20"],
+            ["problem 20"],
+        ]
+        assert recorded.ends[-1][1:] == (3, tick, False)
+        assert len(recorded.ends) == recorded.finished == tick, "the clock moves once a rollout, after its last turn"
+    recorded.roll_out([])
+    assert recorded.finished == 3, "nobody called a tool"
+    rollout = recorded.backend.last
+    assert [len(response) for response in rollout.responses] == [2, 2, 2, 2]
+
+
+def test_sums_over_turns() -> None:
+    first = turn_rollout(["p", "p", "q"], [[1], [2], [3]], passes=1)
+    second = turn_rollout(["p", "q"], [[4, 5, 6], [7, 8, 9]], passes=2)
+    whole = joined(
+        [Turn([0, 1, 2], first), Turn([0, 2], second)], {"draft_s": 0.5, "history_tokens": 9, "alarms": ["x"]}
+    )
+    assert whole.responses == [[1, 4, 5, 6], [2], [3, 7, 8, 9]]
+    assert [request["turns"] for request in whole.requests] == [[1, 3], [1], [1, 3]]
+    assert [request["passes"] for request in whole.requests] == [3, 1, 3]
+    assert [request["predicted_length"] for request in whole.requests] == [10.0, 5.0, 10.0]
+    assert [request["last_s"] for request in whole.requests] == [2.9, 0.9, 2.9]
+    assert first.responses == [[1], [2], [3]], "the turns are left as they were"
+    assert whole.report["step_time_s"] == [0.5, 1.0, 2.5, 3.0]
+    assert (whole.rollout_s, whole.report["passes"], whole.report["draft_s"]) == (4.0, 7, 1.0)
+    assert (whole.report["history_tokens"], whole.report["alarms"]) == (9, ["x"])
+    row = rollout_row(whole)
+    assert row["tokens_per_pass"] == 9 / 7
+    assert row["by_turn"] == [
+        {"requests": 3, "tokens": 3, "passes": 3, "drafted": 3, "tokens_per_pass": 1.0},
+        {"requests": 2, "tokens": 6, "passes": 4, "drafted": 2, "tokens_per_pass": 1.5},
+    ]
+    both = merged([whole, joined([Turn([0, 1, 2], first)], {"history_tokens": 3, "alarms": []})])
+    assert [turn["requests"] for turn in both.report["by_turn"]] == [6, 2]
+    assert added_turns([[{"tokens": 1}], [{"tokens": 2}, {"tokens": 4}]]) == [{"tokens": 3}, {"tokens": 4}]
+
+
+def test_rows_travel_with_their_tokens() -> None:
+    prompt = RowTokens([1, 2], row=7) + [3] + [4]  # noqa: RUF005  as TRL does
+    assert (prompt, rows_of([{"prompt_token_ids": prompt}])) == ([1, 2, 3, 4], [7])
+    with pytest.raises(EngineError, match="lost their rows"):
+        rows_of([{"prompt_token_ids": [1, 2, 3, 4]}])
+
+
+def test_rows_of_environments_are_told_apart_by_all_columns() -> None:
+    one, two = ({"prompt": "play", "level": level} for level in (1, 2))
+    assert problem_id(one) == problem_id(two)
+    assert problem_id(one, whole_row=True) != problem_id(two, whole_row=True)
+    assert problem_id({"level": 1}, whole_row=True)
+    assert problem_id({**one, "problem_id": "x"}, whole_row=True) == "x"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        ({"rollout_func": print}, r"rollout_func calls the engine itself, .* use tools or environment_factory"),
+        ({"tools": [print], "tensor_parallel": 2}, "vllm_tensor_parallel_size=1"),
+        ({"tools": [print], "mode": "server"}, "set vllm_mode"),
+        ({"tools": [print], "shared": True, "processes": 2}, "launch one process, or go without cluster="),
+        ({"tools": [print], "sleep": True, "processes": 2}, "set vllm_enable_sleep_mode=False, or launch one process"),
+    ],
+)
+def test_refusals(trainer: dict[str, Any], message: str) -> None:
+    mode, size = trainer.pop("mode", "colocate"), trainer.pop("tensor_parallel", 1)
+    args = SimpleNamespace(
+        vllm_mode=mode, vllm_tensor_parallel_size=size, vllm_enable_sleep_mode=trainer.pop("sleep", False)
+    )
+    accelerator = SimpleNamespace(num_processes=trainer.pop("processes", 1))
+    generation = SimpleNamespace(engines_of_all_ranks=trainer.pop("shared", False))
+    with pytest.raises(EngineError, match=message):
+        follow_turns(SimpleNamespace(args=args, accelerator=accelerator, vllm_generation=generation, **trainer))

@@ -1,0 +1,143 @@
+"""Train a random policy in several turns with das.speculate(): python tests/trl/tool_run.py POLICY OUT KIND ...
+
+KIND: tools | environment. A random policy writes no calls, so a rule on its tokens decides which responses are one.
+Writes OUT/KIND/METHOD.json for METHOD none and das: what must be equal in both, and what the turns cost.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import grpo_trainer
+
+import das
+from das.digests import weights_digest
+from experiments.small_policy.calculator.chat import CHAT_TEMPLATE, RESPONSE_TEMPLATE
+
+
+def press(button: int) -> str:
+    """Press a button.
+
+    Args:
+        button: its number.
+    """
+    return f"button {button} is {'red' if button % 2 else 'blue'}"
+
+
+class Buttons:
+    """Buttons that know how often they were pressed."""
+
+    def reset(self, name: str, **columns: Any) -> str:
+        """Start anew."""
+        self.pressed = 0
+        return f" {name}"
+
+    def press(self, button: int) -> str:
+        """Press a button.
+
+        Args:
+            button: its number.
+        """
+        self.pressed += 1
+        return f"{self.pressed}: {press(button)}"
+
+
+def parsed(tokenizer: Any, ids: list[int], **more: Any) -> dict[str, Any]:
+    """In place of TRL's parse_response: two of three responses call a tool, whatever they say."""
+    message = {"role": "assistant", "content": tokenizer.decode(ids, skip_special_tokens=True)}
+    if sum(ids) % 3 == 0:
+        return message
+    function = {"name": "press", "arguments": {"button": sum(ids) % 5}}
+    return {**message, "tool_calls": [{"type": "function", "function": function}]}
+
+
+def reward(completions: list[list[dict[str, str]]], **columns: Any) -> list[float]:
+    """Letters of all messages: it depends on every turn."""
+    return [float(sum(map(str.isalpha, "".join(turn["content"] for turn in turns)))) for turns in completions]
+
+
+def build(policy: str, kind: str, out: Path) -> GRPOTrainer:
+    """A trainer with tools or environments."""
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE
+    environment = kind == "environment"  # it writes the row's name into the prompt
+    names = ("one", "two")
+    prompts = [[{"role": "user", "content": "press" if environment else name}] for name in names]
+    several: dict[str, Any] = {"environment_factory": Buttons} if environment else {"tools": [press]}
+    return GRPOTrainer(
+        model=policy,
+        processing_class=tokenizer,
+        reward_funcs=reward,
+        train_dataset=Dataset.from_dict({"prompt": prompts, "name": names}),
+        args=GRPOConfig(
+            output_dir=str(out),
+            use_vllm=True,
+            vllm_mode="colocate",
+            vllm_gpu_memory_utilization=0.1,
+            vllm_max_model_length=480,
+            per_device_train_batch_size=8,
+            num_generations=4,
+            max_completion_length=400,
+            max_tool_calling_iterations=3,
+            generation_kwargs={"max_tokens": 24},  # of a turn
+            temperature=0.3,
+            max_steps=4,
+            learning_rate=0.01,
+            logging_steps=1,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            report_to="none",
+            disable_tqdm=True,
+            save_strategy="no",
+        ),
+        **several,
+    )
+
+
+def train(policy: str, kind: str, method: str, out: Path) -> None:
+    """Train once, write OUT/METHOD.json and the drafter's history."""
+    das.speculate(method, drafter={"min_prob": 0.005}, budget={"name": "fixed", "tokens": 6})
+    trainer = build(policy, kind, out)
+    generation = trainer.vllm_generation
+    steps: list[tuple[Any, int]] = []
+    finish = generation._finish
+
+    def finished(rollout: Any) -> None:
+        steps.append((rollout, generation.history_tick))
+        finish(rollout)
+
+    generation._finish = finished
+    trainer.train()
+    out.mkdir(parents=True, exist_ok=True)
+    generation.save_history(out / f"{method}.npz")
+    generation.llm.llm_engine.engine_core.shutdown()
+    cleanup_dist_env_and_memory()
+    numbers = ("loss", "grad_norm", "reward", "entropy")
+    same = {
+        "responses": [rollout.responses for rollout, _ in steps],
+        "turns": [[cost["turns"] for cost in rollout.requests] for rollout, _ in steps],
+        "problems": [rollout.problems for rollout, _ in steps],
+        "logs": [[row.get(key) for key in numbers] for row in trainer.state.log_history],
+        "weights": weights_digest(trainer.model),
+    }
+    costs = {
+        "by_turn": [rollout.report["by_turn"] for rollout, _ in steps],
+        "alarms": [rollout.report.get("alarms", []) for rollout, _ in steps],
+        "ticks": [tick for _, tick in steps],
+    }
+    (out / f"{method}.json").write_text(json.dumps({"same": same, "costs": costs}))
+
+
+if __name__ == "__main__":
+    das.install()
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    grpo_trainer.parse_response = parsed
+    for chosen in sys.argv[3:]:
+        for arm in ("none", "das"):
+            train(sys.argv[1], chosen, arm, Path(sys.argv[2]) / chosen)

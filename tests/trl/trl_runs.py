@@ -1,0 +1,139 @@
+"""Short trainings with every trainer of TRL that rolls out with vLLM, all on one engine."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import das
+from das.engine.build import EngineSettings
+from das.trl import generation
+
+STEPS = 2
+COMMON: dict[str, Any] = {
+    "max_steps": STEPS,
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "max_completion_length": 40,
+    "temperature": 1.0,
+    "learning_rate": 0.002,
+    "use_vllm": True,
+    "vllm_mode": "colocate",
+    "vllm_gpu_memory_utilization": 0.1,
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+GROUPS: dict[str, Any] = {"num_generations": 4}
+DISTILLED: dict[str, Any] = {**GROUPS, "max_length": 96}
+# By trainer: module, arguments of its config. lmbda: the share of slices that are sampled, the others are given.
+TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "GRPO": ("trl", GROUPS),
+    "RLOO": ("trl", GROUPS),
+    "Distillation": ("trl", {}),
+    "GMPO": ("trl.experimental.gmpo", GROUPS),
+    "SDPO": ("trl.experimental.sdpo", {**GROUPS, "include_environment_feedback": True, "max_prompt_length": 64}),
+    "SDFT": ("trl.experimental.sdft", {**GROUPS, "max_prompt_length": 64}),
+    "GOLD": ("trl.experimental.gold", {**DISTILLED, "lmbda": 0.5}),
+    "IWOPD": ("trl.experimental.iw_opd", {**DISTILLED, "max_prompt_length": 48}),
+}
+RUNS = (*TRAINERS, "GRPO with LoRA")
+REWARDED = ("GRPO", "RLOO", "GMPO", "SDPO")
+TAUGHT = ("Distillation", "GOLD", "IWOPD")  # by another model
+
+
+def reward(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    return [float(len(set(ids)) - ids[0] % 7) for ids in completion_ids]
+
+
+def rows(name: str) -> Any:
+    from datasets import Dataset
+
+    asked = [[{"role": "user", "content": f"what is {n} + {n + 3}?"}] for n in range(8)]
+    answers = [f"{2 * n + 3}" for n in range(8)]
+    if name in ("GOLD", "IWOPD"):
+        said = [[*prompt, {"role": "assistant", "content": text}] for prompt, text in zip(asked, answers, strict=True)]
+        return Dataset.from_dict({"messages": said})
+    return Dataset.from_dict({"prompt": asked, "privileged_context": answers})
+
+
+def trainer(run: str, policy: str, teacher: str, folder: str) -> Any:
+    """The trainer of TRL that `run` names, as a script would build it."""
+    name, *lora = run.split(" with ")
+    module, arguments = TRAINERS[name]
+    found = importlib.import_module(module)
+    config = getattr(found, f"{name}Config")(output_dir=folder, **{**COMMON, **arguments})
+    further: dict[str, Any] = {}
+    if name in REWARDED:
+        further["reward_funcs"] = reward
+    if name in TAUGHT:
+        further["teacher_model"] = teacher
+    if lora:
+        from peft import LoraConfig
+
+        further["peft_config"] = LoraConfig(r=4, lora_alpha=16, lora_dropout=0.2, target_modules="all-linear")
+    return getattr(found, f"{name}Trainer")(model=policy, args=config, train_dataset=rows(name), **further)
+
+
+def train(built: Any) -> dict[str, Any]:
+    """Train, and return the responses, what was logged, and the final weights."""
+    from transformers import TrainerCallback
+
+    from das.digests import weights_digest
+
+    responses: list[list[list[int]]] = []
+
+    class Notes(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            last = built.vllm_generation.last
+            responses.append([] if last is None else last.responses)
+
+    built.add_callback(Notes())
+    built.train()
+    logs = [log for log in built.state.log_history if "grad_norm" in log]
+    return {
+        "responses": responses,
+        "losses": [(log["loss"], log["grad_norm"]) for log in logs],
+        "weights": weights_digest(built.model),
+        "drafted": sum(log.get("das/drafted", 0) for log in logs),
+        "accepted": sum(log.get("das/accepted", 0) for log in logs),
+    }
+
+
+@contextmanager
+def one_engine() -> Iterator[Callable[..., None]]:
+    """Inside, all trainers of a method share one engine. The yielded function is das.speculate(), for small engines."""
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    built: dict[str, Any] = {}
+    build_engine = generation.build_engine
+
+    def close() -> None:
+        for llm in built.values():
+            llm.llm_engine.engine_core.shutdown()
+        built.clear()
+        cleanup_dist_env_and_memory()
+
+    def build(settings: EngineSettings, **overrides: Any) -> Any:
+        if settings.method not in built:
+            close()
+            built[settings.method] = build_engine(settings, **overrides)
+        llm = built[settings.method]
+        vars(llm).pop("generate", None)  # the backend before put its own there
+        llm.collective_rpc("das_begin_evaluation")  # a new drafter, as a new engine would have
+        return llm
+
+    def speculate(method: str) -> None:
+        das.speculate(method, budget={"name": "fixed", "tokens": 8}, engine={"max_num_seqs": 8, "max_model_len": 128})
+
+    with patch.object(generation, "build_engine", build):
+        try:
+            yield speculate
+        finally:
+            das.speculate("off")
+            close()

@@ -1,0 +1,171 @@
+"""The keyed noise is a pure function of seed and position, Gumbel-distributed, and has the same bits in C and torch."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare, kstest
+
+from das.verify.noise import (
+    accept,
+    keyed_argmax,
+    keyed_draft,
+    keyed_verify,
+    keyed_walk,
+    native_noise,
+    row_keys,
+    torch_draft,
+    torch_noise,
+    walk,
+)
+
+
+def keys(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    return row_keys(np.arange(rows, dtype=np.int64) * 7919, np.arange(rows, dtype=np.int64))
+
+
+def test_c_and_torch_agree_to_the_last_bit() -> None:
+    key0, key1 = keys(8)
+    in_c = np.stack([native_noise(int(a), int(b), 50_000) for a, b in zip(key0, key1, strict=True)])
+    in_torch = torch_noise(torch.from_numpy(key0.view(np.int32)), torch.from_numpy(key1.view(np.int32)), 50_000).numpy()
+    assert np.array_equal(in_c, in_torch)
+
+
+def test_noise_is_gumbel() -> None:
+    # Fails, for example, if one of the two mixing rounds of keyed.c is dropped: positions become correlated.
+    key0, key1 = keys(4000)
+    noise = torch_noise(torch.from_numpy(key0.view(np.int32)), torch.from_numpy(key1.view(np.int32)), 64).numpy()
+    assert kstest(noise.ravel(), "gumbel_r").pvalue > 1e-3
+    for column in (0, 1, 63):  # also over positions, at one token
+        assert kstest(noise[:, column], "gumbel_r").pvalue > 1e-3
+    assert abs(np.corrcoef(noise[:-1, 3], noise[1:, 3])[0, 1]) < 0.06  # neighbouring positions
+    assert abs(np.corrcoef(noise[:, 3], noise[:, 4])[0, 1]) < 0.06  # neighbouring tokens
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
+def test_tokens_follow_the_softmax(temperature: float) -> None:
+    # Fails if the noise is scaled by anything but 1, e.g. `0.9 * gumbel` in keyed.c.
+    logits = torch.randn(24, generator=torch.Generator().manual_seed(1)) * 2 / temperature
+    draws = 200_000
+    seeds = np.repeat(np.arange(100, dtype=np.int64), draws // 100)
+    positions = np.tile(np.arange(draws // 100, dtype=np.int64), 100)
+    tokens = keyed_argmax(logits.expand(draws, -1), seeds, positions, np.zeros(draws, bool))
+    expected = logits.double().softmax(-1).numpy() * draws
+    assert chisquare(np.bincount(tokens.numpy(), minlength=24), expected).pvalue > 1e-3
+
+
+def test_greedy_rows_take_the_first_argmax_and_masked_tokens_never_win() -> None:
+    logits = torch.tensor([[0.0, 3.0, 3.0, -1.0], [-torch.inf, 0.0, -torch.inf, -torch.inf]])
+    for position in range(50):
+        tokens = keyed_argmax(logits, np.array([1, 2]), np.full(2, position), np.array([True, False]))
+        assert tokens.tolist() == [1, 1]
+
+
+def test_rows_do_not_depend_on_each_other() -> None:
+    logits = torch.randn(9, 300)
+    seeds, positions = np.arange(9), np.arange(9) * 3
+    together = keyed_argmax(logits, seeds, positions, np.zeros(9, bool))
+    for row in range(9):
+        alone = keyed_argmax(logits[row : row + 1], seeds[row : row + 1], positions[row : row + 1], np.zeros(1, bool))
+        assert alone.item() == together[row].item()
+
+
+def test_verifying_equals_sampling_every_row_and_accepting_the_common_prefix() -> None:
+    # Seen to fail with `n + 1 < last` in place of `n < last` in keyed.c, and without `draft_tokens += last`.
+    rng = np.random.default_rng(0)
+    for trial in range(200):
+        requests = int(rng.integers(1, 9))
+        num_drafted = rng.integers(0, 6, requests)
+        rows = int(num_drafted.sum()) + requests
+        logits = torch.from_numpy(rng.normal(size=(rows, 20)).astype(np.float32))
+        seeds, positions = rng.integers(-(2**62), 2**62, requests), rng.integers(0, 1000, requests)
+        greedy = rng.random(requests) < 0.3 if trial % 2 else None
+        owner = np.repeat(np.arange(requests), num_drafted + 1)
+        offset = np.concatenate([np.arange(n + 1) for n in num_drafted])
+        greedy_rows = None if greedy is None else greedy[owner]
+        tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, greedy_rows)
+        matching = tokens[torch.from_numpy(offset < num_drafted[owner])].to(torch.int32)
+        altered = torch.from_numpy(rng.random(len(matching)) < 0.25)
+        draft_tokens = torch.where(altered, (matching + 1) % 20, matching)
+        emitted = keyed_verify(logits, num_drafted, draft_tokens, seeds, positions, greedy)
+        assert torch.equal(emitted, accept(tokens, num_drafted, draft_tokens))
+        first_row = first_draft = 0
+        for row, n in zip(emitted.tolist(), num_drafted.tolist(), strict=True):
+            num_accepted = 0
+            while num_accepted < n and draft_tokens[first_draft + num_accepted] == tokens[first_row + num_accepted]:
+                num_accepted += 1
+            expected = tokens[first_row : first_row + num_accepted + 1].tolist()
+            assert row == [*expected, *[-1] * (emitted.shape[1] - len(expected))]
+            first_row, first_draft = first_row + n + 1, first_draft + n
+
+
+def test_walking_through_trees_equals_sampling_every_row_and_following_the_right_children() -> None:
+    # Seen to fail in keyed.c with each of: `parents[child] == node` left out, the first row's position for all rows,
+    # `draft_tokens += last` left out, `rows[n] = node + 1`.
+    rng = np.random.default_rng(0)
+    longest = 0
+    for trial in range(200):
+        requests = int(rng.integers(1, 6))
+        num_drafted = rng.integers(0, 9, requests)
+        parents = np.concatenate([[rng.integers(-1, node) for node in range(n)] for n in num_drafted]).astype(np.int64)
+        depths: list[int] = []
+        for n, own in zip(num_drafted, np.split(parents, num_drafted.cumsum()[:-1]), strict=True):
+            depth = [0]
+            for node in range(n):
+                depth.append(depth[own[node] + 1] + 1)
+            depths += depth
+        offset = np.array(depths)
+        owner = np.repeat(np.arange(requests), num_drafted + 1)
+        logits = torch.from_numpy(rng.normal(size=(len(owner), 4)).astype(np.float32))
+        seeds, positions = rng.integers(-(2**62), 2**62, requests), rng.integers(0, 1000, requests)
+        greedy = rng.random(requests) < 0.3 if trial % 2 else None
+        draft_tokens = torch.from_numpy(rng.integers(0, 4, len(parents)).astype(np.int32))
+        emitted, rows = keyed_walk(logits, num_drafted, draft_tokens, parents, offset, seeds, positions, greedy)
+        greedy_rows = None if greedy is None else greedy[owner]
+        tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, greedy_rows)
+        expected = walk(tokens.numpy(), num_drafted, draft_tokens.numpy(), parents, emitted.shape[1])
+        assert np.array_equal(emitted.numpy(), expected[0])
+        assert np.array_equal(rows, expected[1])
+        first_row = first_draft = 0
+        for request, n in enumerate(num_drafted.tolist()):
+            own, drafted = parents[first_draft : first_draft + n].tolist(), draft_tokens[first_draft : first_draft + n]
+            node, response = -1, []
+            while True:
+                response.append(int(tokens[first_row + 1 + node]))
+                assert rows[request, len(response) - 1] == first_row + 1 + node
+                right = [i for i in range(n) if own[i] == node and drafted[i] == response[-1]]
+                if not right:
+                    break
+                node = right[0]
+            longest = max(longest, len(response))
+            assert emitted[request].tolist() == response + [-1] * (emitted.shape[1] - len(response))
+            first_row, first_draft = first_row + n + 1, first_draft + n
+    assert longest > 3
+
+
+@pytest.mark.parametrize("vocab", [2, 17, 256, 1000, 4099])
+def test_drafting_in_c_and_torch_gives_equal_tokens_and_margins(vocab: int) -> None:
+    # Seen to fail without `x = second[s][l]` for the winner's lane in keyed.c: the winner was its own runner-up.
+    rng = np.random.default_rng(vocab)
+    logits = torch.from_numpy(rng.normal(size=(12, vocab)).astype(np.float32)) * 3
+    logits[torch.from_numpy(rng.random((12, vocab)) < 0.2)] = -torch.inf
+    logits[3] = 0.0  # ties where there is no noise
+    logits[4] = -torch.inf
+    logits[4, 1] = 1.0  # one possible token
+    logits[:, 0].clamp_min_(-5.0)
+    scales = np.array([1.0, 1.5, 3.0, np.inf], np.float32)
+    seeds, positions = rng.integers(-(2**62), 2**62, 12), rng.integers(0, 1000, 12)
+    greedy = rng.random(12) < 0.3
+    key0, key1 = (torch.from_numpy(key.view(np.int32)) for key in row_keys(seeds, positions))
+    for flags in (greedy, None):
+        tokens, margins = keyed_draft(logits, scales, seeds, positions, flags)
+        flags = torch.zeros(12, dtype=torch.bool) if flags is None else torch.from_numpy(flags)
+        in_torch = torch_draft(logits, scales, key0, key1, flags)
+        assert np.array_equal(tokens, in_torch[0])
+        assert np.array_equal(margins, in_torch[1])
+        assert np.array_equal(tokens[:, 0], keyed_argmax(logits, seeds, positions, flags.numpy()).numpy())
+        assert np.array_equal(tokens[:, 3], logits.argmax(-1).numpy())
+        assert (margins >= 0).all()
+    strided = logits[:, None].expand(-1, 3, -1).contiguous()[:, 1]
+    assert np.array_equal(
+        keyed_draft(strided, scales, seeds, positions)[0], keyed_draft(logits, scales, seeds, positions)[0]
+    )
