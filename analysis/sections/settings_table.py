@@ -60,8 +60,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def settings_rows(settings: Sequence[tuple[str, Path, str]]) -> Table:
-    """The table of all settings, with a column against the arm stock if that was run. settings: (name, run, arm).
-    """
+    """The table of all settings, with a column against the arm stock if that was run. settings: (name, run, arm)."""
     of_stock = {name: read.result(run).get("ratio_to_stock", {}).get(arm) for name, run, arm in settings}
     if not any(of_stock.values()):
         return Table(HEADER, [table_row(*setting) for setting in settings])

@@ -32,6 +32,7 @@ from das.verify.admission import PROBLEM_KEY
 
 if TYPE_CHECKING:
     from das.engine.drafters.engine_model import EngineModel
+    from das.engine.runners.protocol import Runner
 
 HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"  # files of a checkpoint
 
@@ -96,7 +97,7 @@ class DasProposer:
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.requests = LiveRequests()
-        self._runner: Any = None
+        self._runner: Runner
         self.lengths = RemainingLength(self.max_model_len)
         self.alarm = Alarm()
         self.calibration = TokenCalibration()
@@ -114,7 +115,7 @@ class DasProposer:
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to load: the drafter is an index, or the policy itself."""
 
-    def attach(self, runner: Any) -> None:
+    def attach(self, runner: "Runner") -> None:
         """Called before every `propose`: the runner knows the request ids, which vLLM does not pass on."""
         self._runner = runner
         if self.drafting_model is not None:
@@ -158,7 +159,7 @@ class DasProposer:
         proposal = self.draft_round.propose(emitted.requests, room)
         if self._model_drafter is not None:
             self._drafting = self._model_drafter.handed_out()
-            self._runner.das_meter.record_draft_work(self._drafting)
+            self._runner.meter.record_draft_work(self._drafting)
         self._silence.observe(emitted.requests, drafted=proposal is not None and any(proposal.counts))
         if proposal is None:
             return drafts

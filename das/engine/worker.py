@@ -23,17 +23,15 @@ from vllm.platforms import current_platform  # noqa: E402
 from das.arrays import load_arrays, save_arrays  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
 from das.engine.branching.scratch import with_scratch_blocks  # noqa: E402
-from das.engine.drafters.draft_passes import blocks_needed  # noqa: E402
 from das.engine.drafters.quantized_layers import QuantizedLayers  # noqa: E402
 from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
 from das.engine.engine_config import das_settings, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.proposer import COUPLED, DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
-from das.engine.runners.first.branches import Branches  # noqa: E402
-from das.engine.runners.first.coupled_methods import couple  # noqa: E402
-from das.engine.runners.first.head_method import HeadMethod  # noqa: E402
-from das.engine.runners.first.runner import hook_runner, runner_under_construction  # noqa: E402
+from das.engine.runners.first.draft_passes import blocks_needed  # noqa: E402
+from das.engine.runners.first.runner import FirstRunner, runner_under_construction  # noqa: E402
+from das.engine.runners.protocol import Runner  # noqa: E402
 from das.verify.forced import ForcedSampler  # noqa: E402
 from das.weights.loaded_weights import lost_weights  # noqa: E402
 
@@ -67,7 +65,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     it ends when new weights arrive, after MAX_PASSES passes or MAX_REQUESTS requests, or by `das_end_rollout` alone.
     """
 
-    model_runner: Any
+    model_runner: Any  # vLLM's
+    das_runner: Runner  # what das adds to it
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -84,10 +83,10 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         refuse_head(self.vllm_config)
-        self._das_head: HeadMethod | None = None  # where a history drafts beside a head
         gpu.keep_norms_invariant(self.vllm_config)
         if envs.VLLM_BATCH_INVARIANT:
             gpu.tune_matmuls()  # a worker may be a process of its own
+        self._das_proposers: dict[str, Any] = {}  # by name, of das_use_proposer
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
         self._das_training: tuple[Any, bool] | None = None  # drafter and das_announced while an evaluation runs
         self._das_learned: dict[str, np.ndarray] = {}  # by coupled drafts, before the running evaluation
@@ -99,19 +98,15 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Build the model runner, and hook it."""
         with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config):
             super().init_device()
-        if "head" in das_settings(self.vllm_config):
-            self._das_head = HeadMethod(self.model_runner)
-        hook_runner(self.model_runner)
-        self.model_runner.das_weights_version = 0  # grows with every sync
-        self.model_runner.das_quantized = None  # the layers of self-drafts
-        self._das_coupled = None if self._das_head else couple(self.model_runner)
+        self.das_runner = FirstRunner(self.model_runner)
         speculative_config = self.vllm_config.speculative_config
         logger.info(
             "das verifies by keyed noise; drafts: %s",
             "none, because there is no speculative_config"
             if speculative_config is None
             else f"up to {speculative_config.num_speculative_tokens} tokens by {speculative_config.method}"
-            + (", coupled" if self._das_coupled else ", coupled, and by the history" if self._das_head else ""),
+            + (", coupled" if self.das_runner.coupled else "")
+            + (", coupled, and by the history" if self.das_runner.has_head else ""),
         )
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -120,13 +115,13 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         with weights.kept_under_load():
             super().load_model(*args, **kwargs)
         if (own := self._das_settings.get("self_draft")) is not None:
-            self.model_runner.das_quantized = QuantizedLayers(self.model_runner.get_model(), own["weights"])
+            self.das_runner.quantized = QuantizedLayers(self.model_runner.get_model(), own["weights"])
         weights.hook_loading(self.model_runner.get_model(), self._note_new_weights)
 
     def sleep(self, *args: Any, **kwargs: Any) -> None:
         """Give memory back, also that of the weights of self-drafts."""
-        if self.model_runner.das_quantized is not None:
-            self.model_runner.das_quantized.forget()
+        if self.das_runner.quantized is not None:
+            self.das_runner.quantized.forget()
         super().sleep(*args, **kwargs)
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
@@ -180,15 +175,15 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.cache_config.num_gpu_blocks = own
         cpu.hook_attention(self.model_runner)
         if for_branches:
-            Branches(self.model_runner, range(own, own + for_branches)).install()
-        self.model_runner.das_draft_blocks = range(own + for_branches, own + for_branches + for_passes)
+            self.das_runner.verify_branches(range(own, own + for_branches))
+        self.das_runner.draft_blocks = range(own + for_branches, own + for_branches + for_passes)
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         """Run a pass."""
         if self._das_new_weights:
             self._take_new_weights()
         elif not self._das_announced:
-            meter: RolloutMeter = self.model_runner.das_meter
+            meter = self.das_runner.meter
             if len(meter.step_time_s) >= MAX_PASSES or len(meter.requests) >= MAX_REQUESTS:
                 self._end_unannounced_rollout()
         return super().execute_model(*args, **kwargs)
@@ -200,13 +195,13 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """The next pass is the first with new weights."""
         self._das_new_weights = False
         weights.repack_linear_layers(self.model_runner.get_model())
-        self.model_runner.das_weights_version += 1
-        self.model_runner.das_sampler.seeds.defaults.new_weights()
-        if not self._das_announced and self.model_runner.das_meter.step_time_s:
+        self.das_runner.weights_version += 1
+        self.das_runner.sampler.seeds.defaults.new_weights()
+        if not self._das_announced and self.das_runner.meter.step_time_s:
             self._end_unannounced_rollout()
 
     def _end_unannounced_rollout(self) -> None:
-        self.model_runner.das_meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:
             for alarm in self._das_proposer.end_unannounced_step():
                 logger.warning("speculation: %s", alarm)
@@ -214,20 +209,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     @property
     def _das_proposer(self) -> DasProposer | None:
         """The engine's proposer if it is ours, None without drafts and for vLLM's own drafters."""
-        drafter: Any = self._das_drafter
+        drafter = self.das_runner.drafter
         return drafter if isinstance(drafter, DasProposer) else None
-
-    @property
-    def _das_drafter(self) -> Any:
-        """What drafts; None if nothing does."""
-        return self._das_head.proposer if self._das_head else getattr(self.model_runner, "drafter", None)
-
-    @_das_drafter.setter
-    def _das_drafter(self, drafter: Any) -> None:
-        if self._das_head:
-            self._das_head.proposer = drafter
-        else:
-            self.model_runner.drafter = drafter
 
     # ---- what callers call through collective_rpc ----
 
@@ -246,13 +229,13 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_begin_rollout(self, num_requests: int) -> None:
         """Start counting a new rollout of this many requests."""
         self._das_announced = True
-        self.model_runner.das_meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:
             self._das_proposer.begin_step(num_requests)
 
     def das_begin_turn(self, num_requests: int) -> None:
         """The running rollout goes on with a turn of this many requests."""
-        self.model_runner.das_meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:
             self._das_proposer.begin_turn(num_requests)
 
@@ -261,13 +244,13 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
         Returns the meter's report of the turn and what the proposer adds to it.
         """
-        counts: RolloutMeter = self.model_runner.das_meter
+        counts = self.das_runner.meter
         additions: dict[str, Any] = {}
         if self._das_proposer is not None:
             start = time.perf_counter()
             additions = self._das_proposer.end_turn()
             counts.draft_s += time.perf_counter() - start
-        self.model_runner.das_meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter()
         return counts.report() | additions
 
     def das_use_proposer(self, name: str, settings: dict[str, Any] | None) -> None:
@@ -276,30 +259,26 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         settings: das.engine.build.proposer_settings, those of self-drafts in an engine built for them; None: another of
         vLLM's proposers, like the one in use. The first use of a name makes its proposer; it keeps its own history.
         """
-        runner: Any = self.model_runner
-        if (self._das_head is not None) != (settings is not None and "head" in settings):
+        if self.das_runner.has_head != (settings is not None and "head" in settings):
             raise ValueError("an engine with a head beside the history has proposers of its own: build one for each")
-        if not hasattr(runner, "das_proposers"):
-            runner.das_proposers = {}
-        if name not in runner.das_proposers:
-            config = runner.vllm_config
-            made = type(self._das_drafter)(config) if settings is None else DasProposer(config, settings)
-            runner.das_proposers[name] = made
-        self._das_drafter = runner.das_proposers[name]
+        if name not in self._das_proposers:
+            config = self.vllm_config
+            made = type(self.das_runner.drafter)(config) if settings is None else DasProposer(config, settings)
+            self._das_proposers[name] = made
+        self.das_runner.drafter = self._das_proposers[name]
 
     def das_begin_evaluation(self) -> None:
         """Draft with a new drafter until `das_end_evaluation`. The training's own neither sees nor learns anything."""
-        runner: Any = self.model_runner
-        drafter = self._das_drafter
+        drafter = self.das_runner.drafter
         self._das_training = drafter, self._das_announced
-        if self._das_coupled is not None:
-            self._das_learned = self._das_coupled.state()
+        if self.das_runner.coupled is not None:
+            self._das_learned = self.das_runner.coupled.state()
         if isinstance(drafter, DasProposer):
-            settings = das_settings(runner.vllm_config)
+            settings = das_settings(self.vllm_config)
             scratch = {**settings, "drafter": {**settings.get("drafter", {}), "warm": None}}
-            self._das_drafter = DasProposer(runner.vllm_config, scratch)
+            self.das_runner.drafter = DasProposer(self.vllm_config, scratch)
         elif drafter is not None and not hasattr(drafter, "model"):  # a model remembers nothing of the training
-            runner.drafter = type(drafter)(runner.vllm_config)
+            self.das_runner.drafter = type(drafter)(self.vllm_config)
 
     def das_end_evaluation(self) -> None:
         """Drop the evaluation's drafter. The training's own drafts again, as if nothing had happened."""
@@ -307,9 +286,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         drafter, self._das_announced = self._das_training
         self._das_training = None
         if drafter is not None:
-            self._das_drafter = drafter
-        if self._das_coupled is not None:
-            self._das_coupled.restore(self._das_learned)
+            self.das_runner.drafter = drafter
+        if self.das_runner.coupled is not None:
+            self.das_runner.coupled.restore(self._das_learned)
 
     def das_end_rollout(self, history_tick: int, judged: bool = True) -> dict[str, Any]:
         """Close the rollout, and move the drafter's window to `history_tick` if the engine has our drafter.
@@ -318,20 +297,20 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         report and what the proposer adds to it.
         """
         self._das_announced = False
-        counts: RolloutMeter = self.model_runner.das_meter
+        counts = self.das_runner.meter
         additions: dict[str, Any] = {}
         if self._das_proposer is not None:
             start = time.perf_counter()
             additions = self._das_proposer.end_step(history_tick, judged)
             counts.draft_s += time.perf_counter() - start
-        elif self._das_coupled is not None:
-            additions = self._das_coupled.report()
-        self.model_runner.das_meter = RolloutMeter()  # for callers that never call das_begin_rollout
+        elif self.das_runner.coupled is not None:
+            additions = self.das_runner.coupled.report()
+        self.das_runner.meter = RolloutMeter()  # for callers that never call das_begin_rollout
         return counts.report() | additions
 
     def das_costs(self, requests: Sequence[str]) -> list[dict[str, Any]]:
         """What these requests of the running rollout or turn cost so far. requests: vLLM's internal ids."""
-        costs = [self.model_runner.das_meter.requests[name].report() for name in requests]
+        costs = [self.das_runner.meter.requests[name].report() for name in requests]
         if self._das_proposer is not None:
             for name, cost in zip(requests, costs, strict=True):
                 predicted = self._das_proposer.predicted_length(name)
@@ -360,21 +339,21 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Write the drafter's part of a checkpoint into `folder`. Does nothing where nothing is learned."""
         if self._das_proposer is not None:
             self._das_proposer.save(Path(folder))
-        elif self._das_coupled is not None:
-            save_arrays(Path(folder) / COUPLED, {"kind": np.array(COUPLED), **self._das_coupled.state()})
+        elif self.das_runner.coupled is not None:
+            save_arrays(Path(folder) / COUPLED, {"kind": np.array(COUPLED), **self.das_runner.coupled.state()})
 
     def das_load_state(self, folder: str) -> None:
         """Continue to draft as the engine that saved would have. Does nothing where nothing is learned."""
         if self._das_proposer is not None:
             self._das_proposer.load(Path(folder))
-        elif self._das_coupled is not None:
-            self._das_coupled.restore(load_arrays(Path(folder) / COUPLED, COUPLED))
+        elif self.das_runner.coupled is not None:
+            self.das_runner.coupled.restore(load_arrays(Path(folder) / COUPLED, COUPLED))
 
     def das_force(self, responses: dict[str, list[int]]) -> None:
         """Let requests that name one of `responses` emit it (das/verify/forced.py). An empty dict ends it."""
-        sampler = self.model_runner.das_sampler
+        sampler = self.das_runner.sampler
         keyed = sampler.keyed if isinstance(sampler, ForcedSampler) else sampler
-        self.model_runner.das_sampler = ForcedSampler(keyed, responses) if responses else keyed
+        self.das_runner.sampler = ForcedSampler(keyed, responses) if responses else keyed
 
     def das_use_new_weights(self) -> None:
         """Do now what the next pass would do first: compute with the weights that were loaded since the last pass."""

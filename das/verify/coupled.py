@@ -15,12 +15,12 @@ was emitted: all scales at the same positions, so that their scores can be compa
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 
 from das.budget.acceptance import TokenCalibration
+from das.verify.batch import RunningBatch
 from das.verify.noise import keyed_draft
 from das.verify.sampling_parameters import GREEDY_BELOW, Rows
 
@@ -51,7 +51,7 @@ class _DraftRows:
 class _Round:
     """A round of drafting. All lists and arrays but the draws are of its rows."""
 
-    runner: Any
+    runner: RunningBatch
     names: list[str]
     rows: np.ndarray  # in the runner's batch, int64
     seeds: np.ndarray  # int64
@@ -147,7 +147,7 @@ class CoupledSampler:
 
     def begin(
         self,
-        runner: Any,
+        runner: RunningBatch,
         rows: np.ndarray | None = None,
         emitted: Sequence[Sequence[int]] | None = None,
     ) -> None:
@@ -164,10 +164,10 @@ class CoupledSampler:
             runner,
             names=[batch.req_ids[row] for row in rows.tolist()],
             rows=rows,
-            seeds=runner.das_sampler.seeds.of_batch(runner)[rows],
+            seeds=runner.sampler.seeds.of_batch(runner)[rows],
             positions=positions,
             greedy=batch.temperature_cpu[rows] < GREEDY_BELOW,
-            counts=~runner.discard_request_mask.np[rows],
+            counts=~runner.unfinished[rows],
             unknown=unknown,
             scale=self.scale,
             learns=self._learn and self._rounds % LEARN_EVERY == 0,
@@ -250,7 +250,7 @@ class CoupledSampler:
         num_requests = runner.input_batch.num_reqs
         logits = logits.to(torch.float32)
         layout = _DraftRows(now.rows[among], [now.unknown[row] for row in among.tolist()])
-        rows = Rows(metadata, num_requests, layout, runner.das_sampler.forbidden_tokens(runner, logits))
+        rows = Rows(metadata, num_requests, layout, runner.sampler.forbidden_tokens(runner, logits))
         logits = rows.apply_before_temperature(logits)
         if metadata.all_greedy:
             return logits

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from das.verify.admission import FORCED_KEY
+from das.verify.batch import RunningBatch
 from das.verify.host_copies import on_device
 from das.verify.layout import Layout
 from das.verify.sampler import KeyedSampler
@@ -27,7 +28,7 @@ class ForcedSampler:
         self.seeds, self.forbidden_tokens = sampler.seeds, sampler.forbidden_tokens  # for drafters that are models
         self._responses = {name: np.asarray(tokens, np.int64) for name, tokens in responses.items()}
 
-    def sample(self, runner: Any, logits: torch.Tensor, drafts: Any) -> Any:
+    def sample(self, runner: RunningBatch, logits: torch.Tensor, drafts: Any) -> Any:
         """Raise the recorded tokens' logits, then sample. logits: [rows, vocab], changed in place."""
         batch = runner.input_batch
         num_drafted = [0] * batch.num_reqs if drafts is None else drafts.num_draft_tokens

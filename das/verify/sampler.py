@@ -7,7 +7,7 @@ depend on the draft (exactness level 2, docs/exactness.md).
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
+from das.verify.batch import RunningBatch
 from das.verify.host_copies import on_device
 from das.verify.layout import Layout
 from das.verify.logprobs import emitted_logprobs
@@ -30,9 +31,6 @@ from das.verify.noise import (
 from das.verify.sampling_parameters import GREEDY_BELOW, Rows, applied_temperature, has_custom_processors
 from das.verify.sampling_pieces import joined, max_piece_rows, pieces_of
 from das.verify.seeds import DefaultSeeds, RequestSeeds
-
-if TYPE_CHECKING:
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +61,7 @@ class KeyedSampler:
         self._masked_for: Any = None
         self._forbidden = torch.empty(0, dtype=torch.bool)
 
-    def sample(
-        self, runner: "GPUModelRunner", logits: torch.Tensor, drafts: SpecDecodeMetadata | None
-    ) -> SamplerOutput:
+    def sample(self, runner: RunningBatch, logits: torch.Tensor, drafts: SpecDecodeMetadata | None) -> SamplerOutput:
         """Sample every row of a pass, and accept each request's drafted tokens up to the first that differs.
 
         logits: [rows, vocab]; rows is the number of live requests without drafts, sum(num_drafted + 1) with them.
@@ -169,7 +165,7 @@ class KeyedSampler:
             inputs |= accept_inputs(layout.num_drafted, work.width)
         return inputs
 
-    def forbidden_tokens(self, runner: "GPUModelRunner", logits: torch.Tensor) -> torch.Tensor | None:
+    def forbidden_tokens(self, runner: RunningBatch, logits: torch.Tensor) -> torch.Tensor | None:
         """The tokens that allowed_token_ids forbid each request, bool [requests, vocab]; None if they forbid nothing.
 
         vLLM's metadata has such a mask too. Up to vLLM 0.27 its rows may hold what a request that left was forbidden,

@@ -4,14 +4,12 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from das.verify.batch import RunningBatch
 from das.verify.noise import splitmix64
-
-if TYPE_CHECKING:
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 MAX_PROMPTS = 2**18  # prompts that are counted one by one under the current weights (about 30 MB)
 BUCKETS = 2**16  # counters for all further prompts
@@ -88,7 +86,7 @@ class RequestSeeds:
         self._seeded_for: Any = None
         self._batch_seeds = np.empty(0, np.int64)
 
-    def of_batch(self, runner: "GPUModelRunner") -> np.ndarray:
+    def of_batch(self, runner: RunningBatch) -> np.ndarray:
         """Seeds of the batch's requests in batch order, int64 [requests]; rebuilt only when the batch has changed."""
         metadata = runner.input_batch.sampling_metadata
         if self._seeded_for is not metadata:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from omegaconf import DictConfig
@@ -32,6 +32,9 @@ from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, device_name
 from experiments.small_policy.shapes import shape_of, weightless_policy
+
+if TYPE_CHECKING:
+    from das.engine.runners.protocol import Runner
 
 WARM_UP = 4  # passes before the first timed one
 VOCABULARY = 1024  # of shapes that have none of their own
@@ -129,7 +132,7 @@ def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress
     made_up = {} if task.shape is None else {"load_format": "dummy", "skip_tokenizer_init": True}
     llm = build_engine(engine_settings(config, policy), max_num_seqs=max(task.live), **made_up)
     engine = llm.llm_engine
-    runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner
     runner.drafter.draft_round.drafter = RandomDrafter(engine.model_config.get_vocab_size())
     # By tokens of context; 0: the data's prompts, whose contexts count as they are.
     if task.shape is None:
@@ -160,20 +163,20 @@ def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress
     return rows
 
 
-def timed_passes(engine: Any, runner: Any, live: int, drafts: int, count: int) -> list[list[float]]:
+def timed_passes(engine: Any, runner: "Runner", live: int, drafts: int, count: int) -> list[list[float]]:
     """`count` rows of passes in which all requests decode and all drafts are verified."""
     rows: list[list[float]] = []
     full_passes = 0  # in a row
     while len(rows) < count:
         if not engine.has_unfinished_requests():
             raise RunFailed(f"responses ended before {count} passes of {live} requests with {drafts} drafts were timed")
-        before = runner.das_meter.step_tokens[-1:] if hasattr(runner, "das_meter") else []
+        before = runner.meter.step_tokens[-1:]
         context = sum(len(r.prompt_token_ids) + len(r.output_token_ids) for r in runner.requests.values())
         start = time.perf_counter()
         engine.step()
         seconds = time.perf_counter() - start
-        full = runner.das_meter.step_tokens[-1] == live * (1 + drafts)
-        full_passes = full_passes + 1 if full and runner.das_meter.step_live[-1] == live else 0
+        full = runner.meter.step_tokens[-1] == live * (1 + drafts)
+        full_passes = full_passes + 1 if full and runner.meter.step_live[-1] == live else 0
         if full_passes > WARM_UP and before:
             rows.append([live, live * (1 + drafts), context, seconds])
     return rows

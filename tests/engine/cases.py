@@ -99,7 +99,7 @@ BATCHES = st.lists(cases(), min_size=1, max_size=20)
 
 def forget_occurrences(worker: Any) -> None:
     """Let requests without a seed draw the same seeds once more. Without this, a repeated batch is new requests."""
-    worker.model_runner.das_sampler.seeds.defaults = DefaultSeeds(0)
+    worker.das_runner.sampler.seeds.defaults = DefaultSeeds(0)
 
 
 def answers(

@@ -41,8 +41,8 @@ def lower_the_bounds() -> None:
 
 def sizes(worker: Any) -> dict[str, int]:
     """How much the engine's parts of das hold. collective_rpc calls it in the worker."""
-    runner = worker.model_runner
-    proposer, seeds = runner.drafter, runner.das_sampler.seeds.defaults
+    runner = worker.das_runner
+    proposer, seeds = runner.drafter, runner.sampler.seeds.defaults
     drafter = proposer.draft_round.drafter
     return {
         "history_tokens": drafter.history_tokens,
@@ -50,13 +50,11 @@ def sizes(worker: Any) -> dict[str, int]:
         "index_kib": drafter.index_bytes // 1024,
         "problems": len(drafter._stores),
         "lengths": len(proposer.lengths._problems),
-        "passes": len(runner.das_meter.step_time_s) + len(proposer._record.measured_s),
-        "requests": len(runner.das_meter.requests)
-        + len(proposer._record.predicted_length)
-        + len(proposer.requests.live),
+        "passes": len(runner.meter.step_time_s) + len(proposer._record.measured_s),
+        "requests": len(runner.meter.requests) + len(proposer._record.predicted_length) + len(proposer.requests.live),
         "live": len(proposer.requests.live),  # those that have ended leave with the next pass
         "prompts": len(seeds._requests_of),
-        "seeds": len(runner.das_sampler.seeds._seeded),
+        "seeds": len(runner.sampler.seeds._seeded),
         "weight_version": seeds.weight_version,
     }
 

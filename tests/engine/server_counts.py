@@ -20,7 +20,7 @@ def counted(meter: Any) -> dict[str, int]:
 
 
 def count_and_end(worker: DasWorker) -> None:
-    COUNTED.update(counted(worker.model_runner.das_meter))
+    COUNTED.update(counted(worker.das_runner.meter))
     END_UNANNOUNCED_ROLLOUT(worker)
 
 
@@ -34,11 +34,11 @@ if os.environ.get("SERVER_LOW_BOUNDS"):  # before the engine is built
 class Counts:
     """vLLM adds its methods to the worker (`--worker-extension-cls`)."""
 
-    model_runner: Any
+    das_runner: Any
 
     def drafted(self) -> dict[str, int]:
         """Counts of all requests since the engine began."""
-        now = counted(self.model_runner.das_meter)
+        now = counted(self.das_runner.meter)
         return {name: COUNTED[name] + count for name, count in now.items()}
 
     def held(self) -> dict[str, int]:

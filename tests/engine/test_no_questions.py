@@ -29,9 +29,9 @@ def load_same_weights(worker: Any) -> None:
 
 def history(worker: Any) -> tuple[int, int, int]:
     """Tokens in the drafter's history, its tick, and the passes that the meter has counted."""
-    runner = worker.model_runner
+    runner = worker.das_runner
     drafter = runner.drafter.draft_round.drafter
-    return drafter.history_tokens, drafter.history_tick, len(runner.das_meter.step_time_s)
+    return drafter.history_tokens, drafter.history_tick, len(runner.meter.step_time_s)
 
 
 def sequence(engines: Engines, policy: str, method: str) -> list[list[list[int]]]:

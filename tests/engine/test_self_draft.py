@@ -14,10 +14,11 @@ from vllm import SamplingParams
 from das.engine.build import EngineSettings
 from das.engine.contract.versions import NotInstalled
 from das.engine.drafters import cpu_linears, cuda_linears
-from das.engine.drafters.draft_passes import blocks_needed
 from das.engine.drafters.self_draft import SelfDraft
 from das.engine.drafters.support import require_self_draft
 from das.engine.engine_config import das_settings
+from das.engine.runners.first.draft_passes import blocks_needed
+from das.engine.runners.protocol import Runner
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
@@ -38,8 +39,9 @@ def rollout(llm: Any, tick: int = 1, **sampling: Any) -> tuple[list[list[int]], 
     return tokens, report
 
 
-def runner_of(llm: Any) -> Any:
-    return core_of(llm).model_executor.driver_worker.worker.model_runner
+def runner_of(llm: Any) -> Runner:
+    runner: Runner = core_of(llm).model_executor.driver_worker.worker.das_runner
+    return runner
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def test_nearly_all_is_accepted_and_nothing_changes(
         assert accepted > (0.75 if weights == "w8a8" else 0.3) * report["drafted"] > 0  # by chance 0.004
         assert report["draft_rows"] >= report["drafted"]
         assert not report["alarms"]
-    assert runner_of(llm).get_draft_model() is None  # vLLM's sleep mode saves buffers of what it finds there
+    assert runner_of(llm).vllm.get_draft_model() is None  # vLLM's sleep mode saves buffers of what it finds there
 
 
 def test_packed_4_bits_draft_alike(engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,19 +103,21 @@ def test_the_history_saves_draft_passes(engines: Engines, repetitive_policy: str
 def test_weights_are_quantized_once_after_each_sync(engines: Engines, tiny_policy: str) -> None:
     llm = engines.build(tiny_policy, method="self_draft")
     runner = runner_of(llm)
+    quantized = runner.quantized
+    assert quantized is not None
     x = torch.randn(3, 96)
 
     def drafted_with() -> torch.Tensor:
         """What the quantized layer gives for x."""
-        layer = runner.get_model().model.layers[0].mlp.down_proj
-        with runner.das_quantized.used():
+        layer = runner.vllm.get_model().model.layers[0].mlp.down_proj
+        with quantized.used():
             out: torch.Tensor = layer.quant_method.apply(layer, x)
         return out
 
     assert rollout(llm, 1)[1]["requantize_s"] > 0
     before = drafted_with()
     assert rollout(llm, 2)[1]["requantize_s"] == 0
-    weight = runner.get_model().model.layers[0].mlp.down_proj.weight.data.clone()
+    weight = runner.vllm.get_model().model.layers[0].mlp.down_proj.weight.data.clone()
     name = "model.layers.0.mlp.down_proj.weight"
     llm.collective_rpc(
         "reload_weights", kwargs={"weights_iterator": [(name, weight * 0.5)], "is_checkpoint_format": True}
@@ -139,12 +143,12 @@ def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
     assert tokens == undrafted["plain"]
     assert SelfDraft.BROKEN in report["alarms"]
     assert report["drafted"] == 0
-    caches = runner_of(llm).kv_caches
-    scratch = list(runner_of(llm).das_draft_blocks)
+    caches = runner_of(llm).vllm.kv_caches
+    scratch = list(runner_of(llm).draft_blocks)
     assert all(bool(torch.isfinite(cache[scratch]).all()) for cache in caches)
     layers._layers._drafting[0] = healthy[0]
     assert rollout(llm, 3)[1]["drafted"] == 0  # off until new weights come
-    runner_of(llm).das_weights_version += 1
+    runner_of(llm).weights_version += 1
     tokens, report = rollout(llm, 4)
     assert tokens == undrafted["plain"]
     assert report["drafted"] > 0
@@ -154,16 +158,16 @@ def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_pol
     """Bit by bit: what the policy computed stays as it is."""
     llm = engines.build(tiny_policy, method="self_draft", extra={"block_size": 32, "num_gpu_blocks_override": 48})
     runner = runner_of(llm)
-    scratch = torch.zeros(len(runner.kv_caches[0]), dtype=torch.bool)
-    scratch[list(runner.das_draft_blocks)] = True
+    scratch = torch.zeros(len(runner.vllm.kv_caches[0]), dtype=torch.bool)
+    scratch[list(runner.draft_blocks)] = True
     drafter = runner.drafter.draft_round.drafter
     draft, num_rounds = drafter._draft, 0
 
     def watched(*arguments: Any) -> bool:
         nonlocal num_rounds
-        before = [cache.view(torch.int32).clone() for cache in runner.kv_caches]
+        before = [cache.view(torch.int32).clone() for cache in runner.vllm.kv_caches]
         whole: bool = draft(*arguments)
-        for old, cache in zip(before, runner.kv_caches, strict=True):
+        for old, cache in zip(before, runner.vllm.kv_caches, strict=True):
             new = cache.view(torch.int32)
             assert torch.equal(new[~scratch], old[~scratch])
             assert not torch.equal(new[scratch], old[scratch])

@@ -29,7 +29,7 @@ from test_sample_identity import (
     permuted,
 )
 
-from das.engine.drafters import head_passes
+from das.engine.runners.first import head_passes
 
 pytestmark = pytest.mark.slow
 __all__ = ["baseline", "head_folder"]  # fixtures

@@ -38,7 +38,8 @@ core = llm.llm_engine.engine_core.engine_core
 print(json.dumps({
     "environment": {k: v for k, v in os.environ.items() if k.startswith("VLLM_")},
     "worker": type(worker).__module__,
-    "hooks": [name for name in vars(worker.model_runner) if name.startswith("das") or name == "_sample"],
+    "hooks": [name for name in vars(worker.model_runner) if name == "_sample"],
+    "das": hasattr(worker, "das_runner"),
     "layers": [n for n, m in worker.model_runner.model.named_modules() if hasattr(m, "das_repack")],
     "row": rollout_row(rollout),
     "lengths": list(map(len, rollout.responses)),
@@ -63,6 +64,7 @@ def test_nothing_of_das_is_in_the_engine(stock: dict) -> None:  # type: ignore[t
     assert {"VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"}.isdisjoint(stock["environment"])
     assert stock["worker"].startswith("vllm.")
     assert stock["hooks"] == stock["layers"] == []
+    assert not stock["das"]
 
 
 def test_it_is_measured_from_outside(stock: dict) -> None:  # type: ignore[type-arg]

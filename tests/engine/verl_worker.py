@@ -11,6 +11,7 @@ class Extension:
     """vLLM adds its methods to the worker (`--worker_extension_cls`); verl takes this place for its own."""
 
     model_runner: Any
+    das_runner: Any
     device: Any
 
     def mask_vocabulary(self, vocab_size: int) -> None:
@@ -36,8 +37,8 @@ class Extension:
         process_weights_after_loading(model, self.model_runner.vllm_config.model_config, torch.device("cpu"))
 
     def counted(self) -> dict[str, int]:
-        runner = self.model_runner
+        runner = self.das_runner
         return {
-            "drafted": runner.das_meter.report()["drafted"],
-            "weight_version": runner.das_sampler.seeds.defaults.weight_version,
+            "drafted": runner.meter.report()["drafted"],
+            "weight_version": runner.sampler.seeds.defaults.weight_version,
         }

@@ -5,7 +5,6 @@ Bugs made on purpose with which these tests were seen to fail are listed in docs
 
 import copy
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,8 +65,7 @@ class Loop:
 
     def __init__(self, params: Sequence[SamplingParams], target: Logits, drafter: Logits, sampler: CoupledSampler):
         self.runner: Any = plain_runner(params, VOCAB)
-        self.runner.das_sampler = KeyedSampler(0, "processed_logprobs")
-        self.runner.discard_request_mask = SimpleNamespace(np=np.zeros(len(params), bool))
+        self.runner.sampler = KeyedSampler(0, "processed_logprobs")
         self.target, self.drafter, self.sampler = target, drafter, sampler
         self.texts: list[list[int]] = [[0] for _ in params]
         self.drafted = self.accepted = 0
@@ -93,7 +91,7 @@ class Loop:
             for text, own in zip(self.texts, drafts, strict=True)
             for depth in range(len(own) + 1)
         ]
-        output = self.runner.das_sampler.sample(self.runner, torch.stack(rows), draft_metadata(drafts))
+        output = self.runner.sampler.sample(self.runner, torch.stack(rows), draft_metadata(drafts))
         return [[token for token in row if token >= 0] for row in output.sampled_token_ids.tolist()]
 
     def emit(self, emitted: list[list[int]]) -> None:
@@ -195,7 +193,7 @@ def test_what_was_not_verified_teaches_nothing() -> None:
     target, drafter = tables(0.0)
     sampler = CoupledSampler()
     loop = Loop(random_params(3), target, drafter, sampler)
-    loop.runner.discard_request_mask.np[0] = True  # an unfinished prompt
+    loop.runner.unfinished[0] = True  # an unfinished prompt
     sampler.begin(loop.runner)
     for _ in range(3):
         sampler.draw(torch.stack([drafter(text) for text in loop.texts]))

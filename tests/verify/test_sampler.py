@@ -13,7 +13,7 @@ from vllm.v1.sample.logits_processor import MinTokensLogitsProcessor
 from vllm.v1.sample.sampler import Sampler
 
 from das.engine.runners.first.plain_batch import plain_runner
-from das.engine.runners.first.runner import hook_runner
+from das.engine.runners.first.runner import FirstRunner
 from das.verify.sampler import KeyedSampler
 
 
@@ -94,6 +94,7 @@ def test_engines_of_a_data_parallel_deployment_draw_other_seeds() -> None:
         config = SimpleNamespace(
             parallel_config=SimpleNamespace(data_parallel_rank=0, data_parallel_index=index),
             speculative_config=None,
+            additional_config={},
         )
         model_config = SimpleNamespace(seed=0, logprobs_mode="processed_logprobs")
         hooks = dict.fromkeys(
@@ -101,7 +102,5 @@ def test_engines_of_a_data_parallel_deployment_draw_other_seeds() -> None:
         )
         return SimpleNamespace(vllm_config=config, model_config=model_config, **hooks)
 
-    runners = [runner(0), runner(1)]
-    for each in runners:
-        hook_runner(each)
-    assert len({each.das_sampler.seeds.defaults.draw([1]) for each in runners}) == 2
+    runners = [FirstRunner(runner(index)) for index in range(2)]
+    assert len({each.sampler.seeds.defaults.draw([1]) for each in runners}) == 2

@@ -4,13 +4,17 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from das.model_drafts.drafter import Drawn
 from das.verify.coupled import CoupledSampler
+
+if TYPE_CHECKING:
+    from das.engine.runners.protocol import Runner
+
 
 logger = logging.getLogger("vllm.das")
 
@@ -25,12 +29,12 @@ class EngineModel(ABC):
 
     def __init__(self) -> None:
         self.sampler = CoupledSampler()
-        self._runner: Any = None
+        self._runner: Runner
         self._broken: int | None = None  # the version of the policy's weights at which it computed values not finite
         self._alarms: list[str] = []
 
     @abstractmethod
-    def attach(self, runner: Any) -> None:
+    def attach(self, runner: "Runner") -> None:
         """Draft in this model runner, whose KV cache is made. Called before every round of drafts."""
 
     def clock(self) -> float:
@@ -39,7 +43,7 @@ class EngineModel(ABC):
 
     def prepare(self, requests: Sequence[str]) -> float | None:
         """As das.model_drafts.drafter.DraftingModel has it."""
-        return None if self._broken == self._runner.das_weights_version else 0.0
+        return None if self._broken == self._runner.weights_version else 0.0
 
     def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
         """As das.model_drafts.drafter.DraftingModel has it."""
@@ -61,7 +65,7 @@ class EngineModel(ABC):
         among: of which request of the round each is, int64 [A].
         """
         if not bool(torch.isfinite(hidden).all()):
-            self._broken = self._runner.das_weights_version
+            self._broken = self._runner.weights_version
             self._alarms.append(self.BROKEN)
             logger.error("speculation: %s", self.BROKEN)
             return None

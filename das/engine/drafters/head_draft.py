@@ -4,14 +4,16 @@ Its tokens are drawn with the verifier's own noise (das/verify/coupled.py).
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from das.engine.drafters.engine_model import EngineModel
-from das.engine.drafters.head_passes import HeadPasses
 from das.model_drafts.drafter import Drawn
+
+if TYPE_CHECKING:
+    from das.engine.runners.protocol import Runner
 
 
 class HeadDraft(EngineModel):
@@ -21,17 +23,17 @@ class HeadDraft(EngineModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passes: HeadPasses
+        self._passes: Any  # Runner.head_passes
+        self._head: Any  # the module
         self._drafting = np.empty(0, np.int64)  # rows of the batch that `read` would draft for
         self._resting = False
 
-    def attach(self, runner: Any) -> None:
+    def attach(self, runner: "Runner") -> None:
         """As EngineModel has it."""
         if self._runner is runner:
             return
-        if not hasattr(runner, "das_head_passes"):
-            runner.das_head_passes = HeadPasses(runner)
-        self._runner, self._passes = runner, runner.das_head_passes
+        self._runner, self._passes = runner, runner.head_passes()
+        self._head = runner.vllm.drafter.model
 
     def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
         """What the pass of the policy that just ended computed for the head. Called after every pass."""
@@ -61,9 +63,9 @@ class HeadDraft(EngineModel):
     def read(self, among: np.ndarray) -> Drawn:
         """As das.model_drafts.either_or.HeadModel has it."""
         self.sampler.begin(self._runner, self._drafting)
-        return self._drawn(self._runner.drafter.model, self._passes.read(self._drafting, among), among)
+        return self._drawn(self._head, self._passes.read(self._drafting, among), among)
 
     @torch.inference_mode()
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> Drawn:
         """As das.model_drafts.either_or.HeadModel has it."""
-        return self._drawn(self._runner.drafter.model, self._passes.go_on(among, tokens), among)
+        return self._drawn(self._head, self._passes.go_on(among, tokens), among)

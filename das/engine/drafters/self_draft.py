@@ -7,16 +7,18 @@ behind what the history drafts (arm das_self): das/model_drafts/in_turns.py.
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from das.engine.contract.versions import NotInstalled
-from das.engine.drafters.draft_passes import DraftPasses
 from das.engine.drafters.engine_model import EngineModel
 from das.engine.drafters.quantized_layers import QuantizedLayers
 from das.model_drafts.drafter import Drawn
+
+if TYPE_CHECKING:
+    from das.engine.runners.protocol import Runner
 
 
 class SelfDraft(EngineModel):
@@ -30,28 +32,27 @@ class SelfDraft(EngineModel):
     def __init__(self, weights: str):
         super().__init__()
         self.weights = weights
-        self._passes: DraftPasses
+        self._passes: Any  # Runner.draft_passes
         self._layers: QuantizedLayers
         self._last: dict[int, int] = {}  # the last token of each request, as long as no pass has computed it
 
-    def attach(self, runner: Any) -> None:
+    def attach(self, runner: "Runner") -> None:
         """As EngineModel has it."""
         if self._runner is runner:
             return
-        layers: QuantizedLayers | None = runner.das_quantized
+        layers: QuantizedLayers | None = runner.quantized
         if layers is None or layers.weights != self.weights:
             raise NotInstalled(
                 f"this engine has no self-drafts in {self.weights}: build it for the method self_draft or das_self"
             )
         self._runner = runner
         self._layers = layers
-        longest = int(runner.vllm_config.speculative_config.num_speculative_tokens)
-        self._passes = DraftPasses(runner, runner.das_draft_blocks, longest)
+        self._passes = runner.draft_passes(int(runner.vllm.vllm_config.speculative_config.num_speculative_tokens))
 
     @torch.inference_mode()
     def prepare(self, requests: Sequence[str]) -> float | None:
         """Quantize the policy's weights if they are not those that were quantized last."""
-        version: int = self._runner.das_weights_version
+        version: int = self._runner.weights_version
         if self._broken == version:
             return None
         if self._layers.version == version:
@@ -80,7 +81,7 @@ class SelfDraft(EngineModel):
                 self.sampler.follow(i, own[1:])  # behind the token that it drew itself
         with self._layers.used():
             hidden = self._passes.run(among, inputs)
-        drawn = self._drawn(self._runner.model, hidden, among)
+        drawn = self._drawn(self._runner.vllm.model, hidden, among)
         if drawn is None:
             self._passes.forget()
         return drawn

@@ -7,5 +7,5 @@ model runner in das/engine/runners, those of TRL's trainers in das/trl/patches.p
 An engine asks for das by its worker class, `worker_cls="das.engine.worker.DasWorker"`. The patches go onto the objects
 of that engine, so the classes that other engines share stay as they are; the one exception is in front_end.py. Features
 hook the objects of one engine too, where it asks for them: see das/engine/runners/first/ for drafts that
-branch (branches.py), coupled drafts (coupled_methods.py) and a history beside a head (head_method.py).
+branch (branches.py), coupled drafts (coupled_method.py) and a history beside a head (runner.py).
 """

@@ -11,12 +11,15 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from das.engine.patches.replace import patch
 from das.engine.patches.tuned_matmuls import LARGE, most_alike
+
+if TYPE_CHECKING:
+    from das.engine.runners.protocol import Runner
 
 
 def tune_matmuls() -> None:
@@ -51,18 +54,19 @@ def capture_undrafted_passes(runner: Any) -> None:
     runner.uniform_decode_query_len = runner.cudagraph_dispatcher.uniform_decode_query_len = 1
 
 
-def profile_with_sampler(runner: Any) -> None:
+def profile_with_sampler(das_runner: "Runner") -> None:
     """Let vLLM's profile of the memory that a pass takes count the rows that drafts add, our sampler, and the
     weights of self-drafts."""
-    patch(runner, "profile_run", functools.partial(_profile_with_sampler, runner))
+    patch(das_runner.vllm, "profile_run", functools.partial(_profile_with_sampler, das_runner))
 
 
-def _profile_with_sampler(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+def _profile_with_sampler(das_runner: "Runner", original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     from das.verify.sampling_pieces import profiled_bytes  # imports vLLM, which das.install() must not
 
-    if runner.das_quantized is not None:
-        runner.das_quantized.make(runner.das_weights_version)
+    if das_runner.quantized is not None:
+        das_runner.quantized.make(das_runner.weights_version)
     original(*args, **kwargs)
+    runner = das_runner.vllm
     rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_spec_tokens))
     size = profiled_bytes(rows, runner.model_config.get_vocab_size(), runner.model_config.dtype)
     torch.empty(size, dtype=torch.uint8, device=runner.device)  # given back at once; the peak counts

@@ -14,7 +14,7 @@ from das.engine.environment import nccl_variables_kept
 from das.engine.methods import PROPOSER
 from das.engine.patches.gpu import keep_norms_invariant
 from das.engine.patches.tuned_matmuls import LARGE, most_alike
-from das.engine.runners.first.runner import hook_runner
+from das.engine.runners.first.runner import FirstRunner
 from das.verify import sampling_pieces
 
 TABLE = """
@@ -34,7 +34,7 @@ for outputs, inputs in LARGE:
 
 
 def runner(drafter: str | None, num_spec_tokens: int = 32) -> Any:
-    """A model runner as hook_runner sees it."""
+    """A model runner as FirstRunner sees it."""
     speculative = None if drafter is None else SimpleNamespace(model=drafter)
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(data_parallel_index=0), speculative_config=speculative, additional_config={}
@@ -50,8 +50,6 @@ def runner(drafter: str | None, num_spec_tokens: int = 32) -> Any:
         max_num_tokens=8192,
         max_num_reqs=64,
         device=torch.device("cpu"),
-        das_quantized=None,
-        das_weights_version=0,
         **dict.fromkeys(names, lambda *args: None),
     )
 
@@ -60,14 +58,14 @@ def runner(drafter: str | None, num_spec_tokens: int = 32) -> Any:
 def test_graphs_are_captured_for_passes_without_drafts(drafter: str | None, length: int) -> None:
     """vLLM's own drafters draft as many tokens for all, so theirs stay as they are."""
     hooked = runner(drafter)
-    hook_runner(hooked)
+    FirstRunner(hooked)
     assert hooked.uniform_decode_query_len == hooked.cudagraph_dispatcher.uniform_decode_query_len == length
 
 
 def test_the_profile_counts_the_rows_of_drafts_and_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     hooked = runner(PROPOSER)
-    hook_runner(hooked)
+    FirstRunner(hooked)
     monkeypatch.setattr(torch, "empty", lambda size, **kwargs: taken.append(size))
     hooked.profile_run()
     rows = 64 * 33
@@ -79,8 +77,7 @@ def test_the_weights_of_self_drafts_are_there_when_memory_is_profiled() -> None:
     done: list[Any] = []
     hooked = runner(PROPOSER)
     hooked.profile_run = lambda *args: done.append("profile")
-    hooked.das_quantized = SimpleNamespace(make=done.append)
-    hook_runner(hooked)
+    FirstRunner(hooked).quantized = SimpleNamespace(make=done.append)  # type: ignore[assignment]
     hooked.profile_run()
     assert done == [0, "profile"]
 

@@ -7,10 +7,10 @@ cache has more blocks than the scheduler knows of; branches use these. The hooks
 - runner._prepare_inputs: positions and KV slots of the rows of branches.
 - builder.build of the attention's metadata: each run of nodes is a request of its own, with its own length and blocks.
 - impl.forward of each attention layer: keys and values of rows that branches follow are written for the branches too.
-- runner._sample: what was accepted in scratch blocks is copied back.
-- runner.propose_draft_token_ids: the drafter says in `parents` which drafts branch. What does not fit is dropped, and
-  the drafter hears in `keep` what is left.
 - cudagraph_dispatcher.dispatch (GPU): a full graph holds the metadata of one run a request, so it must not be taken.
+
+FirstRunner calls the rest: behind drafting `fitting`, because the drafter says in `parents` which drafts branch and
+hears in `keep` which of their nodes fit; behind sampling `keep_accepted`, which copies accepted scratch blocks back.
 
 A drafter need not say that a draft branches. Its nodes are then verified as a chain: that accepts less, and is exact.
 """
@@ -25,24 +25,30 @@ import torch
 
 from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
 from das.engine.branching.tree import BranchPass, Tree, branches, is_chain, num_fitting
+from das.engine.runners.protocol import Runner
 from das.verify.layout import PARENTS
 
 ATTENTION = ("CPUAttentionBackendImpl", "FlashAttentionImpl")  # that were checked: they read keys from the cache alone
 
 
 class Branches:
-    """Verifies branching drafts in one model runner. scratch: KV blocks that the scheduler does not know of."""
+    """Verifies branching drafts in one model runner.
 
-    def __init__(self, runner: Any, scratch: range):
-        self.runner = runner
-        self.block_size = check_block_size(runner)
+    scratch: KV blocks that the scheduler does not know of. Raises NotInstalled for a runner that branching drafts were
+    not checked with.
+    """
+
+    def __init__(self, das_runner: Runner, scratch: range):
+        self.das_runner = das_runner
+        self.runner = das_runner.vllm
+        self.block_size = check_block_size(self.runner)
         self.scratch = scratch
         self.parents: dict[str, list[int]] = {}  # of the drafts that branch, by request
         self._pass: BranchPass | None = None  # the running one, if a draft branches in it
         self._shared: tuple[torch.Tensor, torch.Tensor] | None = None  # its shared rows and slots
+        self._install()
 
-    def install(self) -> None:
-        """Hook the runner. Raises NotInstalled for one that branching drafts were not checked with."""
+    def _install(self) -> None:
         runner = self.runner
         parallel = runner.parallel_config
         if parallel.decode_context_parallel_size > 1 or parallel.use_ubatching:
@@ -59,30 +65,28 @@ class Branches:
             for builder in group.metadata_builders:
                 builder.build = functools.partial(self._build, builder.build)
         runner._prepare_inputs = functools.partial(self._prepare_inputs, runner._prepare_inputs)
-        runner._sample = functools.partial(self._sample, runner._sample)
-        runner.propose_draft_token_ids = functools.partial(self._propose, runner.propose_draft_token_ids)
         dispatcher = runner.cudagraph_dispatcher
         dispatcher.dispatch = functools.partial(self._dispatch, dispatcher.dispatch)
 
     # ---- before the pass ----
 
-    def _propose(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def fitting(self, drafts: list[list[int]]) -> list[list[int]]:
+        """The drafts of all rows, without the nodes that find no scratch block. The drafter hears of it."""
         from vllm.distributed import get_tp_group
 
-        drafts = original(*args, **kwargs)
-        drafter = self.runner.drafter
+        drafter = self.das_runner.drafter
         self.parents = get_tp_group().broadcast_object(dict(drafter.parents))
         if self.parents:
-            drafts = self._fitting(drafts)
+            drafts = self._cut(drafts)
             if get_tp_group().is_first_rank:  # the others do not draft
                 drafter.keep(self.parents)
         return drafts
 
-    def _fitting(self, drafts: list[list[int]]) -> list[list[int]]:
+    def _cut(self, drafts: list[list[int]]) -> list[list[int]]:
         """Drop the branches that find no scratch block, and those of requests with a grammar: vLLM follows it along a
         chain."""
         batch, free = self.runner.input_batch, len(self.scratch)
-        fitting = []
+        cut = []
         for row, (name, draft) in enumerate(zip(batch.req_ids, drafts, strict=True)):
             if name in self.parents:
                 has_grammar = self.runner.requests[name].sampling_params.structured_outputs is not None
@@ -92,8 +96,8 @@ class Branches:
                 self.parents[name] = parents[:num_nodes]
                 free -= used
                 draft = draft[:num_nodes]
-            fitting.append(draft)
-        return fitting
+            cut.append(draft)
+        return cut
 
     def _prepare_inputs(self, original: Callable[..., Any], scheduled: Any, num_scheduled: np.ndarray) -> Any:
         logits_indices, drafts, num_sampled = original(scheduled, num_scheduled)
@@ -139,7 +143,7 @@ class Branches:
         runner.input_batch.block_table[0].slot_mapping.gpu[rows] = self._tensor(plan.slots)
         self._shared = self._tensor(plan.shared_rows), self._tensor(plan.shared_slots)
         self._copy_blocks(plan.copies)
-        runner.das_meter.branches += sum(len(tree.branches) for tree in plan.trees)
+        self.das_runner.meter.branches += sum(len(tree.branches) for tree in plan.trees)
 
     def _tensor(self, values: Sequence[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
         device = self.runner.device
@@ -147,9 +151,8 @@ class Branches:
 
     def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         """Copy blocks of every layer's keys and values: (from, to) each."""
-        runner = self.runner
-        runner.das_meter.copied_blocks += len(copies)
-        copy_blocks(runner, copies)
+        self.das_runner.meter.copied_blocks += len(copies)
+        copy_blocks(self.runner, copies)
 
     def _dispatch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._pass is not None:
@@ -201,12 +204,11 @@ class Branches:
 
     # ---- after the pass ----
 
-    def _sample(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        output = original(*args, **kwargs)
+    def keep_accepted(self, output: Any) -> None:
+        """Copy what was accepted in scratch blocks into the requests' own. output: vLLM's SamplerOutput."""
         plan, self._pass, self._shared = self._pass, None, None
         if plan is not None:
             tables = self.runner.input_batch.block_table[0].block_table.np
             emitted = output.sampled_token_ids.tolist()
             kept = [plan.kept(tree, emitted[tree.request], tables[tree.request]) for tree in plan.trees]
             self._copy_blocks([copy for copies in kept for copy in copies])
-        return output

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
@@ -18,10 +19,12 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 @dataclass
 class PlainRunner:
-    """The attributes of a model runner that KeyedSampler reads."""
+    """A das.verify.batch.RunningBatch."""
 
     input_batch: Any
     requests: dict[str, Any]
+    unfinished: np.ndarray  # bool
+    sampler: Any = None
 
 
 def plain_runner(parameters: Sequence[SamplingParams], vocab: int, device: str = "cpu") -> PlainRunner:
@@ -44,7 +47,7 @@ def plain_runner(parameters: Sequence[SamplingParams], vocab: int, device: str =
         requests[name] = CachedRequestState(name, [0], [], params, generator, ([0],), 1, [])
         batch.add_request(requests[name])
     batch.refresh_metadata()
-    return PlainRunner(batch, requests)
+    return PlainRunner(batch, requests, np.zeros(num_requests, bool))
 
 
 def draft_metadata(drafts: Sequence[Sequence[int]], device: str = "cpu") -> SpecDecodeMetadata:

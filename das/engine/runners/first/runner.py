@@ -1,25 +1,36 @@
-"""The model runner samples with keyed noise, drafts with das, and counts what it does.
+"""vLLM's first model runner samples with keyed noise, drafts with das, and counts what it does.
 
-- runner._sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
-- runner._bookkeeping_sync: a pass is counted when vLLM has its tokens on the host, so that counting waits for nothing.
-- runner.propose_draft_token_ids: vLLM gives a custom proposer no request ids. Drafting is timed here too, for every
-  method.
-- runner._input_fits_in_drafter: when one request nears max_model_len, vLLM skips the drafter for all requests and
-  verifies drafts of token 0 instead. A drafter that runs no model does not need that.
+One object holds what das adds. These attributes of vLLM's runner are exchanged for its methods:
+
+- _sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
+- _bookkeeping_sync: a pass is counted when vLLM has its tokens on the host, so that counting waits for nothing.
+- propose_draft_token_ids: vLLM gives a custom proposer no request ids. Drafting is timed here too, for every method.
+- _input_fits_in_drafter: when one request nears max_model_len, vLLM skips the drafter for all requests and verifies
+  drafts of token 0 instead. A drafter that runs no model does not need that.
 - build_logitsprocs, replaced only while the runner is built: with drafts, vLLM does not load the processors of min_p
   and logit_bias, because its own verifier cannot use them. The keyed verifier can.
 """
 
-import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from das.engine.engine_config import drafts_by_das
+import numpy as np
+
+from das.engine.drafters.head_draft import HeadDraft
+from das.engine.drafters.quantized_layers import QuantizedLayers
+from das.engine.engine_config import das_settings, drafts_by_das
 from das.engine.patches import gpu
-from das.engine.patches.replace import patch, replaced, required
+from das.engine.patches.replace import replaced, required
+from das.engine.proposer import DasProposer
 from das.engine.rollouts.meter import RolloutMeter
+from das.engine.runners.first.branches import Branches
+from das.engine.runners.first.coupled_method import CoupledMethod
+from das.engine.runners.first.draft_passes import DraftPasses
+from das.engine.runners.first.head_passes import HeadPasses
+from das.verify.coupled import CoupledSampler
+from das.verify.forced import ForcedSampler
 from das.verify.sampler import KeyedSampler
 
 EMITTED = -5  # place in what runner._bookkeeping_sync returns: the tokens that each request emitted, on the host
@@ -42,61 +53,158 @@ def _all_logits_processors(original: Callable[..., Any], vllm_config: Any, devic
     return LogitsProcessors(build(vllm_config, device, pin) for build in BUILTIN_LOGITS_PROCESSORS)
 
 
-def hook_runner(runner: Any) -> None:
-    """Let this model runner verify by keyed noise, tell its drafter the request ids, and count what it does."""
-    config, model_config = runner.vllm_config, runner.model_config
-    runner.das_meter = RolloutMeter()
-    # The index tells the engines of a data-parallel deployment apart. vLLM sets the rank of dense models to 0 in each.
-    engine_rank = config.parallel_config.data_parallel_index
-    runner.das_sampler = KeyedSampler(model_config.seed or 0, model_config.logprobs_mode, engine_rank)
-    required(runner, "_sample")
-    runner._sample = functools.partial(_sample, runner)
-    patch(runner, "_bookkeeping_sync", functools.partial(_count_pass, runner))
-    patch(runner, "propose_draft_token_ids", functools.partial(_propose_with_requests, runner))
-    required(runner, "_input_fits_in_drafter")
-    if drafts_by_das(config):
-        runner._input_fits_in_drafter = lambda *args: True
-        gpu.capture_undrafted_passes(runner)
-    gpu.profile_with_sampler(runner)
+class FirstRunner:
+    """das in one of vLLM's first model runners, `vllm` (das.engine.runners.protocol.Runner)."""
 
+    def __init__(self, vllm: Any):
+        self.vllm = vllm
+        config, model_config = vllm.vllm_config, vllm.model_config
+        self.meter = RolloutMeter()
+        # The index tells the engines of a data-parallel deployment apart. vLLM sets the rank of dense models to 0.
+        engine_rank = config.parallel_config.data_parallel_index
+        self.sampler: KeyedSampler | ForcedSampler = KeyedSampler(
+            model_config.seed or 0, model_config.logprobs_mode, engine_rank
+        )
+        self.weights_version = 0
+        self.quantized: QuantizedLayers | None = None
+        self.draft_blocks = range(0)
+        self.has_head = "head" in das_settings(config)
+        # vLLM's own drafter runs no head here, so the one that drafts beside it is kept apart.
+        self._beside_head: DasProposer | None = DasProposer(config) if self.has_head else None
+        self._coupled_method = None if self.has_head else CoupledMethod.of(self)
+        self._branches: Branches | None = None
+        self._head_passes: HeadPasses | None = None
+        self._num_drafted: list[int] = []  # of each row in the pass that was sampled last
+        for name in ("_sample", "_input_fits_in_drafter"):
+            required(vllm, name)
+        self._bookkeeping = required(vllm, "_bookkeeping_sync")
+        self._propose = required(vllm, "propose_draft_token_ids")
+        vllm._sample = self._sample
+        vllm._bookkeeping_sync = self._count_pass
+        vllm.propose_draft_token_ids = self._draft
+        if drafts_by_das(config):
+            vllm._input_fits_in_drafter = lambda *args: True
+            gpu.capture_undrafted_passes(vllm)
+        gpu.profile_with_sampler(self)
 
-def _sample(runner: Any, logits: Any, spec_decode_metadata: Any) -> Any:
-    """runner._sample: logits are [rows, vocab]. Returns vLLM's SamplerOutput."""
-    batch = runner.input_batch
-    # The per-request generators are not used. On the CPU vLLM would call their set_offset, which torch lacks there.
-    batch.generators.clear()
-    batch.update_async_output_token_ids()
-    runner.das_num_drafted = (
-        [0] * batch.num_reqs if spec_decode_metadata is None else spec_decode_metadata.num_draft_tokens
-    )
-    return runner.das_sampler.sample(runner, logits, spec_decode_metadata)
+    @property
+    def requests(self) -> Mapping[str, Any]:
+        """As RunningBatch says."""
+        requests: Mapping[str, Any] = self.vllm.requests
+        return requests
 
+    @property
+    def input_batch(self) -> Any:
+        """As RunningBatch says."""
+        return self.vllm.input_batch
 
-def _count_pass(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """runner._bookkeeping_sync, behind which the pass is counted."""
-    names = list(runner.input_batch.req_ids)
-    found = original(*args, **kwargs)
-    emitted: list[list[int]] = found[EMITTED]  # by row
-    if not emitted:  # asynchronous scheduling: the tokens stay on the device, one for each finished prompt
-        unfinished = runner.discard_request_mask.np
-        num_emitted = [int(not unfinished[row]) for row in range(len(names))]
-    else:
-        num_emitted = list(map(len, emitted))
-    runner.das_meter.record_pass(names, runner.das_num_drafted, num_emitted)
-    return found
+    @property
+    def unfinished(self) -> np.ndarray:
+        """As RunningBatch says."""
+        mask: np.ndarray = self.vllm.discard_request_mask.np
+        return mask
 
+    @property
+    def coupled(self) -> CoupledSampler | None:
+        """As Runner says."""
+        return None if self._coupled_method is None else self._coupled_method.sampler
 
-def _propose_with_requests(runner: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """runner.propose_draft_token_ids, timed. A drafter of das learns of its runner before, and drafts on one rank."""
-    from vllm.distributed import get_tp_group
+    @property
+    def drafter(self) -> Any:
+        """As Runner says."""
+        return getattr(self.vllm, "drafter", None) if self._beside_head is None else self._beside_head
 
-    start = time.perf_counter()
-    if not hasattr(runner.drafter, "attach"):
-        drafts = original(*args, **kwargs)
-    else:
-        runner.drafter.attach(runner)
+    @drafter.setter
+    def drafter(self, drafter: Any) -> None:
+        if self._beside_head is None:
+            self.vllm.drafter = drafter
+        else:
+            self._beside_head = drafter
+
+    def verify_branches(self, scratch: range) -> None:
+        """As Runner says."""
+        self._branches = Branches(self, scratch)
+
+    def draft_passes(self, max_tokens: int) -> DraftPasses:
+        """As Runner says."""
+        return DraftPasses(self.vllm, self.draft_blocks, max_tokens)
+
+    def head_passes(self) -> HeadPasses:
+        """As Runner says. They are made once, because the blocks of the head's KV cache stay with the runner."""
+        if self._head_passes is None:
+            self._head_passes = HeadPasses(self.vllm)
+        return self._head_passes
+
+    # ---- what vLLM's runner calls ----
+
+    def _sample(self, logits: Any, spec_decode_metadata: Any) -> Any:
+        """Sample a pass. logits: [rows, vocab]. Returns vLLM's SamplerOutput."""
+        batch = self.input_batch
+        # The per-request generators are not used. On the CPU vLLM would call their set_offset, which torch lacks there.
+        batch.generators.clear()
+        batch.update_async_output_token_ids()
+        drafted = spec_decode_metadata
+        self._num_drafted = [0] * batch.num_reqs if drafted is None else drafted.num_draft_tokens
+        output = self.sampler.sample(self, logits, drafted)
+        if self._coupled_method is not None:
+            self._coupled_method.observe(output)
+        if self._branches is not None:
+            self._branches.keep_accepted(output)
+        return output
+
+    def _count_pass(self, *args: Any, **kwargs: Any) -> Any:
+        """Count the pass behind vLLM's own bookkeeping."""
+        names = list(self.input_batch.req_ids)
+        found = self._bookkeeping(*args, **kwargs)
+        emitted: list[list[int]] = found[EMITTED]  # by row
+        if not emitted:  # asynchronous scheduling: the tokens stay on the device, one for each finished prompt
+            unfinished = self.unfinished
+            num_emitted = [int(not unfinished[row]) for row in range(len(names))]
+        else:
+            num_emitted = list(map(len, emitted))
+        self.meter.record_pass(names, self._num_drafted, num_emitted)
+        return found
+
+    def _draft(self, scheduler_output: Any, sampled_token_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        """Draft behind a pass, timed. sampled_token_ids: what each row emitted."""
+        if self._coupled_method is not None:
+            self._coupled_method.begin(sampled_token_ids)
+        start = time.perf_counter()
+        if self._beside_head is not None:
+            drafts = self._draft_beside_head(self._beside_head, scheduler_output, sampled_token_ids, *args, **kwargs)
+        elif hasattr(self.vllm.drafter, "attach"):
+            self.vllm.drafter.attach(self)
+            drafts = self._on_first_rank(scheduler_output, sampled_token_ids, *args, **kwargs)
+        else:
+            drafts = self._propose(scheduler_output, sampled_token_ids, *args, **kwargs)
+        self.meter.draft_s += time.perf_counter() - start
+        return drafts if self._branches is None else self._branches.fitting(drafts)
+
+    def _on_first_rank(self, *args: Any, **kwargs: Any) -> Any:
+        """The first rank's drafts, on every rank: a budget that learns times would draft differently on each."""
+        from vllm.distributed import get_tp_group
+
         ranks = get_tp_group()
-        drafts = original(*args, **kwargs) if ranks.is_first_rank else None
-        drafts = ranks.broadcast_object(drafts)  # a budget that learns times would draft differently on each rank
-    runner.das_meter.draft_s += time.perf_counter() - start
-    return drafts
+        return ranks.broadcast_object(self._propose(*args, **kwargs) if ranks.is_first_rank else None)
+
+    def _draft_beside_head(
+        self,
+        proposer: DasProposer,
+        scheduler_output: Any,
+        sampled_token_ids: list[list[int]],
+        sampling_metadata: Any,
+        hidden_states: Any,
+        sample_hidden_states: Any,
+        aux_hidden_states: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> list[list[int]]:
+        """DasProposer drafts where vLLM's method eagle3 would, which loads the head and computes what it reads.
+
+        aux_hidden_states: of each layer that the head reads, [tokens, hidden].
+        """
+        batch, head = self.input_batch, proposer.drafting_model
+        assert isinstance(head, HeadDraft)
+        proposer.attach(self)
+        head.keep(scheduler_output, aux_hidden_states)
+        return proposer.propose(sampled_token_ids, batch.num_tokens_no_spec, batch.token_ids_cpu)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from das.engine.drafters import head_passes
-from das.engine.drafters.head_passes import HeadPasses
+from das.engine.runners.first import head_passes
+from das.engine.runners.first.head_passes import HeadPasses
 
 SIZE = 4  # tokens of a block
 BLOCKS = 90

@@ -5,6 +5,7 @@ import logging
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from vllm import SamplingParams
 from vllm.v1.spec_decode.draft_model import DraftModelProposer
 
 from das.engine.build import engine_arguments
-from das.engine.runners.first.coupled_methods import couple
+from das.engine.runners.first.coupled_method import CoupledMethod
 from das.errors import EngineError
 
 RNG = np.random.default_rng(0)
@@ -57,7 +58,7 @@ def use_scale(llm: Any, scale: float) -> None:
     """Draft at this scale, and do not learn another one."""
 
     def use(worker: Any) -> None:
-        sampler = worker._das_coupled
+        sampler = worker.das_runner.coupled
         sampler._learn, sampler._used = False, sampler._scales.tolist().index(scale)
 
     llm.collective_rpc(use)
@@ -266,11 +267,13 @@ def test_a_drafter_that_draws_in_a_way_of_its_own_is_left_alone(caplog: pytest.L
         def _greedy_sample(self, hidden_states: Any) -> Any:
             return hidden_states
 
-    runner = type("Runner", (), {"drafter": object.__new__(Own)})()
+    drafter = object.__new__(Own)
+    runner: Any = SimpleNamespace(vllm=SimpleNamespace(drafter=drafter))
     with caplog.at_level(logging.WARNING, "vllm.das"):
-        assert couple(runner) is None
-    assert vars(runner) == {}
-    assert couple(type("Runner", (), {})()) is None  # an engine without drafts
+        assert CoupledMethod.of(runner) is None
+    assert vars(drafter) == {}
+    runner.vllm = SimpleNamespace()
+    assert CoupledMethod.of(runner) is None  # an engine without drafts
 
 
 @pytest.mark.parametrize(

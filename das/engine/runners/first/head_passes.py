@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from das.engine.branching.scratch import check_block_size
-from das.engine.drafters.draft_passes import attention_inputs
+from das.engine.runners.first.draft_passes import attention_inputs
 
 KEPT = 128  # tokens; 21 KB each for a policy with hidden states of 3584 numbers in 16 bits
 
