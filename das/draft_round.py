@@ -7,64 +7,14 @@ that a simulated rollout makes the same drafter and budget calls, in the same or
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
-from das.drafter import Drafts, TreeDrafts
+from das.drafter import Drafter, Drafts, TreeDrafts
 
 UNLIMITED = 2**31
 BLOCKS_A_TREE = 8  # KV blocks that the branches of a draft may need
-
-
-def checked_branch_blocks(blocks: Any) -> int:
-    """A setting `branch_blocks`. Raises ValueError, in one line, for what is neither 0 nor enough for one draft."""
-    if type(blocks) is not int or (blocks != 0 and blocks < BLOCKS_A_TREE):
-        raise ValueError(
-            f"branch_blocks={blocks!r}: a draft that branches needs {BLOCKS_A_TREE}; set it to a whole number of "
-            f"{BLOCKS_A_TREE} or more, or to 0 for chains"
-        )
-    return blocks
-
-
-class Drafter(Protocol):
-    """What drafts: HistoryDrafter, whose docstrings say what the methods do, or a model's (das/model_drafts)."""
-
-    window: int
-
-    @property
-    def history_tick(self) -> int: ...
-
-    @property
-    def history_tokens(self) -> int: ...
-
-    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None: ...
-
-    def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None: ...
-
-    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None: ...
-
-    def propose_batch(
-        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
-    ) -> Drafts: ...
-
-    def propose_tree(
-        self,
-        requests: Sequence[str],
-        nodes: Sequence[int],
-        floors: Sequence[float] | None = None,
-        branch_floor: float = 0.0,
-    ) -> TreeDrafts: ...
-
-    def end(self, request: str, keep: bool = True) -> None: ...
-
-    def end_step(self, history_tick: int) -> None: ...
-
-    def save(self, path: Path) -> None: ...
-
-    def load(self, path: Path) -> None: ...
 
 
 @dataclass(slots=True)

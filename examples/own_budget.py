@@ -1,14 +1,14 @@
 """A budget of your own, tried in the simulator: python examples/own_budget.py
 
-No engine and no model are needed. To use it in one: `das.speculate(budget={"name": "likely_tail"})` in a TRL script, or
-`das.engine_arguments(budget={"name": "likely_tail"})` with vLLM, after the line that names it in POLICIES.
+No engine and no model are needed. To use it in one: `das.speculate(budget={"name": "own_budget:LikelyTail"})` in a TRL
+script, or `das.engine_arguments(budget="own_budget:LikelyTail")` with vLLM; the other settings are its arguments.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from das.budget import POLICIES, BudgetPolicy, LiveRequest, make_budget
+from das.budget import BudgetPolicy, LiveRequest, make_budget
 from das.budget.latency_forms import Affine
 from das.drafter import Drafts, HistoryDrafter
 from das.replay.cluster import simulate_rollout
@@ -36,9 +36,6 @@ class LikelyTail(BudgetPolicy):
         return (accepted_so_far >= self.likely).sum(axis=1).tolist()
 
 
-POLICIES["likely_tail"] = LikelyTail  # now make_budget and das.speculate know it by this name
-
-
 def rollout(random: np.random.Generator, texts: Sequence[np.ndarray]) -> Workload:
     """Four responses to each of eight problems: parts of the problem's text, of long-tailed length, one token in 25
     another one."""
@@ -52,13 +49,16 @@ def rollout(random: np.random.Generator, texts: Sequence[np.ndarray]) -> Workloa
     return workload(problems, responses)
 
 
-random = np.random.default_rng(0)
-texts = [random.integers(0, 1000, 1024) for _ in range(8)]
-epochs = [rollout(random, texts) for _ in range(4)]
-times = Times(Affine(8e-3, 4e-4))  # seconds: a pass, and each of its tokens
-for name in ("none", "fixed", "unlimited", "likely_tail"):
-    budget = make_budget({"name": name})
-    engine = TextEngine(times, max_num_seqs=32, drafter=HistoryDrafter(), budget=budget, max_tokens=1024)
-    steps = [simulate_rollout(work, [engine], [range(len(work))], epoch) for epoch, work in enumerate(epochs, start=1)]
-    costs = "".join(f"   {step.rollout_s:.2f} s, {step.tokens_per_pass:.2f} tokens a pass" for step in steps)
-    print(f"{name:12s}{costs}")
+if __name__ == "__main__":
+    random = np.random.default_rng(0)
+    texts = [random.integers(0, 1000, 1024) for _ in range(8)]
+    epochs = [rollout(random, texts) for _ in range(4)]
+    times = Times(Affine(8e-3, 4e-4))  # seconds: a pass, and each of its tokens
+    budgets = {name: make_budget({"name": name}) for name in ("none", "fixed", "unlimited")}
+    for name, budget in {**budgets, "likely_tail": LikelyTail()}.items():
+        engine = TextEngine(times, max_num_seqs=32, drafter=HistoryDrafter(), budget=budget, max_tokens=1024)
+        steps = [
+            simulate_rollout(work, [engine], [range(len(work))], epoch) for epoch, work in enumerate(epochs, start=1)
+        ]
+        costs = "".join(f"   {step.rollout_s:.2f} s, {step.tokens_per_pass:.2f} tokens a pass" for step in steps)
+        print(f"{name:12s}{costs}")

@@ -90,7 +90,7 @@ def make_proposer(budget: dict[str, Any]) -> proposer.DasProposer:
         SimpleNamespace(
             additional_config={"das": {"drafter": {"min_prob": 0.02}, "budget": budget}},
             speculative_config=SimpleNamespace(num_speculative_tokens=make_budget(budget).max_draft_tokens),
-            model_config=SimpleNamespace(max_model_len=10_000),
+            model_config=SimpleNamespace(max_model_len=10_000, get_vocab_size=lambda: 2**15),
             parallel_config=SimpleNamespace(worker_cls=WORKER),
         )
     )

@@ -32,9 +32,9 @@ def outputs(run: subprocess.Popen[str]) -> tuple[str, str]:
     return output, errors
 
 
-@pytest.mark.parametrize("example", ["vllm_rollouts", "trl_grpo", "trl_async_grpo"])
+@pytest.mark.parametrize("example", ["vllm_rollouts", "prompt_lookup", "trl_grpo", "trl_async_grpo"])
 def test_an_example_without_a_model_says_what_it_needs(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process: one import of vLLM and TRL serves all three. A message as exit code goes to stderr, with 1."""
+    """In this process: one import of vLLM and TRL serves all. A message as exit code goes to stderr, with 1."""
     path = f"examples/{example}.py"
     monkeypatch.setattr(sys, "argv", [path])
     with pytest.raises(SystemExit) as stopped:
@@ -97,6 +97,14 @@ def test_trl_async_grpo(repetitive_policy: str, tmp_path: Path) -> None:
     none, drafted = (tmp_path / method / "checkpoint-4" / "model.safetensors" for method in METHODS)
     assert none.read_bytes() == drafted.read_bytes()
     assert none.read_bytes() != (Path(repetitive_policy) / "model.safetensors").read_bytes()
+
+
+def test_prompt_lookup(repetitive_policy: str) -> None:
+    output, _ = outputs(run_example("examples/prompt_lookup.py", repetitive_policy))
+    none, drafted, same = re.findall(r"^(?:none:|das:|same).*$", output, re.MULTILINE)
+    assert none.endswith("1.00 a pass, 0 drafted")
+    assert int(drafted.split()[-2]) > 0
+    assert same == "same tokens: True"
 
 
 def test_own_budget() -> None:

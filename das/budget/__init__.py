@@ -10,6 +10,7 @@ from das.budget.ladder import Ladder
 from das.budget.marginal import Marginal
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.toggle import RooflineToggle
+from das.named_class import load_class
 
 __all__ = ["DEFAULT_BUDGET", "POLICIES", "BudgetPolicy", "LiveRequest", "TargetPass", "make_budget"]
 
@@ -33,12 +34,16 @@ def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
     Options that are left out have the defaults of the policy's constructor. The option `over` holds the settings of
     another policy, which the named one switches on and off.
 
-    Raises ValueError, in one line, for an unknown name or an impossible value, TypeError for an unknown option.
+    A name "module:Class" names a policy of the user's own (docs/write_a_budget.md). Raises ValueError, in one line, for
+    an unknown name or an impossible value, TypeError for an unknown option.
     """
     options: dict[str, Any] = {key: value for key, value in settings.items() if key != "name"}
-    policy = POLICIES.get(settings["name"])
-    if policy is None:
-        raise ValueError(f"unknown budget {settings['name']!r}: choose one of {', '.join(POLICIES)}")
+    name = settings["name"]
+    if name not in POLICIES and ":" not in str(name):
+        raise ValueError(
+            f"unknown budget {name!r}: choose one of {', '.join(POLICIES)}, or name a class as module:Class"
+        )
+    policy = POLICIES[name] if name in POLICIES else load_class(name, BudgetPolicy)
     if "over" in options:
         options["over"] = make_budget(options["over"])
     return policy(**options)

@@ -22,7 +22,7 @@ from das.cluster.messages import ClusterError, EngineRequest, Response, Turn, re
 from das.cluster.paces import Paces
 from das.cluster.ray_engines import Engine, Event, RayEngines
 from das.cluster.settings import ClusterSettings
-from das.drafter import HistoryDrafter, native
+from das.drafter import native, window_of
 from das.drafter.constants import PROMPT_CONTEXT
 from das.drafter.saved import SavedHistory
 from das.engine.build import EngineSettings
@@ -88,7 +88,7 @@ class Cluster:
                 f"tensor_parallel_size={engine.tensor_parallel_size}: engines of a cluster are one process each; set 1"
             )
         own_history = engine.row.proposes and engine.row.history
-        window = HistoryDrafter(**{**engine.drafter, "warm": None}).window if own_history else 0
+        window = window_of(engine.drafter) if own_history else 0
         self._slots = engine.max_num_seqs
         self.history = HistoryStore(window)
         self._evaluating = False

@@ -1,7 +1,58 @@
 """Drafters propose tokens, each with its estimated probability of being accepted."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from das.drafter.draft import Draft, Drafts, TreeDraft, TreeDrafts
+from das.drafter.drafter import Drafter
 from das.drafter.history import HistoryDrafter
 from das.drafter.options import DEFAULT_UNIT, UNITS, DrafterOptions
+from das.named_class import load_class
 
-__all__ = ["DEFAULT_UNIT", "UNITS", "Draft", "DrafterOptions", "Drafts", "HistoryDrafter", "TreeDraft", "TreeDrafts"]
+__all__ = [
+    "DEFAULT_UNIT",
+    "DRAFTERS",
+    "UNITS",
+    "Draft",
+    "Drafter",
+    "DrafterOptions",
+    "Drafts",
+    "HistoryDrafter",
+    "TreeDraft",
+    "TreeDrafts",
+    "check_drafter",
+    "make_drafter",
+    "window_of",
+]
+
+DRAFTERS: dict[str, type[Drafter]] = {"history": HistoryDrafter}  # a setting may name another class, "module:Class"
+
+
+def make_drafter(settings: Mapping[str, Any]) -> Drafter:
+    """Build the drafter that settings["name"] names (config group `drafter`; history if it names none) with the other
+    settings as its options. Raises what `check_drafter` raises, and ValueError for a saved history that is damaged.
+    """
+    drafter, options = _drafter(settings)
+    return drafter(**options)
+
+
+def check_drafter(settings: Mapping[str, Any]) -> None:
+    """Raise ValueError or TypeError, in one line, for a drafter that `make_drafter` cannot build. It reads no file."""
+    drafter, options = _drafter(settings)
+    drafter.check(options)
+
+
+def window_of(settings: Mapping[str, Any]) -> int:
+    """The window of the drafter that `make_drafter` would build: history ticks of finished responses."""
+    drafter, options = _drafter(settings)
+    return drafter.window_of(options)
+
+
+def _drafter(settings: Mapping[str, Any]) -> tuple[type[Drafter], dict[str, Any]]:
+    options = dict(settings)
+    name = options.pop("name", "history")
+    if name in DRAFTERS:
+        return DRAFTERS[name], options
+    if not isinstance(name, str) or ":" not in name:
+        raise ValueError(f"unknown drafter {name!r}: choose {', '.join(DRAFTERS)}, or name a class as module:Class")
+    return load_class(name, Drafter), options  # type: ignore[type-abstract]

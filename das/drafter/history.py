@@ -13,11 +13,11 @@ from __future__ import annotations
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from das.arrays import token_array
 from das.drafter import calls, checks, native
 from das.drafter.constants import CROSS_PROBLEM_CANDIDATES, FALLBACK_VISITS, MAX_MATCH, PROMPT_CONTEXT, VISITS
 from das.drafter.draft import Draft, Drafts, TreeDrafts
+from das.drafter.drafter import Drafter
 from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.drafter.texts import LivePrompt, Request, SharedTexts, Store
@@ -46,7 +47,7 @@ def _locked(method: Callable[Concatenate[HistoryDrafter, P], R]) -> Callable[Con
     return wrapper
 
 
-class HistoryDrafter:
+class HistoryDrafter(Drafter):
     """Drafts from past trajectories of the problem, its live siblings, the request's own text and other problems.
 
     window          history ticks (steps or epochs) for which finished requests are kept, including the current tick;
@@ -85,7 +86,7 @@ class HistoryDrafter:
         self.window = options.history_window
         self.scope = scope
         self.cross_problem_tokens = options.shared_tokens
-        self.history_tick = 0
+        self._tick = 0
         self._lock = threading.RLock()
         self._lib = native.lib()
         self._config = native.Config(
@@ -106,6 +107,16 @@ class HistoryDrafter:
         self._restart(native.prior_weights())
         if warm is not None:
             self.load(Path(warm), restart=True)
+
+    @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        """As Drafter says."""
+        DrafterOptions(**options)
+
+    @classmethod
+    def window_of(cls, options: Mapping[str, Any]) -> int:
+        """As Drafter says."""
+        return DrafterOptions(**options).history_window
 
     def _restart(self, weights: np.ndarray) -> None:
         """Forget all texts and continue with these weights."""
@@ -251,7 +262,7 @@ class HistoryDrafter:
         history_tick = checks.whole_number(history_tick, "history_tick", 0, checks.MAX_TICK)
         if history_tick < self.history_tick:
             raise ValueError(f"history_tick cannot go back from {self.history_tick} to {history_tick}")
-        self.history_tick = history_tick
+        self._tick = history_tick
         for evicted in [tick for tick in self._history if tick <= history_tick - self.window]:
             for finished in self._history.pop(evicted):
                 self._history_tokens -= finished.length
@@ -283,7 +294,7 @@ class HistoryDrafter:
         saved = read_history(checks.file_path(path, "path"))
         self._restart(saved.weights)
         shift = saved.history_tick if restart else 0
-        self.history_tick = saved.history_tick - shift
+        self._tick = saved.history_tick - shift
         native.check(self._lib.das_set_tick(self._core, self.history_tick))
         for text in saved.texts:
             self._add(text, text.history_tick - shift)

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from das.budget import DEFAULT_BUDGET
-from das.draft_round import checked_branch_blocks
-from das.drafter import HistoryDrafter
-from das.engine.drafters.support import check_options
-from das.engine.engine_config import WORKER
+from das.engine.engine_config import WORKER, DasOptions
 from das.engine.methods import Method, find_method
 from das.errors import EngineError
 
@@ -43,18 +40,29 @@ class EngineSettings:
     branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: chains
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
-    drafter: Mapping[str, Any] = field(default_factory=dict)  # options of HistoryDrafter that differ from its defaults
+    drafter: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # name of the drafter, and options that it has no default for
     budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)  # name and options of the budget policy
     self_draft: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_SELF_DRAFT)  # of self_draft and das_self
     speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings of vLLM's own methods, of a head
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
 
     def __post_init__(self) -> None:
-        checked_branch_blocks(self.branch_blocks)
-        if self.row.self_drafts:
-            check_options(self.self_draft)
-        if self.branch_blocks and self.row.chains_only:
+        self._options(head=None)  # whether the head is right is known once there is one
+
+    @property
+    def das_options(self) -> DasOptions:
+        """What its engine is told to draft with."""
+        has_head = self.row.proposes and self.row.model == "head"
+        return self._options({"passes": self.speculative["num_speculative_tokens"]} if has_head else None)
+
+    def _options(self, head: Mapping[str, Any] | None) -> DasOptions:
+        row = self.row
+        if self.branch_blocks and row.chains_only:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
+        own = {**self.self_draft, "history": row.history} if row.self_drafts else None
+        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, head)
 
     @property
     def row(self) -> Method:
@@ -84,8 +92,8 @@ def _vocabulary(folder: str) -> int | None:
 
 def engine_arguments(
     method: str = "das",
-    drafter: Mapping[str, Any] | None = None,
-    budget: Mapping[str, Any] = DEFAULT_BUDGET,
+    drafter: Mapping[str, Any] | str | None = None,
+    budget: Mapping[str, Any] | str = DEFAULT_BUDGET,
     speculative: Mapping[str, Any] | None = None,
     branch_blocks: int = 0,
     self_draft: Mapping[str, Any] = DEFAULT_SELF_DRAFT,
@@ -93,16 +101,16 @@ def engine_arguments(
     """Arguments for a vllm.LLM that verifies by keyed noise and drafts by `method`:
     `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
-    The parameters mean what they mean in EngineSettings. This only builds arguments and changes nothing.
+    The parameters mean what they mean in EngineSettings. drafter, budget: a name alone stands for {"name": name}, such
+    as drafter="my_module:MyDrafter" (docs/write_a_drafter.md). This only builds arguments and changes nothing.
     Raises EngineError for stock, for an unknown method or a missing package, ValueError or TypeError for a bad drafter
     or budget, or too few blocks for a branch.
     """
-    drafter = drafter or {}
     settings = EngineSettings(
         model="",
         method=method,
-        drafter=drafter,
-        budget=budget,
+        drafter={"name": drafter} if isinstance(drafter, str) else drafter or {},
+        budget={"name": budget} if isinstance(budget, str) else budget,
         speculative=speculative or {},
         branch_blocks=branch_blocks,
         self_draft=self_draft,
@@ -110,32 +118,18 @@ def engine_arguments(
     settings.row.speculative(settings)
     if settings.row.model == "draft model":
         check_draft_model(settings.speculative, settings.model)
-    HistoryDrafter(**drafter)  # refuses bad options before anything is built
     return _arguments(settings)
-
-
-def proposer_settings(settings: EngineSettings) -> dict[str, Any]:
-    """What a proposer of these settings is made from: `drafter`, `budget`, and `self_draft` or `head`."""
-    made: dict[str, Any] = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)}
-    if settings.row.self_drafts:
-        made["self_draft"] = {**settings.self_draft, "history": settings.row.history}
-    if settings.row.proposes and settings.row.model == "head":
-        made["head"] = {"passes": settings.speculative["num_speculative_tokens"]}
-    return made
 
 
 def _arguments(settings: EngineSettings) -> dict[str, Any]:
     if not settings.row.keyed:
         return {"logprobs_mode": "processed_logprobs"}  # as TRL sets it
-    das = proposer_settings(settings)
-    if settings.branch_blocks:
-        das["branch_blocks"] = settings.branch_blocks
     return {
         "async_scheduling": False,  # vLLM turns it off for drafts; engines must differ in their drafts only
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects
         "speculative_config": settings.row.speculative(settings),
         "worker_cls": WORKER,
-        "additional_config": {"das": das},
+        "additional_config": {"das": settings.das_options.as_dict()},
     }
 
 

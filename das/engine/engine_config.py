@@ -1,14 +1,82 @@
 """What the VllmConfig of an engine asks of das, read and checked. An engine asks for das by its worker class."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from das.draft_round import checked_branch_blocks
+from das.budget import DEFAULT_BUDGET, make_budget
+from das.draft_round import BLOCKS_A_TREE
+from das.drafter import check_drafter
 from das.engine.drafters.support import check_options
 from das.heads import on_disk as heads
 
 WORKER = "das.engine.worker.DasWorker"
-SETTINGS = {"drafter", "budget", "branch_blocks", "self_draft", "head"}  # keys of additional_config["das"]
+
+
+@dataclass(frozen=True)
+class DasOptions:
+    """What an engine shall draft with: the `das` part of its additional_config.
+
+    Raises ValueError or TypeError, in one line, for options that no engine can have.
+
+    drafter: of das.drafter.make_drafter. budget: of das.budget.make_budget. branch_blocks: KV blocks for drafts that
+    branch; 0: chains. self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized weights;
+    None: there are none. head: `passes` of a draft head beside the history; None: there is none.
+    """
+
+    drafter: Mapping[str, Any] = field(default_factory=dict)
+    budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)
+    branch_blocks: int = 0
+    self_draft: Mapping[str, Any] | None = None
+    head: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_drafter(self.drafter)
+        make_budget(self.budget)
+        blocks = self.branch_blocks
+        if type(blocks) is not int or (blocks != 0 and blocks < BLOCKS_A_TREE):
+            raise ValueError(
+                f"branch_blocks={blocks!r}: a draft that branches needs {BLOCKS_A_TREE}; set it to a whole number of "
+                f"{BLOCKS_A_TREE} or more, or to 0 for chains"
+            )
+        by_model = "self-drafts are" if self.self_draft is not None else "das_eagle3 drafts" if self.head else ""
+        if by_model and blocks:
+            raise ValueError(f"branch_blocks={blocks}: {by_model} chains only; set it to 0")
+        if by_model and self.drafter.get("name", "history") != "history":
+            raise ValueError(f"drafter.name={self.drafter['name']}: {by_model} beside the history only; use method das")
+        if self.self_draft is not None:
+            if not isinstance(self.self_draft, Mapping) or not isinstance(self.self_draft.get("history"), bool):
+                raise ValueError(f"self_draft={self.self_draft!r}: give weights, passes, and history, true or false")
+            check_options({key: value for key, value in self.self_draft.items() if key != "history"})
+        if self.head is not None:
+            head = self.head
+            if not isinstance(head, Mapping) or set(head) != {"passes"} or heads.depth_problem(head["passes"]):
+                raise ValueError(f"head={head!r}: give passes, a whole number from 1 to {heads.DEEPEST}")
+
+    @property
+    def has_history(self) -> bool:
+        """Whether a drafter drafts from texts, alone or beside a model."""
+        return self.self_draft is None or bool(self.self_draft["history"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """For additional_config: those that are set."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: dict(value) if isinstance(value, Mapping) else value
+            for name, value in values.items()
+            if value is not None and (name != "branch_blocks" or value)
+        }
+
+
+def das_options(vllm_config: Any) -> DasOptions:
+    """The options of an engine. Raises ValueError or TypeError, in one line, for impossible ones."""
+    additional_config = vllm_config.additional_config
+    given = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
+    names = sorted(each.name for each in fields(DasOptions))
+    if not isinstance(given, dict) or set(given) - set(names):
+        raise ValueError(f'additional_config["das"] must be a dictionary of {", ".join(names)}, got {given!r}')
+    return DasOptions(**given)
 
 
 def drafts_by_das(vllm_config: Any) -> bool:
@@ -16,34 +84,7 @@ def drafts_by_das(vllm_config: Any) -> bool:
     speculative_config = vllm_config.speculative_config
     if speculative_config is None:
         return False
-    return str(speculative_config.model).startswith("das.") or "head" in das_settings(vllm_config)
-
-
-def das_settings(vllm_config: Any) -> dict[str, Any]:
-    """The `das` part of the engine's additional_config: its `drafter`, `budget`, `branch_blocks`, `self_draft` and
-    `head`; {} where it is absent.
-
-    Raises ValueError, in one line, for settings of another form.
-    """
-    additional_config = vllm_config.additional_config
-    settings = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
-    if not isinstance(settings, dict) or set(settings) - SETTINGS:
-        raise ValueError(
-            f'additional_config["das"] must be a dictionary of {", ".join(sorted(SETTINGS))}, got {settings!r}'
-        )
-    blocks = checked_branch_blocks(settings.get("branch_blocks", 0))
-    if (self_draft := settings.get("self_draft")) is not None:
-        if not isinstance(self_draft, dict) or not isinstance(self_draft.get("history"), bool):
-            raise ValueError(f"self_draft={self_draft!r}: give weights, passes, and history, true or false")
-        check_options({key: value for key, value in self_draft.items() if key != "history"})
-        if blocks:
-            raise ValueError(f"branch_blocks={blocks}: self-drafts are chains only; set it to 0")
-    if (head := settings.get("head")) is not None:
-        if not isinstance(head, dict) or set(head) != {"passes"} or heads.depth_problem(head["passes"]):
-            raise ValueError(f"head={head!r}: give passes, a whole number from 1 to {heads.DEEPEST}")
-        if blocks:
-            raise ValueError(f"branch_blocks={blocks}: das_eagle3 drafts chains only; set it to 0")
-    return settings
+    return str(speculative_config.model).startswith("das.") or das_options(vllm_config).head is not None
 
 
 def refuse_head(vllm_config: Any) -> None:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from das.arrays import load_arrays, save_arrays
-from das.budget import DEFAULT_BUDGET, BudgetPolicy, LiveRequest, TargetPass, make_budget
+from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.draft_price import DraftWork
 from das.budget.remaining import RemainingLength
-from das.draft_round import Drafter, DraftRound
-from das.drafter import HistoryDrafter, TreeDrafts
+from das.draft_round import DraftRound
+from das.drafter import Drafter, HistoryDrafter, TreeDrafts, make_drafter
 from das.drafter.draft import num_branches
 from das.drafter.saved import SavedText
 from das.engine.branching.tree import in_runs, is_chain
 from das.engine.contract.versions import NotInstalled
-from das.engine.engine_config import WORKER, das_settings
+from das.engine.engine_config import WORKER, DasOptions, das_options
 from das.engine.rollouts.alarm import Alarm
 from das.engine.rollouts.history_clock import HistoryClock
 from das.engine.rollouts.live_requests import LiveRequests, live_request
@@ -50,15 +50,15 @@ class _Emitted:
 
 
 def _model_drafter(
-    settings: Mapping[str, Any], budget: BudgetPolicy, history: HistoryDrafter | None
+    options: DasOptions, budget: BudgetPolicy, history: HistoryDrafter | None
 ) -> "tuple[ModelDrafter, EngineModel] | tuple[None, None]":
-    """The drafter of these settings if it is a model, and the model. Imported here, because models import vLLM."""
-    if (own := settings.get("self_draft")) is not None:
+    """The drafter of these options if it is a model, and the model. Imported here, because models import vLLM."""
+    if (own := options.self_draft) is not None:
         from das.engine.drafters.self_draft import SelfDraft
 
         copy = SelfDraft(own["weights"])
         return InTurns(copy, own["passes"], budget.worth, history), copy
-    if (head := settings.get("head")) is not None:
+    if (head := options.head) is not None:
         from das.engine.drafters.head_draft import HeadDraft
 
         assert history is not None
@@ -68,32 +68,33 @@ def _model_drafter(
 
 
 class DasProposer:
-    """vLLM builds it from its VllmConfig. `additional_config["das"]` holds the `drafter` and `budget` settings, unless
-    the argument `settings` gives others. Raises NotInstalled in an engine without das's worker.
+    """vLLM builds it from its VllmConfig. It drafts by the engine's options, or by `options`.
 
-    The proposer maps vLLM's batch rows to requests; DraftRound does the drafting.
+    The proposer maps vLLM's batch rows to requests; DraftRound does the drafting. Raises NotInstalled in an engine
+    without das's worker.
     """
 
-    def __init__(self, vllm_config: Any, settings: Mapping[str, Any] | None = None):
+    def __init__(self, vllm_config: Any, options: DasOptions | None = None):
         if vllm_config.parallel_config.worker_cls != WORKER:
             raise NotInstalled(f'das drafts in its own worker only: add worker_cls="{WORKER}" (--worker-cls)')
-        of_engine = das_settings(vllm_config)
-        settings = of_engine if settings is None else settings
-        budget = make_budget(settings.get("budget", DEFAULT_BUDGET))
-        has_history = settings.get("self_draft", {}).get("history", True)
-        history = HistoryDrafter(**settings.get("drafter", {})) if has_history else None
-        self._history = history  # None for drafts from the policy alone
+        of_engine = das_options(vllm_config)
+        options = of_engine if options is None else options
+        budget = make_budget(options.budget)
+        from_texts = make_drafter(options.drafter) if options.has_history else None
+        self._history = from_texts  # None for drafts from the policy alone
+        history = from_texts if isinstance(from_texts, HistoryDrafter) else None  # a model drafts beside no other
         self._model_drafter: ModelDrafter | None
         # vLLM takes an attribute `model` for a torch module with buffers, which sleep mode saves.
         self.drafting_model: EngineModel | None
-        self._model_drafter, self.drafting_model = _model_drafter(settings, budget, history)
-        drafter: Drafter | HistoryDrafter | None = self._model_drafter or history
+        self._model_drafter, self.drafting_model = _model_drafter(options, budget, history)
+        drafter: Drafter | None = self._model_drafter or from_texts
         assert drafter is not None
+        drafter.vocab = vllm_config.model_config.get_vocab_size()
         self.draft_round = DraftRound(
             drafter,
             budget,
             int(vllm_config.speculative_config.num_speculative_tokens),
-            of_engine.get("branch_blocks", 0),  # the KV cache has them, whatever the settings are
+            of_engine.branch_blocks,  # the KV cache has them, whatever the settings are
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.requests = LiveRequests()

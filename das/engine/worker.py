@@ -6,7 +6,8 @@ It is the platform's own worker with the hooks of das/engine/patches/ on its obj
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from das.drafter.saved import SavedText  # noqa: E402
 from das.engine.branching.scratch import with_scratch_blocks  # noqa: E402
 from das.engine.drafters.quantized_layers import QuantizedLayers  # noqa: E402
 from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
-from das.engine.engine_config import das_settings, drafts_by_das, refuse_head  # noqa: E402
+from das.engine.engine_config import DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.proposer import COUPLED, DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
@@ -71,9 +72,12 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         # Settings of another form, and engines that cannot do what they ask for, are refused before anything is built.
-        if "self_draft" in das_settings(self.vllm_config) and drafts_by_das(self.vllm_config):
-            require_self_draft(self.vllm_config, das_settings(self.vllm_config)["self_draft"])
-        if "head" in das_settings(self.vllm_config):
+        options = das_options(self.vllm_config)
+        # Of drafts by das; None where nothing drafts, or vLLM does.
+        self._das_options = options if drafts_by_das(self.vllm_config) else None
+        if self._das_options is not None and self._das_options.self_draft is not None:
+            require_self_draft(self.vllm_config, self._das_options.self_draft)
+        if options.head is not None:
             require_head(self.vllm_config)
         if self.use_v2_model_runner:
             raise NotInstalled(
@@ -114,7 +118,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         weights.offer_weight_transfer(self.vllm_config)
         with weights.kept_under_load():
             super().load_model(*args, **kwargs)
-        if (own := self._das_settings.get("self_draft")) is not None:
+        if self._das_options is not None and (own := self._das_options.self_draft) is not None:
             self.das_runner.quantized = QuantizedLayers(self.model_runner.get_model(), own["weights"])
         weights.hook_loading(self.model_runner.get_model(), self._note_new_weights)
 
@@ -148,23 +152,22 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self.model_runner.device.type == "cpu":  # there it is what the user gives to requests
             return available
         specs = self.model_runner.get_kv_cache_spec().values()
-        blocks = self._das_settings.get("branch_blocks", 0) + self._blocks_of_draft_passes(next(iter(specs)).block_size)
+        blocks = self._branch_blocks + self._blocks_of_draft_passes(next(iter(specs)).block_size)
         return available - blocks * sum(spec.page_size_bytes for spec in specs)
 
     def _blocks_of_draft_passes(self, block_size: int) -> int:
-        if "self_draft" not in self._das_settings:
+        if self._das_options is None or self._das_options.self_draft is None:
             return 0
         of_request = blocks_needed(self.vllm_config.speculative_config.num_speculative_tokens, block_size)
         return of_request * self.vllm_config.scheduler_config.max_num_seqs
 
     @property
-    def _das_settings(self) -> Mapping[str, Any]:
-        """Of drafts by das; empty where nothing drafts, or vLLM does."""
-        return das_settings(self.vllm_config) if drafts_by_das(self.vllm_config) else {}
+    def _branch_blocks(self) -> int:
+        return 0 if self._das_options is None else self._das_options.branch_blocks
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Make the KV cache, and with it what builds the attention's metadata."""
-        for_branches = self._das_settings.get("branch_blocks", 0)
+        for_branches = self._branch_blocks
         for_passes = self._blocks_of_draft_passes(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
         if for_passes:
             logger.info("das drafts in %d KV blocks beside the %d of requests", for_passes, kv_cache_config.num_blocks)
@@ -253,17 +256,17 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.meter = RolloutMeter()
         return counts.report() | additions
 
-    def das_use_proposer(self, name: str, settings: dict[str, Any] | None) -> None:
+    def das_use_proposer(self, name: str, options: DasOptions | None) -> None:
         """Draft with the proposer of this name from now on. One engine can so compare drafters and budgets.
 
-        settings: das.engine.build.proposer_settings, those of self-drafts in an engine built for them; None: another of
-        vLLM's proposers, like the one in use. The first use of a name makes its proposer; it keeps its own history.
+        options: EngineSettings.das_options; self-drafts only in an engine built for them. None: another of vLLM's
+        proposers, like the one in use. The first use of a name makes its proposer; it keeps its own history.
         """
-        if self.das_runner.has_head != (settings is not None and "head" in settings):
+        if self.das_runner.has_head != (options is not None and options.head is not None):
             raise ValueError("an engine with a head beside the history has proposers of its own: build one for each")
         if name not in self._das_proposers:
             config = self.vllm_config
-            made = type(self.das_runner.drafter)(config) if settings is None else DasProposer(config, settings)
+            made = type(self.das_runner.drafter)(config) if options is None else DasProposer(config, options)
             self._das_proposers[name] = made
         self.das_runner.drafter = self._das_proposers[name]
 
@@ -274,9 +277,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self.das_runner.coupled is not None:
             self._das_learned = self.das_runner.coupled.state()
         if isinstance(drafter, DasProposer):
-            settings = das_settings(self.vllm_config)
-            scratch = {**settings, "drafter": {**settings.get("drafter", {}), "warm": None}}
-            self.das_runner.drafter = DasProposer(self.vllm_config, scratch)
+            options = das_options(self.vllm_config)
+            cold = {key: value for key, value in options.drafter.items() if key != "warm"}
+            self.das_runner.drafter = DasProposer(self.vllm_config, replace(options, drafter=cold))
         elif drafter is not None and not hasattr(drafter, "model"):  # a model remembers nothing of the training
             self.das_runner.drafter = type(drafter)(self.vllm_config)
 

@@ -1,7 +1,7 @@
 """The base class of drafters with a model: a history may draft too, and the model's passes have a price."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from das.budget.draft_price import DraftPassPrice, DraftWork
-from das.drafter import Drafts, HistoryDrafter, TreeDrafts
+from das.drafter import Draft, Drafter, Drafts, HistoryDrafter, TreeDrafts
 from das.drafter.saved import SavedText
 
 # The tokens that a pass drafted, int64 [A], and P(token is accepted | tokens before it are), float64 [A]. None: the
@@ -30,8 +30,8 @@ class DraftingModel(Protocol):
         """Take in the tokens emitted by the pass that verified the last drafts (no requests: the rollout is over)."""
 
 
-class ModelDrafter(ABC):
-    """A drafter (das.draft_round.Drafter) for the requests of one engine. Subclasses decide how drafts are made.
+class ModelDrafter(Drafter):
+    """A model drafts for the requests of one engine. Subclasses decide how.
 
     worth     returns the seconds that one more emitted token saves; nan while unknown
     history   the history drafter, if it drafts too
@@ -51,13 +51,19 @@ class ModelDrafter(ABC):
         self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each pass of the last drafts
         self._requantize_s = 0.0  # seconds of quantizing before the last drafts
         self._usual = 1.0  # usual probability that a drafted token is accepted
-        self._tick = 0  # history tick, if there is no history
 
     @abstractmethod
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """Drafts of at most limits[i] tokens. Draft i ends where P(all of it is accepted) falls below floors[i]."""
+
+    def propose(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> list[Draft]:
+        """As `propose_batch`, draft by draft."""
+        drafts = self.propose_batch(requests, limits, floors)
+        return [drafts[row] for row in range(len(drafts))]
 
     @property
     def history_tick(self) -> int:
@@ -107,10 +113,10 @@ class ModelDrafter(ABC):
         if self.history is not None:
             self.history.end_step(history_tick)
 
-    def add_history(self, responses: Sequence[SavedText]) -> None:
+    def add_history(self, texts: Sequence[SavedText]) -> None:
         """Add responses that other engines finished."""
         if self.history is not None:
-            self.history.add_history(responses)
+            self.history.add_history(texts)
 
     def save(self, path: Path) -> None:
         """Write the history."""

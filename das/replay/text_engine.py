@@ -11,7 +11,7 @@ import numpy as np
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.draft_price import DraftWork
 from das.draft_round import DraftRound
-from das.drafter import HistoryDrafter, TreeDrafts
+from das.drafter import Drafter, TreeDrafts
 from das.drafter.constants import PROMPT_CONTEXT
 from das.drafter.saved import SavedText
 from das.model_drafts.drafter import ModelDrafter
@@ -33,7 +33,7 @@ class TextEngine(Engine):
         self,
         times: Times,
         max_num_seqs: int,
-        drafter: HistoryDrafter | ModelDrafter,
+        drafter: Drafter,
         budget: BudgetPolicy,
         max_tokens: int,
         name: str = "",

@@ -11,7 +11,7 @@ import torch
 from das.budget import DEFAULT_BUDGET
 from das.budget.schedule import LongestFirst
 from das.cluster.settings import ClusterSettings
-from das.drafter import DEFAULT_UNIT, UNITS, HistoryDrafter
+from das.drafter import DEFAULT_UNIT, UNITS
 from das.engine.build import EngineSettings
 from das.engine.contract.versions import VLLM, installed
 from das.engine.install import install
@@ -68,10 +68,11 @@ def speculate(
     (OMP_NUM_THREADS, or 1). They stay after "off".
 
     method: what drafts: a row of das/engine/methods.py, such as das, das_self or none; or off.
-    drafter: options of HistoryDrafter that differ from the defaults, and `unit`: what its window counts, "epoch" or
-    "step" (a rollout). budget: name and options of a budget in place of `marginal`. engine: fields of EngineSettings in
-    place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A
-    server has its own of all three, but for `unit`, so trainers with `vllm_mode="server"` refuse them.
+    drafter: options of HistoryDrafter that differ from the defaults, or the `name` and options of another drafter
+    (docs/write_a_drafter.md), and `unit`: what its window counts, "epoch" or "step" (a rollout). budget: name and
+    options of a budget in place of `marginal`. engine: fields of EngineSettings in place of those that follow from the
+    trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A server has its own of all three, but
+    for `unit`, so trainers with `vllm_mode="server"` refuse them.
     cluster: roll out on several engines in processes of their own (docs/cluster.md): fields of ClusterSettings, such as
     {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
     lag: of AsyncGRPOTrainer alone, which trains while one engine in a process of its own rolls out: training steps
@@ -94,7 +95,6 @@ def speculate(
         raise ValueError(
             f"lag={lag}: AsyncGRPOTrainer asks for samples of the next step before it trains; set 1 or more"
         )
-    HistoryDrafter(**options)
     gpu = torch.cuda.is_available()
     fields = {
         "method": method,

@@ -112,8 +112,8 @@ class DrafterConfig:
     """configs/drafter"""
 
     unit: str  # epoch | step: what the window counts
-    warm: str | None  # history.npz of an earlier run
-    options: Settings  # of HistoryDrafter, `warm` included
+    options: Settings  # of das.drafter.make_drafter, `warm` included
+    warm: str | None = None  # history.npz of an earlier run
 
 
 @dataclass(frozen=True)

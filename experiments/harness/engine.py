@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from das import ranks
-from das.budget import make_budget
 from das.budget.schedule import LongestFirst
-from das.drafter import HistoryDrafter
+from das.drafter.saved import read_history
 from das.engine.build import DEFAULT_SELF_DRAFT, EngineSettings
 from das.engine.environment import set_environment
 from das.engine.install import install
@@ -45,9 +44,6 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
     if config.arm.row.model == "draft model":
         speculative["model"] = draft_model_directory(config)
     try:
-        if config.arm.row.proposes:
-            make_budget(budget)
-            HistoryDrafter(**{**drafter, "warm": None})
         settings = EngineSettings(
             model=policy,
             method=config.arm.method,
@@ -60,9 +56,9 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
         )
     except (ValueError, TypeError) as error:
         raise UserError(str(error)) from error
-    if config.arm.row.proposes and drafter["warm"] is not None:
+    if config.arm.row.proposes and config.drafter.warm is not None:
         with reading(Path(drafter["warm"])):
-            HistoryDrafter(**drafter)
+            read_history(Path(drafter["warm"]))
             check_history(Path(drafter["warm"]), policy)
     return settings
 

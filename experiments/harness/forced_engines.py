@@ -97,7 +97,7 @@ def _serve(composed: DictConfig, policy: str, sizes: dict[str, Any], pipe: Conne
     llm = (build_stock if stock else build_engine)(settings, skip_tokenizer_init=True, **sizes)
     if not stock:
         warm_up(llm)  # build_stock did it
-    options = {"drafter": dict(settings.drafter), "budget": dict(settings.budget)} if settings.row.proposes else None
+    options = settings.das_options if settings.row.proposes else None
     profile = PassProfile(llm) if config.task["profile"] and not stock else None
     pipe.send(("ready", None))
     while True:

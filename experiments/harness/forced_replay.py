@@ -6,7 +6,7 @@ from typing import Any
 
 from das.budget import make_budget
 from das.budget.latency_forms import Drafting
-from das.drafter import HistoryDrafter
+from das.drafter import make_drafter
 from das.replay.cluster import simulate_rollout
 from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
@@ -36,7 +36,7 @@ def replayed(settings: Any, times: Times, works: Works) -> dict[tuple[int, int],
     for live, epochs in works.items():
         engine: Engine = PlainEngine(times, live)
         if settings.method != BASELINE:
-            drafter, budget = HistoryDrafter(**settings.drafter), make_budget(settings.budget)
+            drafter, budget = make_drafter(settings.drafter), make_budget(settings.budget)
             longest = max(int(work.lengths.max()) for work in epochs)
             engine = TextEngine(times, live, drafter, budget, longest, branch_blocks=settings.branch_blocks)
         for epoch, work in enumerate(epochs, 1):

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from analysis import read
 from das.budget import make_budget
 from das.budget.latency_forms import Form
-from das.drafter import HistoryDrafter
+from das.drafter import make_drafter
 from das.engine.methods import find_method
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
@@ -53,9 +53,7 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
             budget = make_budget(plain(config.arm.get("budget") or config.budget))
             max_tokens = int(config.trainer.max_completion_length)
             blocks = int(config.engine.get("branch_blocks", 0))  # older runs have no such setting
-            engine = TextEngine(
-                times, max_num_seqs, HistoryDrafter(**drafter), budget, max_tokens, branch_blocks=blocks
-            )
+            engine = TextEngine(times, max_num_seqs, make_drafter(drafter), budget, max_tokens, branch_blocks=blocks)
         case other:
             raise ValueError(f"arm {config.arm.name} drafts with {other}")
     problems_per_step = sizes.problems_per_step(config.trainer, config.engine.get("processes", 1))

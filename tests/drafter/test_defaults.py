@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from reference import ReferenceDrafter
 
 from das.budget import DEFAULT_BUDGET, POLICIES, make_budget
-from das.drafter import DEFAULT_UNIT, DrafterOptions, HistoryDrafter
+from das.drafter import DEFAULT_UNIT, DRAFTERS, DrafterOptions, HistoryDrafter
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 BUDGETS = sorted(path.stem for path in (CONFIGS / "budget").glob("*.yaml"))
@@ -32,9 +32,10 @@ def as_lists(value: Any) -> Any:
 
 
 def test_drafter_config_holds_the_defaults() -> None:
-    assert [path.name for path in (CONFIGS / "drafter").iterdir()] == ["history.yaml"]
+    assert sorted(path.stem for path in (CONFIGS / "drafter").iterdir()) == [*DRAFTERS, "own"]
     documented = read("drafter/history.yaml")
-    assert documented.pop("unit") == DEFAULT_UNIT
+    assert documented.pop("unit") == read("drafter/own.yaml")["unit"] == DEFAULT_UNIT
+    assert documented.pop("name") == "history"
     options = defaults(DrafterOptions)
     assert documented == {name: options[name] for name in documented}
     assert options.keys() - documented.keys() == {"max_candidates"}  # no run has a reason to change it

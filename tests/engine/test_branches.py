@@ -16,6 +16,7 @@ from vllm import SamplingParams
 from das.engine.branching.scratch import with_scratch_blocks
 from das.engine.contract import versions
 from das.engine.contract.versions import NotInstalled, UnsupportedVersion
+from das.engine.engine_config import DasOptions
 from das.verify.admission import PROBLEM_KEY
 
 PROBLEMS = [str(i) for i in range(24)]
@@ -180,7 +181,7 @@ def test_the_drafter_gives_the_last_requests_trees(engines: Engines, repetitive_
     branching = engines.build(repetitive_policy, method="das", budget=budget, branch_blocks=16)
     tokens, trees = rollouts(branching)
     assert tokens == expected
-    branching.collective_rpc("das_use_proposer", args=("another", {"drafter": {}, "budget": budget}))
+    branching.collective_rpc("das_use_proposer", args=("another", DasOptions(budget=budget)))
     tokens, trees_of_another = rollouts(branching)
     assert tokens == expected
     assert all(report["branches"] > 20 for report in trees_of_another), "the engine's blocks are any proposer's"

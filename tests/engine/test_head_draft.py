@@ -16,7 +16,7 @@ import das
 from das.engine.contract import versions
 from das.engine.contract.versions import NotInstalled, UnsupportedVersion
 from das.engine.drafters.support import require_head
-from das.engine.engine_config import das_settings
+from das.engine.engine_config import das_options
 from das.errors import EngineError
 from das.verify.coupled import CoupledSampler
 
@@ -147,9 +147,9 @@ def test_impossible_settings_are_refused(arguments: dict[str, Any], words: str) 
 @pytest.mark.parametrize("head", [3, {}, {"passes": 0}, {"passes": 3, "history": True}])
 def test_raw_settings_of_another_form_are_refused(head: Any) -> None:
     with pytest.raises(ValueError, match="give passes, a whole number from 1 to 7"):
-        das_settings(SimpleNamespace(additional_config={"das": {"head": head}}))
+        das_options(SimpleNamespace(additional_config={"das": {"head": head}}))
     with pytest.raises(ValueError, match="chains only"):
-        das_settings(SimpleNamespace(additional_config={"das": {"head": {"passes": 3}, "branch_blocks": 8}}))
+        das_options(SimpleNamespace(additional_config={"das": {"head": {"passes": 3}, "branch_blocks": 8}}))
 
 
 def test_engines_that_cannot_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

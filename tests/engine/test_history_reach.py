@@ -6,12 +6,14 @@ import pytest
 from conftest import Engines
 from vllm import SamplingParams
 
+from das.engine.engine_config import DasOptions
+
 PROMPT = {"prompt_token_ids": [5, 6, 7, 8]}
 BUDGET = {"name": "fixed", "tokens": 8}
 
 
 def use(llm: Any, name: str, **drafter: Any) -> None:
-    llm.collective_rpc("das_use_proposer", args=(name, {"drafter": {"min_prob": 0.005, **drafter}, "budget": BUDGET}))
+    llm.collective_rpc("das_use_proposer", args=(name, DasOptions({"min_prob": 0.005, **drafter}, BUDGET)))
 
 
 def drafted(llm: Any, times: int, extra_args: dict[str, Any] | None = None, **arguments: Any) -> list[int]:

@@ -21,7 +21,7 @@ class Batch:
             parallel_config=SimpleNamespace(worker_cls=WORKER),
             additional_config={},
             speculative_config=SimpleNamespace(num_speculative_tokens=8),
-            model_config=SimpleNamespace(max_model_len=100),
+            model_config=SimpleNamespace(max_model_len=100, get_vocab_size=lambda: 10),
         )
         self.requests: dict[str, Any] = {}
         self.proposer = DasProposer(config)

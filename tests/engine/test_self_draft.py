@@ -16,7 +16,7 @@ from das.engine.contract.versions import NotInstalled
 from das.engine.drafters import cpu_linears, cuda_linears
 from das.engine.drafters.self_draft import SelfDraft
 from das.engine.drafters.support import require_self_draft
-from das.engine.engine_config import das_settings
+from das.engine.engine_config import DasOptions, das_options
 from das.engine.runners.first.draft_passes import blocks_needed
 from das.engine.runners.protocol import Runner
 
@@ -183,8 +183,7 @@ def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_pol
 def test_an_engine_that_was_built_for_other_drafts_is_refused(engines: Engines, tiny_policy: str) -> None:
     """Its scratch blocks would be the policy's own."""
     llm = engines.build(tiny_policy, method="das")
-    settings = {"self_draft": GOOD, "budget": BUDGET}
-    llm.collective_rpc("das_use_proposer", args=("self", settings))
+    llm.collective_rpc("das_use_proposer", args=("self", DasOptions(self_draft=GOOD, budget=BUDGET)))
     with pytest.raises(NotInstalled, match="build it for the method self_draft"):
         rollout(llm)
 
@@ -200,10 +199,10 @@ def test_an_engine_that_was_built_for_other_drafts_is_refused(engines: Engines, 
 def test_raw_settings_of_another_form_are_refused(self_draft: Any, words: str) -> None:
     config = SimpleNamespace(additional_config={"das": {"self_draft": self_draft}})
     with pytest.raises(ValueError, match=words):
-        das_settings(config)
+        das_options(config)
     config = SimpleNamespace(additional_config={"das": {"branch_blocks": 8, "self_draft": GOOD}})
     with pytest.raises(ValueError, match="chains only"):
-        das_settings(config)
+        das_options(config)
 
 
 def test_scratch_blocks_hold_any_draft() -> None:

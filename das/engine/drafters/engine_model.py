@@ -4,7 +4,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ class EngineModel(ABC):
 
     def __init__(self) -> None:
         self.sampler = CoupledSampler()
-        self._runner: Runner
+        self._runner = cast("Runner", None)  # until the model is attached
         self._broken: int | None = None  # the version of the policy's weights at which it computed values not finite
         self._alarms: list[str] = []
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from das.engine.contract.versions import NotInstalled, require_vllm
-from das.engine.engine_config import WORKER, das_settings, drafts_by_das
+from das.engine.engine_config import WORKER, das_options, drafts_by_das
 from das.engine.patches.replace import patch
 from das.verify.admission import admit
 
@@ -42,7 +42,7 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
                 f'add worker_cls="{WORKER}" (das.engine_arguments() does; on the command line --worker-cls {WORKER})'
             )
         return
-    das_settings(vllm_config)  # refuses settings of another form here, in one line; a worker may be another process
+    das_options(vllm_config)  # refuses options of another form here, in one line; a worker may be another process
     if drafts_by_das(vllm_config):
         front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
     patch(front_end, "_validate_params", _validate_params)

@@ -170,7 +170,7 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
     from vllm import SamplingParams
 
     from das.budget import make_budget
-    from das.engine.build import build_engine, proposer_settings
+    from das.engine.build import build_engine
     from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out, rollout_row
 
     settings = {label: engine_settings(run_config(config), policy) for label, config in arms.items()}
@@ -184,7 +184,7 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
     while True:
         label, workload, requests, step = pipe.recv()
         if label != BASELINE:
-            llm.collective_rpc("das_use_proposer", args=(f"{workload} {label}", proposer_settings(settings[label])))
+            llm.collective_rpc("das_use_proposer", args=(f"{workload} {label}", settings[label].das_options))
         llm.reset_prefix_cache()
         if workload not in problems_of:
             data = OmegaConf.merge(first, {"data": {"problems": requests.problems}})

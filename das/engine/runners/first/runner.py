@@ -20,7 +20,7 @@ import numpy as np
 
 from das.engine.drafters.head_draft import HeadDraft
 from das.engine.drafters.quantized_layers import QuantizedLayers
-from das.engine.engine_config import das_settings, drafts_by_das
+from das.engine.engine_config import das_options, drafts_by_das
 from das.engine.patches import gpu
 from das.engine.patches.replace import replaced, required
 from das.engine.proposer import DasProposer
@@ -68,7 +68,7 @@ class FirstRunner:
         self.weights_version = 0
         self.quantized: QuantizedLayers | None = None
         self.draft_blocks = range(0)
-        self.has_head = "head" in das_settings(config)
+        self.has_head = das_options(config).head is not None
         # vLLM's own drafter runs no head here, so the one that drafts beside it is kept apart.
         self._beside_head: DasProposer | None = DasProposer(config) if self.has_head else None
         self._coupled_method = None if self.has_head else CoupledMethod.of(self)

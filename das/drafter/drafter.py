@@ -1,0 +1,136 @@
+"""What a drafter must do, and what every drafter gets for it. docs/write_a_drafter.md writes one."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from das.drafter.draft import Draft, Drafts, TreeDrafts
+
+if TYPE_CHECKING:
+    from das.drafter.saved import SavedText
+
+
+class Drafter(ABC):
+    """Drafts for the requests of one engine. The policy verifies each token, so a draft costs time, never exactness.
+
+    For each request the engine calls `begin` once, `observe` with the tokens that each pass emitted, and `end`. Before
+    each pass it calls `propose` for the requests that may draft. A request that is preempted goes on as if nothing had
+    happened.
+
+    window: history ticks (steps or epochs) of finished responses that are drafted from; 0: none. vocab: token ids that
+    the policy knows, 0 to vocab - 1; the engine sets it.
+    """
+
+    window: int = 0
+    vocab: int = 2**31
+    _tick: int = 0
+
+    @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        """Raise ValueError or TypeError, in one line, for options that the class does not take. It builds nothing."""
+        try:
+            inspect.signature(cls).bind(**options)
+        except TypeError as error:
+            raise TypeError(f"drafter {cls.__name__}: {error}") from None
+
+    @classmethod
+    def window_of(cls, options: Mapping[str, Any]) -> int:
+        """`window` of a drafter with these options. A cluster keeps the texts of so many ticks for new engines."""
+        return cls.window
+
+    # ---- what a drafter writes ----
+
+    @abstractmethod
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
+        """A request of this problem begins. prompt: its token ids."""
+
+    @abstractmethod
+    def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
+        """A request emitted these tokens."""
+
+    @abstractmethod
+    def propose(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> list[Draft]:
+        """At most limits[i] tokens for each request, each with the probability that the policy accepts it.
+
+        floors: drafts should end before the probability that all of a draft is accepted falls below floors[i].
+        """
+
+    @abstractmethod
+    def end(self, request: str, keep: bool = True) -> None:
+        """A request is over. keep: whether its response may be drafted from later."""
+
+    # ---- what every drafter gets ----
+
+    @property
+    def history_tick(self) -> int:
+        """The tick at which `window` ends."""
+        return self._tick
+
+    @property
+    def history_tokens(self) -> int:
+        """Tokens of finished responses that it drafts from."""
+        return 0
+
+    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
+        """`observe` for many requests."""
+        for request, own in zip(requests, tokens, strict=True):
+            self.observe(request, own)
+
+    def propose_batch(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> Drafts:
+        """`propose`, as arrays. Raises ValueError, in one line, for drafts that an engine cannot verify."""
+        drafts = self.propose(requests, limits, floors)
+        counts = np.array([len(draft.tokens) for draft in drafts], np.int64)
+        if len(drafts) != len(requests) or any(counts > np.asarray(limits)):
+            raise ValueError(f"{self._name}.propose drafted {counts.tolist()} tokens, asked for at most {list(limits)}")
+        tokens, probs = np.zeros((2, len(drafts), max(counts, default=0)))
+        for row, draft in enumerate(drafts):
+            if len(draft.probs) != len(draft.tokens):
+                raise ValueError(f"{self._name}.propose: {len(draft.probs)} probs for {len(draft.tokens)} tokens")
+            tokens[row, : counts[row]], probs[row, : counts[row]] = draft.tokens, draft.probs
+        if tokens.size and not (tokens.min() >= 0 and tokens.max() < self.vocab):
+            raise ValueError(f"{self._name}.propose: a token id is outside of 0..{self.vocab - 1}")
+        if probs.size and not (probs.min() >= 0 and probs.max() <= 1):
+            raise ValueError(f"{self._name}.propose: a probability is outside of 0..1")
+        return Drafts(tokens.astype(np.int32), probs, counts)
+
+    def propose_tree(
+        self,
+        requests: Sequence[str],
+        nodes: Sequence[int],
+        floors: Sequence[float] | None = None,
+        branch_floor: float = 0.0,
+    ) -> TreeDrafts:
+        """Drafts that may branch, of at most nodes[i] tokens. This one does not branch.
+
+        floors: as in `propose`. branch_floor: the least joint probability of a token that begins a branch.
+        """
+        drafts = self.propose_batch(requests, nodes, floors)
+        parents = np.broadcast_to(np.arange(-1, drafts.tokens.shape[1] - 1, dtype=np.int32), drafts.tokens.shape)
+        return TreeDrafts(drafts.tokens, parents, drafts.probs, np.cumprod(drafts.probs, axis=1), drafts.counts)
+
+    def end_step(self, history_tick: int) -> None:
+        """A rollout is over. history_tick: where `window` ends from now on."""
+        self._tick = history_tick
+
+    def add_history(self, texts: Sequence[SavedText]) -> None:  # noqa: B027  # a drafter need not remember
+        """Draft from these responses of other engines, too."""
+
+    def save(self, path: Path) -> None:  # noqa: B027  # a drafter need not remember
+        """Write what was learned, for a checkpoint. No request is live."""
+
+    def load(self, path: Path) -> None:  # noqa: B027  # a drafter need not remember
+        """Go on from what `save` wrote."""
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__

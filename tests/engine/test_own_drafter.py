@@ -1,0 +1,128 @@
+"""A drafter of the user's own drafts in an engine and changes no token; mistakes in it are one clear line."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Engines, roll
+from vllm import SamplingParams
+
+import das
+from das.budget import make_budget
+from das.drafter import Draft, Drafter, check_drafter, make_drafter
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LOOKUP = {"name": "prompt_lookup:PromptLookup", "match": 1}
+FIXED = {"name": "fixed", "tokens": 4}
+
+
+class Own(Drafter):
+    """Drafts what it was given."""
+
+    def __init__(self, tokens: Sequence[int] = (), probs: Sequence[float] = ()):
+        self.draft = Draft(list(tokens), list(probs))
+
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
+        pass
+
+    def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
+        pass
+
+    def propose(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> list[Draft]:
+        return [self.draft] * len(requests)
+
+    def end(self, request: str, keep: bool = True) -> None:
+        pass
+
+
+class Unfinished(Drafter):
+    """Lacks three methods."""
+
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
+        pass
+
+
+@pytest.mark.parametrize("branch_blocks", [0, 64])
+def test_an_own_drafter_changes_no_token(
+    engines: Engines, repetitive_policy: str, monkeypatch: pytest.MonkeyPatch, branch_blocks: int
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    prompts = [[5, 6, 7, 5, 6, 7, 5], [9, 9, 9]] * 4
+    params = [SamplingParams(temperature=0.7, max_tokens=60, seed=i, ignore_eos=True) for i in range(8)]
+    problems = [str(i % 2) for i in range(8)]
+    extra: dict[str, Any] = {"block_size": 32} if branch_blocks else {}
+    answers = {}
+    for method in ("none", "das"):
+        llm = engines.build(
+            repetitive_policy,
+            method=method,
+            drafter=LOOKUP,
+            budget=FIXED,
+            branch_blocks=branch_blocks if method == "das" else 0,
+            extra=extra,
+        )
+        answers[method] = roll(llm, prompts, params, problems, 1)
+    assert answers["das"][0] == answers["none"][0]
+    assert answers["das"][2]["drafted"] > 0
+    assert answers["das"][2]["passes"] < answers["none"][2]["passes"], "some of it was accepted"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "probs", "words"),
+    [
+        ([1, 2, 3], [0.5] * 3, "Own.propose drafted .* asked for at most"),
+        ([1, 2], [0.5], "1 probs for 2 tokens"),
+        ([1, 99], [0.5, 0.5], "a token id is outside of 0..49"),
+        ([-1], [0.5], "a token id is outside of 0..49"),
+        ([1], [1.5], "a probability is outside of 0..1"),
+    ],
+)
+def test_impossible_drafts_are_one_line(tokens: list[int], probs: list[float], words: str) -> None:
+    drafter = Own(tokens, probs)
+    drafter.vocab = 50
+    with pytest.raises(ValueError, match=words):
+        drafter.propose_batch(["a", "b"], [2, 2])
+
+
+def test_chains_are_trees_that_do_not_branch() -> None:
+    (tree,) = Own([7, 8, 9], [0.5, 0.5, 0.8]).propose_tree(["a"], [3])
+    assert (tree.tokens, tree.parents, tree.joint) == ([7, 8, 9], [-1, 0, 1], [0.5, 0.25, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"name": "nonsense"}, ValueError, "unknown drafter 'nonsense': choose history, or name a class"),
+        ({"name": "no_such_module:Class"}, ValueError, "there is no module 'no_such_module'"),
+        ({"name": f"{__name__}:Missing"}, ValueError, "has no subclass 'Missing' of das's Drafter"),
+        ({"name": f"{__name__}:Path"}, ValueError, "has no subclass 'Path' of das's Drafter"),
+        ({"name": f"{__name__}:Unfinished"}, ValueError, "it lacks end, observe, propose"),
+        ({"name": f"{__name__}:Own", "speed": 3}, TypeError, "drafter Own: got an unexpected keyword argument 'speed'"),
+        ({"window": -1}, ValueError, "window must be in"),
+        ({"windows": 1}, TypeError, "windows"),
+    ],
+)
+def test_impossible_drafters_are_refused_before_anything_is_built(
+    settings: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        check_drafter(settings)
+    with pytest.raises(error, match=words):
+        das.engine_arguments(drafter=settings)
+
+
+def test_names_alone_are_enough() -> None:
+    assert isinstance(make_drafter({"name": f"{__name__}:Own"}), Own)
+    arguments = das.engine_arguments(drafter=f"{__name__}:Own", budget="unlimited")
+    assert arguments["additional_config"]["das"] == {
+        "drafter": {"name": f"{__name__}:Own"},
+        "budget": {"name": "unlimited"},
+    }
+    with pytest.raises(ValueError, match="beside the history only; use method das"):
+        das.engine_arguments("das_self", drafter=f"{__name__}:Own")
+    with pytest.raises(ValueError, match="has no subclass 'Own' of das's BudgetPolicy"):
+        make_budget({"name": f"{__name__}:Own"})
