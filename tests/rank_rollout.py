@@ -7,7 +7,7 @@ import numpy as np
 from das import ranks
 from das.cluster.messages import Response
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, rollout_row
-from das.trl.backends.cluster_generation import ClusterGeneration
+from das.trl.engines.cluster import ClusterEngines
 
 SHARES = (1, 2)  # rows of each rank
 
@@ -37,10 +37,10 @@ if __name__ == "__main__":
     prompts = [{"prompt_token_ids": [1] * (rank + row + 1)} for row in range(SHARES[rank])]
     seeds = [10 * (rank + 1) + row for row in range(SHARES[rank])]
     problems = [f"p{seed}" for seed in seeds]
-    generation = ClusterGeneration.__new__(ClusterGeneration)
+    engines = ClusterEngines.__new__(ClusterEngines)
     if ranks.is_main():
-        generation.cluster = SimpleNamespace(roll_out=answered)
-    responses, rollout = generation._roll_out(RolloutRequest(prompts, None, problems, seeds, 0, 1))
+        engines.cluster = SimpleNamespace(roll_out=answered)
+    responses, rollout = engines.roll_out(RolloutRequest(prompts, None, problems, seeds, 0, 1))
     expected = [[seed] * (rank + row + 1) for row, seed in enumerate(seeds)]
     assert rollout.responses == [response.tokens.tolist() for response in responses] == expected
     assert rollout.problems == problems

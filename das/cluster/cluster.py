@@ -18,7 +18,7 @@ import torch
 from das.arrays import load_arrays, save_arrays
 from das.cluster.dispatcher import Dispatcher, Request
 from das.cluster.history_store import HistoryStore, Trajectory
-from das.cluster.messages import ClusterError, EngineRequest, Response, Turn, requests_of
+from das.cluster.messages import ClusterError, EngineRequest, Poll, Response, requests_of
 from das.cluster.paces import Paces
 from das.cluster.ray_engines import Engine, Event, RayEngines
 from das.cluster.settings import ClusterSettings
@@ -30,7 +30,7 @@ from das.engine.rollouts.reports import merged_reports, of_engine
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 from das.errors import EngineError
 
-TURN_S = 1.0  # seconds after which an engine answers at the latest; requests of a lost engine wait so long for another
+POLL_S = 1.0  # seconds after which an engine answers at the latest; requests of a lost engine wait so long for another
 LOSSES = 3  # engines that may die with a request before the request is blamed
 STATE = "cluster.npz"
 
@@ -205,7 +205,7 @@ class Cluster:
             if engine.number in running.given_up:
                 if engine.live:  # what it still finishes counts
                     arrived = running.arrived.pop(engine.number, [])
-                    self.engines.call(engine, "turn", [], arrived, dispatcher.waiting, TURN_S, ())
+                    self.engines.call(engine, "poll", [], arrived, dispatcher.waiting, POLL_S, ())
                     continue
                 if engine.number in self._leaving:
                     self._dismiss(running, engine)
@@ -224,7 +224,7 @@ class Cluster:
             if not self._evaluating:
                 lacking = self.history.missing(engine.number, dict.fromkeys(request.problem for request in taken))
             arrived = running.arrived.pop(engine.number, [])
-            self.engines.call(engine, "turn", taken, arrived, dispatcher.waiting, TURN_S, lacking)
+            self.engines.call(engine, "poll", taken, arrived, dispatcher.waiting, POLL_S, lacking)
             if taken:
                 running.note(engine.number, "took")
 
@@ -270,12 +270,12 @@ class Cluster:
             running.dispatcher.joined(engine, self._slots, self._paces.get(engine, 1.0))
             running.paces.began(engine, event.answer, time.perf_counter())
             running.note(engine, "joined")
-        elif event.method == "turn":
+        elif event.method == "poll":
             self._take_responses(running, engine, event.answer)
 
-    def _take_responses(self, running: _Running, engine: int, turn: Turn) -> None:
-        running.paces.heard(engine, turn.passes, time.perf_counter())
-        for response in turn.finished:
+    def _take_responses(self, running: _Running, engine: int, poll: Poll) -> None:
+        running.paces.heard(engine, poll.passes, time.perf_counter())
+        for response in poll.finished:
             if response.weights != self.engines.version:
                 raise ClusterError(
                     f"engine {engine} answered with weights {response.weights}, and {self.engines.version} are current"
@@ -292,7 +292,7 @@ class Cluster:
             running.responses[response.index], running.by[response.index] = response, engine
             if not self._evaluating:
                 self.history.add(self._trajectory(request, response), engine)
-        if turn.finished:
+        if poll.finished:
             running.note(engine, "finished")
 
     def _trajectory(self, request: EngineRequest, response: Response) -> Trajectory:

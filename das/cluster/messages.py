@@ -54,7 +54,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Poll:
     """An engine's answer: what it has finished and nobody acknowledged yet, and how far it is."""
 
     finished: list[Response]

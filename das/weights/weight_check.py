@@ -38,7 +38,7 @@ class WeightSample:
         self.every = every
         self._tensors: list[tuple[str, torch.Tensor]] = []
         self._num_loaded = 0  # tensors of this sync
-        self._syncs = 0
+        self.syncs = 0  # so far
 
     def watch(self, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Pass on the tensors that a sync loads, as they are, and keep the sample.
@@ -47,21 +47,21 @@ class WeightSample:
         host, to spare the GPU's memory.
         """
         for index, (name, tensor) in enumerate(named_tensors):
-            if (index + self._syncs) % self.every == 0:
+            if (index + self.syncs) % self.every == 0:
                 self._tensors.append((name, tensor.detach().to("cpu", copy=True)))
             self._num_loaded += 1
             yield name, tensor
 
     def chosen(self, names: Sequence[str]) -> list[str]:
         """The sample of a sync that loads tensors of these names elsewhere. The next sync takes other ones."""
-        sample = [name for index, name in enumerate(names) if (index + self._syncs) % self.every == 0]
-        self._syncs += 1
+        sample = [name for index, name in enumerate(names) if (index + self.syncs) % self.every == 0]
+        self.syncs += 1
         return sample
 
     def take(self) -> tuple[list[tuple[str, torch.Tensor]], int]:
         """The sample, and how many tensors the sync loaded. The next sync takes other ones."""
         tensors, num_loaded = self._tensors, self._num_loaded
-        self._tensors, self._num_loaded, self._syncs = [], 0, self._syncs + 1
+        self._tensors, self._num_loaded, self.syncs = [], 0, self.syncs + 1
         return tensors, num_loaded
 
     def problem(self, llm: Any) -> str:
@@ -69,7 +69,7 @@ class WeightSample:
         tensors, num_loaded = self.take()
         if not num_loaded:
             return "the new weights did not reach the engine: none was loaded"
-        for lost in llm.collective_rpc("das_lost_weights", args=(tensors, self._syncs)):
+        for lost in llm.collective_rpc("das_lost_weights", args=(tensors, self.syncs)):
             if lost:
                 return f"the new weights did not reach the engine: {lost}"
         if blocks := cached_blocks(llm):

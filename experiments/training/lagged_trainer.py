@@ -85,7 +85,7 @@ class LaggedGRPOTrainer(ResumableGRPOTrainer):
             return self._taken.rollout, self._taken.sync, self._taken.weights
         generation = self.vllm_generation
         assert generation.last is not None
-        return generation.last, generation.last_sync(), generation.last.step
+        return generation.last, generation.sync, generation.last.step
 
     def resume(self, step: int) -> None:
         """Continue training from the checkpoint of `step`, which must have been verified."""

@@ -18,9 +18,7 @@ from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import Rollout, rollout_row
 from das.errors import TrainingDiverged
 from das.heads.training import OnlineHead
-from das.trl.backends.cluster_generation import ClusterGeneration
-from das.trl.backends.concurrent_generation import ConcurrentGeneration
-from das.trl.backends.stock_generation import StockGeneration
+from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
 from das.trl.generation import SpeculativeGeneration
 from das.trl.merge import merged
@@ -82,7 +80,7 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
         self._losses: list[float] = []
         self._began = self._waited = 0.0
         backend = functools.partial(
-            _backend(engine, own_process, cluster),
+            choose_backend(cluster, own_process),
             engine=engine,
             history_unit=history_unit,
             schedule=schedule,
@@ -170,16 +168,6 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
         evaluation = None if evaluate is None else evaluate(self.vllm_generation, self.state.global_step)
         if evaluation is not None:
             self._evaluations.append(evaluation)
-
-
-def _backend(
-    engine: EngineSettings, own_process: bool, cluster: ClusterSettings | None
-) -> Callable[..., SpeculativeGeneration]:
-    if cluster is not None:
-        return functools.partial(ClusterGeneration, cluster=cluster)
-    if not engine.row.keyed:
-        return StockGeneration
-    return ConcurrentGeneration if own_process else SpeculativeGeneration
 
 
 def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:

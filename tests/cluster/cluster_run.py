@@ -53,7 +53,7 @@ def plant(fault: str, only: int | None = None) -> None:
         if fault == "resize":
             cluster.resize(2 if len(struck) % 2 else 1)
         elif fault == "raise":
-            engine.actor.call.remote("turn", ["no request"], [], 0, 0.0)
+            engine.actor.call.remote("poll", ["no request"], [], 0, 0.0)
         else:
             os.kill(engine.pid, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
         if fault == "stall":

@@ -55,7 +55,7 @@ def finish(
     found: dict[int, Response] = {}
     new, later, acknowledged = requests[: len(requests) // 2], requests[len(requests) // 2 :], []
     for number in range(10_000):
-        answer = engine.turn(new, acknowledged, len(later), 1.0, history if not number else ())
+        answer = engine.poll(new, acknowledged, len(later), 1.0, history if not number else ())
         new, later, acknowledged = later, [], []
         if lose and number % 2:
             continue
@@ -94,14 +94,14 @@ def test_responses_are_those_of_generate(engine: RolloutEngine, expected: Any) -
 def test_requests_of_a_rollout_that_ended_elsewhere_leave_nothing(engine: RolloutEngine, expected: Any) -> None:
     """Whether the rollout ends, because others delivered them, or is given up for the next one."""
     passes = engine.begin(PARAMS, 0)
-    engine.turn(REQUESTS[:4], [], 0, timeout_s=0.0)
+    engine.poll(REQUESTS[:4], [], 0, timeout_s=0.0)
     engine.end(4, judged=True)
-    engine.turn(REQUESTS[4:8], [], 0, timeout_s=0.0)
+    engine.poll(REQUESTS[4:8], [], 0, timeout_s=0.0)
     assert engine.begin(PARAMS, 0) >= passes
     found = finish(engine, REQUESTS[8:])
     assert sorted(found) == list(range(8, 24))
     equal(found, expected)
-    assert engine.turn([], list(found), 0, timeout_s=0.0).finished == []
+    assert engine.poll([], list(found), 0, timeout_s=0.0).finished == []
     engine.end(4, judged=True)
 
 
@@ -161,12 +161,12 @@ def test_top_logprobs_are_refused(engine: RolloutEngine) -> None:
 def test_a_turn_returns_when_its_time_is_over_and_says_how_far_the_engine_is(engine: RolloutEngine) -> None:
     engine.begin(PARAMS, 0)
     start = time.perf_counter()
-    answer = engine.turn([], [], 0, timeout_s=0.2)
+    answer = engine.poll([], [], 0, timeout_s=0.2)
     assert (answer.finished, answer.live) == ([], 0)
     assert 0.2 <= time.perf_counter() - start < 5
     before = answer.passes
     finish(engine, REQUESTS[:1])
-    assert engine.turn([], [], 0, timeout_s=0.0).passes > before
+    assert engine.poll([], [], 0, timeout_s=0.0).passes > before
     engine.end(8, judged=True)
 
 
@@ -177,7 +177,7 @@ def test_responses_that_nobody_waits_for_come_together(engine: RolloutEngine, ex
         engine.begin(PARAMS, 0)
         new, found, answers = REQUESTS[:8], list[int](), 0
         while len(found) < 8:
-            answer = engine.turn(new, found, waiting, timeout_s=60.0)
+            answer = engine.poll(new, found, waiting, timeout_s=60.0)
             new, answers = [], answers + 1
             found += [response.index for response in answer.finished]
         engine.end(8, judged=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from das.cluster.cluster import Cluster
-from das.cluster.messages import Response, Turn
+from das.cluster.messages import Poll, Response
 from das.cluster.paces import SLOW
 from das.cluster.ray_engines import Engine, Event
 from das.cluster.settings import ClusterSettings
@@ -63,7 +63,7 @@ class ScriptedEngines:
         self._passes[engine.number] += count
         done = [Response(held.pop(0), np.arange(3, dtype=np.int32), None, "stop", 0, {}) for _ in held[:count]]
         engine.live = len(held)
-        return Event(engine, method, Turn(done, len(held), self._passes[engine.number]))
+        return Event(engine, method, Poll(done, len(held), self._passes[engine.number]))
 
 
 @pytest.fixture

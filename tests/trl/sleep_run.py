@@ -16,7 +16,7 @@ from vllm.sampling_params import SamplingParams
 
 from das.engine.build import build_engine
 from das.engine.rollouts.rollout import RolloutRequest
-from das.trl import generation
+from das.trl.engines import in_process
 
 ALL = {"weights", "kv_cache"}
 calls: list[str] = []
@@ -82,7 +82,7 @@ def evaluate(trainer: Any) -> list[list[int]]:
 if __name__ == "__main__":
     policy, folder = sys.argv[1], Path(sys.argv[2])
     CpuPlatform.is_sleep_mode_available = lambda self: True
-    generation.build_engine = build
+    in_process.build_engine = build
     results = {}
     for name, sleep in (("awake", False), ("asleep", True)):
         results[name] = train("das", policy, folder, {"vllm_enable_sleep_mode": sleep}, after=evaluate)

@@ -19,7 +19,7 @@ import das
 from das.digests import weights_digest
 from das.errors import EngineDied, EngineError
 from das.trl import patches as trl_trainers
-from das.trl.backends.engine_process import EngineProcess
+from das.trl.engines.process import EngineProcess
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,6 +11,7 @@ from das.errors import EngineError
 from das.trl import generation
 from das.trl.colocated import require_sleep_mode, tensor_parallel_group
 from das.trl.dataset_rows import history_tick, problem_id
+from das.trl.engines.in_process import DasEngine
 from das.trl.generation import refuse
 
 
@@ -39,18 +40,18 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
     """What backends without an engine would have rolled out."""
     requested: list[RolloutRequest] = []
 
-    def roll_out(llm: Any, request: RolloutRequest, generate: Any) -> Any:
+    def roll_out(engine: Any, request: RolloutRequest) -> Any:
         requested.append(request)
         return [], SimpleNamespace(responses=[[1]], tokens=1, report={"drafted": 0, "passes": 1})
 
-    monkeypatch.setattr(generation, "roll_out", roll_out)
+    monkeypatch.setattr(DasEngine, "roll_out", roll_out)
     return requested
 
 
 def ready_backend(process: int, processes: int, **attributes: Any) -> Any:
     """A backend of this process, for `_generate_keyed`."""
     accelerator = SimpleNamespace(process_index=process, num_processes=processes)
-    nothing: dict[str, Any] = {"llm": None, "_engine_generate": None, "schedule": None, "after_rollout": lambda: None}
+    nothing: dict[str, Any] = {"engines": DasEngine(None, id), "schedule": None, "after_rollout": lambda: None}
     return backend(run_seed=7, _counted_in=(0, False), _requests=0, accelerator=accelerator, **nothing, **attributes)
 
 

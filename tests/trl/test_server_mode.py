@@ -15,8 +15,8 @@ from scripts import run_script
 
 from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.errors import EngineError
-from das.trl.backends import server
-from das.trl.backends.server import ServerClient, warn_if_exposed
+from das.trl.engines import server_client
+from das.trl.engines.server_client import ServerClient, warn_if_exposed
 from das.weights import gloo_transfer as weight_transfer
 
 EXACT = ("tokens", "logprobs", "losses")
@@ -140,7 +140,7 @@ def test_a_server_that_fails_before_it_takes_a_tensor(monkeypatch: pytest.Monkey
     client = client_of(monkeypatch)
     FailingServer(client, "update_weights", monkeypatch)
     monkeypatch.setattr(weight_transfer, "PATIENCE_S", 10)
-    door = server.listen("127.0.0.1", 0)
+    door = server_client.listen("127.0.0.1", 0)
     port = door.getsockname()[1]
     groups: list[Any] = []
     worker = threading.Thread(target=lambda: groups.append(weight_transfer.join("127.0.0.1", port, 1, 2)))
@@ -153,11 +153,11 @@ def test_a_server_that_fails_before_it_takes_a_tensor(monkeypatch: pytest.Monkey
 
 
 def test_a_taken_port_is_left_to_others() -> None:
-    with server.listen("127.0.0.1", 0) as first:
+    with server_client.listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
-        with server.listen("127.0.0.1", port) as second:
+        with server_client.listen("127.0.0.1", port) as second:
             assert second.getsockname()[1] not in (0, port)
-    with server.listen("127.0.0.1", port) as again:
+    with server_client.listen("127.0.0.1", port) as again:
         assert again.getsockname()[1] == port
 
 
@@ -184,11 +184,11 @@ def test_requests_that_change_the_server_are_sent_once() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         client = ServerClient(base_url=f"http://127.0.0.1:{http.server_port}")
-        for path in server.ONCE:
+        for path in server_client.ONCE:
             with pytest.raises(Exception, match="Request failed: 500"):
                 client._post(f"{client.base_url}/{path}", json={})
         http.shutdown()
-    assert posted == [f"/{path}" for path in server.ONCE]
+    assert posted == [f"/{path}" for path in server_client.ONCE]
 
 
 @pytest.mark.parametrize(("url", "open_to_others", "warned"), [
@@ -206,8 +206,8 @@ def test_a_server_that_others_can_reach_is_warned_of(
             raise ConnectionRefusedError
         return SimpleNamespace(close=lambda: None)
 
-    monkeypatch.setattr(server, "get_ip", lambda: "192.0.2.1")
-    monkeypatch.setattr(server.socket, "create_connection", connect)
+    monkeypatch.setattr(server_client, "get_ip", lambda: "192.0.2.1")
+    monkeypatch.setattr(server_client.socket, "create_connection", connect)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_if_exposed(url)

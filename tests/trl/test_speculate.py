@@ -13,6 +13,7 @@ from trl.trainer import grpo_trainer
 from trl.trainer.base_trainer import _BaseTrainer
 
 import das
+from das.engine.build import EngineSettings
 from das.engine.contract import versions
 from das.errors import EngineError
 from das.trl import speculate, trainers
@@ -113,10 +114,10 @@ def test_options_that_a_server_would_ignore(options: dict[str, Any], tiny_policy
 
 def test_servers_need_the_newest_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """das_gloo cannot be built with the others."""
-    assert speculate._server_backend([]).__name__ == "ServerGeneration"
+    speculate._require_server([])
     monkeypatch.setattr(speculate, "installed", lambda *names: "0.27.1")
     with pytest.raises(EngineError, match=r'vllm_mode="server" needs vllm 0\.32\.0, and this is 0\.27\.1'):
-        speculate._server_backend([])
+        speculate._require_server([])
 
 
 @pytest.mark.parametrize("trainer", [GRPOTrainer, RLOOTrainer])
@@ -170,7 +171,7 @@ def test_every_name_exists() -> None:
 
 
 def test_idle_drafts_are_warned_of_once() -> None:
-    generation: Any = SimpleNamespace(engine=SimpleNamespace(method="das"), num_drafted=150, num_accepted=0)
+    generation: Any = SimpleNamespace(engine=EngineSettings("", "das"), num_drafted=150, num_accepted=0)
     counts = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

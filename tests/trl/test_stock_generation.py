@@ -8,8 +8,10 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine.patches import weights
-from das.trl import generation
-from das.trl.backends.stock_generation import StockGeneration
+from das.trl import colocated_generation
+from das.trl.colocated_generation import ColocatedGeneration
+from das.trl.engines.in_process import StockEngine
+from das.trl.lag import Sync
 from das.weights.weight_check import WeightSample
 from experiments.training.resumable_trainer import ResumableGRPOTrainer
 from experiments.training.trainer import SpeculativeGRPOTrainer
@@ -19,25 +21,27 @@ from experiments.training.trainer import SpeculativeGRPOTrainer
 def stock(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(VLLMGeneration, "sync_weights", lambda self: None)
     monkeypatch.setattr(weights, "repack_linear_layers", lambda model: None)
-    monkeypatch.setattr(generation, "logprob_difference", lambda *args: 0.001)
-    backend: Any = StockGeneration.__new__(StockGeneration)
+    monkeypatch.setattr(colocated_generation, "logprob_difference", lambda *args: 0.001)
+    backend: Any = ColocatedGeneration.__new__(ColocatedGeneration)
     runner = SimpleNamespace(model=None)
     executor = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
     engine = SimpleNamespace(model_executor=executor, model_config=SimpleNamespace(dtype=torch.float32))
-    fields: dict[str, Any] = {"llm": SimpleNamespace(llm_engine=engine), "model": None, "_engine_generate": None}
-    fields |= {"syncs": 0, "step": 0, "sync_s": 0.0, "check_s": 0.0, "sync_error": None, "weight_sample": None}
-    fields |= {"evaluation_sample": WeightSample(1), "_roll_out": lambda request: (None, None)}
+    llm = SimpleNamespace(llm_engine=engine)
+    engines: Any = StockEngine(llm, None)  # type: ignore[arg-type]
+    engines.roll_out = lambda request: (None, None)
+    fields: dict[str, Any] = {"llm": llm, "engines": engines, "model": None, "step": 0, "sync": Sync()}
+    fields |= {"weight_sample": WeightSample(1), "evaluation_sample": WeightSample(1), "head": None}
     fields |= {"enable_sleep_mode": False, "_logprobs_checked": True}
     vars(backend).update(fields)
     return backend
 
 
-def test_evaluations_take_no_check_from_the_training(stock: StockGeneration) -> None:
+def test_evaluations_take_no_check_from_the_training(stock: ColocatedGeneration) -> None:
     found = []
     for _ in range(3):
         stock.evaluate(None)  # type: ignore[arg-type]
         stock.sync_weights()
-        found.append(stock.sync_error)
+        found.append(stock.sync.error)
     assert found == [0.001, 0.001, None], "the second has the first new weights; the third was not checked"
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from das.engine.rollouts.rollout import EVALUATION, Rollout, RolloutRequest, evaluation_seed, request_seed, rollout_row
 from das.errors import EngineError
-from das.trl import generation
 from das.trl.conversations import RowTokens, Turn, added_turns, follow_turns, joined, rows_of
 from das.trl.dataset_rows import problem_id
 from das.trl.generation import SpeculativeGeneration
@@ -40,21 +39,20 @@ def turn_rollout(problems: Sequence[str], responses: list[list[int]], passes: in
 class Recorded:
     """A backend whose engine is replaced by a record of what it was asked."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, process: int = 0, processes: int = 1):
+    def __init__(self, process: int = 0, processes: int = 1):
         self.requests: list[RolloutRequest] = []
         self.ends: list[tuple[Any, ...]] = []
-        monkeypatch.setattr(generation, "roll_out_turn", self._turn)
-        monkeypatch.setattr(generation, "end_turns", self._end)
+        engines: Any = SimpleNamespace(roll_out_turn=self._turn, end_turns=self._end)
         backend: Any = object.__new__(SpeculativeGeneration)
         self.backend, self.finished = backend, 0
         vars(backend).update(
-            history_unit="step", rollouts=0, history_tick=0, num_drafted=0, num_accepted=0, schedule=None, llm=None,
-            _engine_generate=None, _counted_in=(0, False), _requests=0, after_rollout=self._finish,
+            history_unit="step", rollouts=0, history_tick=0, num_drafted=0, num_accepted=0, schedule=None,
+            engines=engines, _counted_in=(0, False), _requests=0, after_rollout=self._finish,
             tensor_parallel_size=1, _logprobs_checked=True,
             accelerator=SimpleNamespace(process_index=process, num_processes=processes),
         )  # fmt: skip
 
-    def _turn(self, llm: Any, request: RolloutRequest, turn: int, generate: Any) -> Any:
+    def _turn(self, request: RolloutRequest, turn: int) -> Any:
         self.requests.append(request)
         return [], turn_rollout(request.problems, [[7, 8] for _ in request.prompts], passes=1)
 
@@ -95,9 +93,9 @@ class Recorded:
         return [list(request.seeds) for request in self.requests]
 
 
-def test_a_rows_seed_does_not_depend_on_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    all_go_on = Recorded(monkeypatch).roll_out([[0, 1, 2, 3], [0, 1, 2, 3]])
-    some = Recorded(monkeypatch).roll_out([[1, 2, 3], [1, 3]])
+def test_a_rows_seed_does_not_depend_on_the_other_rows() -> None:
+    all_go_on = Recorded().roll_out([[0, 1, 2, 3], [0, 1, 2, 3]])
+    some = Recorded().roll_out([[1, 2, 3], [1, 3]])
     assert some[0] == all_go_on[0]
     assert some[1] == all_go_on[1][1:]
     assert some[2] == [all_go_on[2][1], all_go_on[2][3]]
@@ -105,10 +103,10 @@ def test_a_rows_seed_does_not_depend_on_the_other_rows(monkeypatch: pytest.Monke
     assert all_go_on == [[request_seed(5, 3, row, turn=turn) for row in range(4)] for turn in range(3)]
 
 
-def test_later_rollouts_of_a_step_and_other_processes_get_other_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_rollouts_of_a_step_and_other_processes_get_other_seeds() -> None:
     seen = []
     for process in (0, 1):
-        backend = Recorded(monkeypatch, process, processes=2)
+        backend = Recorded(process, processes=2)
         for training in (True, False, False):
             seen += [seed for seeds in backend.roll_out([[0, 2], [2]], training) for seed in seeds]
     assert len(set(seen)) == len(seen) == 2 * 3 * 7
@@ -122,15 +120,15 @@ def test_first_turns_have_the_seeds_of_rollouts_in_one_turn() -> None:
     assert evaluation_seed(5, 3, "p", 0) != request_seed(5, 3, 0)
 
 
-def test_problems_and_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = Recorded(monkeypatch)
+def test_problems_and_clock() -> None:
+    recorded = Recorded()
     for tick in (1, 2):
         recorded.roll_out([[1, 2], [2]])
         assert [list(request.problems) for request in recorded.requests[1:]] == [
             ["problem 10", "problem 20"],
             ["problem 20"],
         ]
-        assert recorded.ends[-1][1:] == (3, tick, False)
+        assert recorded.ends[-1] == (3, tick, False)
         assert len(recorded.ends) == recorded.finished == tick, "the clock moves once a rollout, after its last turn"
     recorded.roll_out([])
     assert recorded.finished == 3, "nobody called a tool"

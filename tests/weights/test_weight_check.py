@@ -152,7 +152,7 @@ def test_checkpoints_that_hold_a_probe_can_still_be_read(tmp_path: Path) -> None
     state = {"kind": np.array(generation.STATE), "probe": np.arange(5), "rollouts": np.array(7)}
     save_arrays(tmp_path / generation.STATE, state)
     backend: Any = object.__new__(generation.SpeculativeGeneration)
-    backend.llm, backend.schedule = SimpleNamespace(collective_rpc=lambda *args, **kwargs: []), None
+    backend.engines, backend.schedule = SimpleNamespace(load_state=lambda folder: None), None
     backend.head = None
     backend.load_state(tmp_path)
     assert backend.rollouts == 7

@@ -8,11 +8,11 @@ from das.engine.build import EngineSettings
 from das.errors import EngineError
 from das.trl.ahead.fixed_lag_worker import FixedLagWorker, samples_per_step
 from das.trl.ahead.tree_attention import one_sample, use_tree_sdpa
-from das.trl.backends.remote_generation import RemoteGeneration
+from das.trl.queued_generation import QueuedGeneration
 from das.weights.weight_check import PROBE
 
 
-def give_engine(trainer: Any, backend: Callable[..., RemoteGeneration], lag: int, logged: tuple[str, ...]) -> None:
+def give_engine(trainer: Any, backend: Callable[..., QueuedGeneration], lag: int, logged: tuple[str, ...]) -> None:
     """Let a new AsyncGRPOTrainer roll out on the engine that `backend` makes, and not on a server."""
     args = trainer.args
     if trainer._is_vlm:
@@ -38,10 +38,10 @@ def give_engine(trainer: Any, backend: Callable[..., RemoteGeneration], lag: int
         logprobs=0,
     )
     generation.forward_arguments = one_sample(len(PROBE), trainer.accelerator.device)
-    trainer.num_generations = args.num_generations  # where GRPOTrainer has it, and RemoteGeneration asks for it
+    trainer.num_generations = args.num_generations  # where GRPOTrainer has it, and QueuedGeneration asks for it
     trainer.rollout_worker = FixedLagWorker(trainer, generation, lag, logged)
     trainer.rollout_queue = trainer.rollout_worker.rollout_buffer
-    trainer.weight_transfer = None  # RemoteGeneration copies the weights when a rollout is submitted
+    trainer.weight_transfer = None  # QueuedGeneration copies the weights when a rollout is submitted
 
 
 def async_problem(arguments: Mapping[str, Any], lag: int, clustered: bool) -> str:

@@ -23,8 +23,8 @@ from trl.experimental.async_grpo import async_rollout_worker as trl_worker
 from das.engine.rollouts.rollout import rollout_row
 from das.errors import EngineError
 from das.trl.ahead.daemon_threads import DaemonThreads
-from das.trl.backends.remote_generation import RemoteGeneration
 from das.trl.lag import FinishedRollout
+from das.trl.queued_generation import QueuedGeneration
 
 # What TRL counts when it leaves samples out. All must be trained on: which are left out would be up to the clock.
 DROPPED = ("sample/dropped_stale_total", "batch/dropped_oversize_total")
@@ -36,11 +36,11 @@ Row = Mapping[str, Any]
 class FixedLagWorker:
     """TRL's RolloutWorkerProtocol: a rollout for each training step, with the weights of `lag` steps before.
 
-    One thread speaks with the engine (RemoteGeneration's). Each rollout has one that waits for it and calls the reward
+    One thread speaks with the engine (QueuedGeneration's). Each rollout has one that waits for it and calls the reward
     functions, one rollout after the other.
     """
 
-    def __init__(self, trainer: Any, generation: RemoteGeneration, lag: int, logged: tuple[str, ...]):
+    def __init__(self, trainer: Any, generation: QueuedGeneration, lag: int, logged: tuple[str, ...]):
         """trainer: whose worker is TRL's own until now. logged: names in rollout_row that go into TRL's logs."""
         self.rollout_buffer: queue.Queue[Any] = queue.Queue()
         self.metrics_queue: queue.Queue[Any] = queue.Queue()

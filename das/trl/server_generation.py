@@ -1,16 +1,18 @@
 """TRL's generation backend with `vllm_mode="server"`: rollouts on a server that was started with das."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import gather_object
 from trl.generation.vllm_client import parse_logprobs
+from trl.generation.vllm_generation import VLLMGeneration
 
-from das.engine.rollouts.rollout import Rollout, RolloutRequest, roll_out
+from das import ranks
 from das.errors import EngineError
-from das.trl.backends.server import Completion, ServerClient, warn_if_exposed
+from das.trl.engines.in_process import DasEngine
+from das.trl.engines.server_client import Completion, ServerClient, warn_if_exposed
 from das.trl.generation import SpeculativeGeneration
 from das.weights.weight_check import logprob_difference, logprob_problem
 
@@ -36,20 +38,17 @@ class ServerGeneration(SpeculativeGeneration):
             self.llm.collective_rpc("das_meet_trainer")
             self.llm.init_communicator(device=self.accelerator.device)
             self.llm.generate = self._generate_for_trl
-        self._dtype = getattr(torch, from_main(dtype))
+            self.engines = DasEngine(self.llm, self.llm.generate_rows)
+        self._dtype = getattr(torch, ranks.from_main(lambda: dtype))
         self.accelerator.wait_for_everyone()
 
-    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return super(SpeculativeGeneration, self)._iter_named_params()  # TRL's: tensors are not compared
-
     def _load_weights(self) -> str:
-        super(SpeculativeGeneration, self).sync_weights()
-        self.check_s = 0.0
+        VLLMGeneration.sync_weights(self)
         return ""
 
     def _compare_logprobs(self) -> str:
-        self.sync_error = logprob_difference(self.model, self._probe, self.step)
-        return logprob_problem(self.sync_error, self._dtype)
+        self.sync.error = logprob_difference(self.model, self._probe, self.step)
+        return logprob_problem(self.sync.error, self._dtype)
 
     def _probe(self, prompts: list[Any], params: Any, use_tqdm: bool) -> list[Any]:
         """What the server samples, on every rank: with a policy in shards, all of them compute its log-probs."""
@@ -62,14 +61,15 @@ class ServerGeneration(SpeculativeGeneration):
                     {token: SimpleNamespace(logprob=logprob)}
                     for token, logprob in zip(output.token_ids, output.logprobs["token_logprobs"], strict=True)
                 ]
-        return list(from_main(outputs))
+        return list(ranks.from_main(lambda: outputs))
 
     def generate(self, prompts: Any, images: Any, num_generations: int, profiler: Any = None) -> Any:
         """Generate for the rows that were announced. TRL gathers the prompts of all ranks, in this order."""
         self._problems_of_all = gather_object(list(self.problems))
         generated = super().generate(prompts, images, num_generations, profiler)
-        self.last = from_main(self.last)
+        self.last = ranks.from_main(lambda: self.last)
         if self.llm is None:
+            assert self.last is not None
             self._count_drafts(self.last)
         return generated
 
@@ -78,9 +78,6 @@ class ServerGeneration(SpeculativeGeneration):
 
     def _own_engine(self) -> tuple[int, int]:
         return 0, 1
-
-    def _roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
-        return roll_out(self.llm, request, self.llm.generate_rows)
 
     def _generate_for_trl(
         self,
@@ -105,10 +102,3 @@ class ServerGeneration(SpeculativeGeneration):
             "logprobs": logprobs,
             "logprob_token_ids": logprob_token_ids,
         }
-
-
-def from_main(value: Any) -> Any:
-    """The main rank's `value`, on every rank."""
-    values = [value]
-    broadcast_object_list(values, from_process=0)
-    return values[0]

@@ -5,11 +5,14 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from das.cluster.messages import Response, WeightsPart, requests_of, weights_checksum
 from das.engine.build import EngineSettings
@@ -19,11 +22,16 @@ from das.errors import EngineDied
 from das.process import die_with_parent
 
 END_S = 5  # seconds that the process gets to end by itself
-TURN_S = 1.0  # seconds after which the engine answers at the latest: a rollout that is not wanted any more ends then
+POLL_S = 1.0  # seconds after which the engine answers at the latest: a rollout that is not wanted any more ends then
 
 
 class EngineProcess:
-    """One engine in a child process. It does for a trainer what a Cluster does, without Ray. One call at a time."""
+    """One engine in a child process, without Ray (das.trl.engines.engines.OtherEngines). One call at a time.
+
+    Its drafter's state is the engine's, as on an engine in this process.
+    """
+
+    for_all_ranks = False
 
     def __init__(self, settings: EngineSettings, threads: int):
         """Start the process and build its engine. Raises what build_engine raises.
@@ -41,6 +49,7 @@ class EngineProcess:
         self._answered = False  # yet
         self._receive()
         self._answered = True
+        self.dtype: torch.dtype = getattr(torch, self.call("dtype"))
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of RolloutEngine. Raises what it raises, EngineDied if the process died or is being ended."""
@@ -71,49 +80,76 @@ class EngineProcess:
             why = 'does the script lack `if __name__ == "__main__":`?'
         return EngineDied(f"the engine's process has died (exit code {code}; {why})")
 
-    def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
-        """vllm.LLM.collective_rpc."""
-        found: list[Any] = self.call("collective_rpc", method, args)
+    def _rpc(self, method: str, *args: Any) -> Any:
+        """What the worker's method returns."""
+        (found,) = self.call("collective_rpc", method, args)
         return found
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Compute with these weights from now on, and say what did not arrive. check: as in RolloutEngine."""
+        """As OtherEngines says."""
         self._weights += 1
         problem: str = self.call("load_weights", self._weights, weights_checksum(parts), parts, check)
         return problem
 
     def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """RolloutEngine.probe."""
+        """As OtherEngines says."""
         logprobs: np.ndarray = self.call("probe", tokens)
         return logprobs
 
     def roll_out(self, request: RolloutRequest) -> tuple[list[Response], Rollout]:
-        """Generate one response for each prompt; in the order of the prompts. As roll_out."""
-        self.call("begin", request.sampling_params, 0)
+        """As Engines says."""
+        responses, rollout_s = self._generate(request, turn=0)
+        report = self.call("end", request.next_history_tick, not request.evaluation)
+        warn_of(report, request.step)
+        return responses, _measured(request, responses, rollout_s, report)
+
+    def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Response], Rollout]:
+        """As Engines says."""
+        responses, rollout_s = self._generate(request, turn)
+        return responses, _measured(request, responses, rollout_s, self.call("end_turn"))
+
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+        """As Engines says."""
+        report = self.call("end", next_history_tick, not evaluation)
+        warn_of(report, step)
+        return of_engine(report)
+
+    def _generate(self, request: RolloutRequest, turn: int) -> tuple[list[Response], float]:
+        """The responses, in the order of the prompts, and the seconds they took."""
+        self.call("begin", request.sampling_params, 0, turn)
         requests = requests_of(request)
         new = [requests[index] for index in request.order()]
         found: dict[int, Response] = {}
         acknowledged: list[int] = []
         start = time.perf_counter()
         while len(found) < len(requests):
-            turn = self.call("turn", new, acknowledged, 0, TURN_S)
-            found |= {response.index: response for response in turn.finished}
-            new, acknowledged = [], [response.index for response in turn.finished]
-        rollout_s = time.perf_counter() - start
-        report = self.call("end", request.next_history_tick, not request.evaluation)
-        warn_of(report, request.step)
-        responses = [found[index] for index in range(len(requests))]
-        rollout = measured_rollout(
-            request,
-            [response.tokens.tolist() for response in responses],
-            [response.finish_reason for response in responses],
-            [response.cost for response in responses],
-            rollout_s,
-            of_engine(report),
-        )
-        return responses, rollout
+            poll = self.call("poll", new, acknowledged, 0, POLL_S)
+            found |= {response.index: response for response in poll.finished}
+            new, acknowledged = [], [response.index for response in poll.finished]
+        return [found[index] for index in range(len(requests))], time.perf_counter() - start
 
-    def close(self) -> None:
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """As Engines says."""
+        self._rpc("das_begin_evaluation")
+        try:
+            yield
+        finally:
+            self._rpc("das_end_evaluation")
+
+    def save_history(self, path: Path) -> None:
+        """As Engines says."""
+        self._rpc("das_save_history", str(path))
+
+    def save_state(self, folder: Path) -> None:
+        """As Engines says."""
+        self._rpc("das_save_state", str(folder))
+
+    def load_state(self, folder: Path) -> None:
+        """As Engines says."""
+        self._rpc("das_load_state", str(folder))
+
+    def stop(self) -> None:
         """End the process between two calls. A rollout that runs in another thread raises EngineDied."""
         self._closing = True
         between_calls = self._one_call.acquire(timeout=END_S)
@@ -124,6 +160,22 @@ class EngineProcess:
             self._process.join()
         if between_calls:
             self._one_call.release()
+
+    def close(self) -> None:
+        """`stop` ended it."""
+
+
+def _measured(
+    request: RolloutRequest, responses: Sequence[Response], rollout_s: float, report: dict[str, Any]
+) -> Rollout:
+    return measured_rollout(
+        request,
+        [response.tokens.tolist() for response in responses],
+        [response.finish_reason for response in responses],
+        [response.cost for response in responses],
+        rollout_s,
+        of_engine(report),
+    )
 
 
 def _serve(pipe: Connection, settings: EngineSettings, threads: int) -> None:

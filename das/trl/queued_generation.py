@@ -1,9 +1,9 @@
-"""TRL's generation backend on engines in other processes. With a lag they roll out while the policy trains."""
+"""TRL's generation backend on engines in other processes: rollouts wait in a queue."""
 
 import gc
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das import ranks
@@ -20,8 +19,9 @@ from das.cluster.messages import Response, WeightsPart
 from das.cluster.weights import packed
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError
+from das.trl.engines.engines import OtherEngines
 from das.trl.generation import SpeculativeGeneration
-from das.trl.lag import FinishedRollout
+from das.trl.lag import FinishedRollout, Sync
 from das.weights.sharding import whole
 from das.weights.weight_check import PROBE, check_together, logprob_problem, trainer_logprobs
 
@@ -34,34 +34,36 @@ class Weights:
     logprobs: np.ndarray  # that the trainer gives to the tokens of PROBE but the first
 
 
-class RemoteGeneration(SpeculativeGeneration):
+class QueuedGeneration(SpeculativeGeneration):
     """SpeculativeGeneration whose jobs wait in a queue: each is a rollout, with new weights before it or without.
+
+    Seeds are those of an engine in this process, so tokens, rewards, losses and weights are equal, bit for bit, with
+    any number of engines. With several ranks they equal those of as many ranks that have an engine each.
 
     One thread takes them in order and speaks with the engines. It alone changes the state that a rollout needs, so what
     a job does never depends on how far the training has come. What TRL's own code asks for, it gets at once.
     """
 
+    engines: OtherEngines
     forward_arguments: Mapping[str, Any] = {}  # that the trainer's model needs to score PROBE, besides its tokens
-    _dtype: torch.dtype  # in which the engines compute
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        """The arguments are those of SpeculativeGeneration."""
+    def __init__(self, *args: Any, start: Callable[["QueuedGeneration"], OtherEngines], **kwargs: Any):
+        """start: starts the engines for this backend. The other arguments are those of SpeculativeGeneration.
+
+        Raises what `start` raises.
+        """
+        self._start = start
         self._jobs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
         super().__init__(*args, **kwargs)
 
-    # ---- what the two kinds of engines do in their own way ----
+    def _init_vllm(self) -> None:
+        self.engines = self._start(self)
+        self.llm: Any = self.engines
 
-    def _load_parts(self, parts: list[WeightsPart], check: Sequence[str]) -> str:
-        """Have the engines compute with these weights, and say what did not arrive. check: as in RolloutEngine."""
-        raise NotImplementedError
-
-    def _probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """RolloutEngine.probe."""
-        raise NotImplementedError
-
-    def _end(self) -> None:
-        """End the engines. A job that runs fails."""
-        raise NotImplementedError
+    @property
+    def engines_of_all_ranks(self) -> bool:  # type: ignore[override]
+        """Whether all ranks roll out together."""
+        return self.engines.for_all_ranks
 
     # ---- weights ----
 
@@ -83,22 +85,24 @@ class RemoteGeneration(SpeculativeGeneration):
 
     def _load(self, weights: Weights, step: int) -> None:
         """Load weights into the engines and check that they arrived. Raises WeightSyncError."""
-        start = time.perf_counter()
+        start, self.sync = time.perf_counter(), Sync()
         check_together(partial(self._problem, weights), step)
-        self.sync_s = time.perf_counter() - start
+        self.sync.seconds = time.perf_counter() - start
 
     def _problem(self, weights: Weights) -> str:
         """Load weights, and say what of them did not arrive, or that the engines compute something else with them."""
         if lost := ranks.from_main(lambda: self._lost(weights)):
             return f"the new weights did not reach the engine: {lost}"
         loaded = time.perf_counter()
-        self.sync_error = float(np.abs(self._probe(PROBE) - weights.logprobs).max())
-        self.check_s = time.perf_counter() - loaded  # the engines compare tensors while they load
-        return logprob_problem(self.sync_error, self._dtype)
+        self.sync.error = float(np.abs(self.engines.probe(PROBE) - weights.logprobs).max())
+        self.sync.check_s = time.perf_counter() - loaded  # the engines compare tensors while they load
+        return logprob_problem(self.sync.error, self.engines.dtype)
 
     def _lost(self, weights: Weights) -> str:
         names = [name for part in weights.parts if not part.drafter for name, _, _ in part.tensors]
-        return self._load_parts(weights.parts, self.weight_sample.chosen(names)) if names else "none was loaded"
+        if not names:
+            return "none was loaded"
+        return self.engines.load_weights(weights.parts, self.weight_sample.chosen(names))
 
     # ---- rollouts ----
 
@@ -171,10 +175,7 @@ class RemoteGeneration(SpeculativeGeneration):
 
     def save_history(self, path: Path) -> None:
         """Write the drafter's history once the queue is empty."""
-        self._jobs.submit(self._save_history, path).result()
-
-    def _save_history(self, path: Path) -> None:
-        super().save_history(path)
+        self._jobs.submit(super().save_history, path).result()
 
     def save_state(self, folder: Path) -> None:
         """Write what a resumed run needs once the queue is empty."""
@@ -183,8 +184,9 @@ class RemoteGeneration(SpeculativeGeneration):
     def close(self) -> None:
         """End the engines. Jobs that still wait are dropped."""
         self._jobs.shutdown(wait=False, cancel_futures=True)
-        self._end()
+        self.engines.stop()
         self._jobs.shutdown()
+        self.engines.close()
 
 
 @contextmanager

@@ -1,0 +1,92 @@
+"""TRL's generation backend on an engine in the trainer's own process, which TRL loads weights into."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from trl.generation.vllm_generation import VLLMGeneration
+
+from das.engine.environment import nccl_variables_kept
+from das.errors import EngineError
+from das.trl.colocated import gpu_capability, random_states_kept, require_sleep_mode, tensor_parallel_group
+from das.trl.engines.engines import TrainersEngine
+from das.trl.engines.in_process import build_in_process
+from das.trl.generation import SpeculativeGeneration
+from das.trl.support import invariance_problem
+from das.weights.sharding import whole
+from das.weights.weight_check import logprob_difference, logprob_problem
+
+
+class ColocatedGeneration(SpeculativeGeneration):
+    """SpeculativeGeneration on one engine a rank, or on one that several ranks share."""
+
+    engines: TrainersEngine
+
+    def _init_vllm(self) -> None:
+        overrides: dict[str, Any] = {}
+        if self.accelerator.num_processes > 1:
+            from trl.trainer.utils import ensure_master_addr_port
+
+            ensure_master_addr_port()
+            overrides["distributed_executor_backend"] = "external_launcher"
+        if self.tensor_parallel_size > 1:
+            overrides["tensor_parallel_size"] = self.tensor_parallel_size
+            self.tp_group = tensor_parallel_group(self.tensor_parallel_size, self.accelerator.num_processes)
+        if self.enable_sleep_mode:
+            require_sleep_mode()
+            if not self.engine.row.sleeps:
+                raise EngineError(
+                    f"{self.engine.method}: sleep mode forgets the weights that draft: set vllm_enable_sleep_mode=False"
+                )
+            overrides["enable_sleep_mode"] = True
+        if problem := invariance_problem(gpu_capability(), os.environ.get("VLLM_BATCH_INVARIANT") == "1"):
+            raise EngineError(problem)
+        self.accelerator.wait_for_everyone()  # so the trainer's NCCL reads its variables before the engine pins them
+        # The engine in this process reseeds all global generators. The trainer must not notice.
+        with random_states_kept(), nccl_variables_kept() if self.tensor_parallel_size == 1 else nullcontext():
+            self.engines = build_in_process(self.engine, **overrides)
+        self.llm = self.engines.llm
+        if not hasattr(self.llm.llm_engine.engine_core, "engine_core"):
+            raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")
+        self.llm.generate = self._generate_keyed
+        if self.enable_sleep_mode:
+            self.llm.sleep(level=2)
+        # Level 2 forgets them, so TRL loads them before it rolls out.
+        self._llm_weights_sleeping = self.enable_sleep_mode
+        self.accelerator.wait_for_everyone()
+
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors that TRL loads in a sync. The weight check takes its sample of them."""
+        tensors = super()._iter_named_params()
+        return self.weight_sample.watch(whole(tensors)) if self.engines.compares_tensors else tensors
+
+    def _load_weights(self) -> str:
+        """Load the weights, and say which of them did not arrive."""
+        VLLMGeneration.sync_weights(self)
+        loaded = time.perf_counter()
+        problem = self.engines.take_weights(self.weight_sample)
+        if self.engines.compares_tensors:
+            self.sync.check_s = time.perf_counter() - loaded
+        return problem or ("" if self.head is None else self.engines.load_head(self.head.tensors()))
+
+    def _compare_logprobs(self) -> str:
+        if self.weight_sample.syncs > self.engines.logprob_checks:
+            return ""
+        self.sync.error = logprob_difference(self.model, self.engines.generate, self.step)
+        return logprob_problem(self.sync.error, self.llm.llm_engine.model_config.dtype)
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        """Within this the engine can roll out, also if it sleeps between rollouts: TRL wakes it for its own only."""
+        if not self.enable_sleep_mode:
+            yield
+            return
+        self.llm.wake_up(tags=["kv_cache"])
+        try:
+            yield
+        finally:
+            self.llm.sleep(level=2)
+            self._llm_weights_sleeping = True

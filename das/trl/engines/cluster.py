@@ -1,0 +1,116 @@
+"""The engines of a cluster (das/cluster). Of several ranks only the main one talks to them.
+
+The main rank rolls out what all ranks ask for, and hands each its responses.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from das import ranks
+from das.cluster.cluster import Cluster
+from das.cluster.messages import ClusterError, WeightsPart
+from das.engine.rollouts.rollout import Rollout, RolloutRequest
+from das.errors import EngineError
+from das.trl.merge import divided
+
+
+class ClusterEngines:
+    """A Cluster for the ranks that train (das.trl.engines.engines.OtherEngines).
+
+    After each sync every engine compares a sample of tensors, and all engines must give the same log-probs to a text,
+    which are compared with the trainer's.
+    """
+
+    for_all_ranks = True
+
+    def __init__(self, start: Callable[[], Cluster]):
+        """start: starts the cluster. It is called on the main rank. Raises EngineError, on all, where it fails."""
+        self.cluster: Cluster  # on the main rank
+        self.dtype = getattr(torch, ranks.from_main(lambda: self._start(start)))
+
+    def _start(self, start: Callable[[], Cluster]) -> str:
+        """Start the engines, and say what type they compute in."""
+        try:
+            self.cluster = start()
+        except ClusterError as error:
+            raise EngineError(str(error)) from error
+        dtype: str = next(iter(self.cluster.engines.call_all("dtype").values()))
+        return dtype
+
+    def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
+        """As OtherEngines says. The main rank calls it."""
+        return self.cluster.engines.load_weights(list(parts), check)
+
+    def probe(self, tokens: Sequence[int]) -> np.ndarray:
+        """As OtherEngines says."""
+        logprobs: np.ndarray = ranks.from_main(lambda: self.cluster.probe(tokens))
+        return logprobs
+
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
+        """Roll out what all ranks ask for, on the main rank. Each gets the responses that it asked for."""
+        asked = ranks.gather((request.prompts, list(request.problems), list(request.seeds)))
+        parts: list[tuple[list[Any], Rollout]] = []
+        ranks.from_main(lambda: parts.extend(self._roll_out_for(request, asked)))
+        start = time.thread_time()
+        responses, rollout = ranks.scatter(parts)
+        if ranks.is_main():
+            tokens = sum(part.tokens for _, part in parts)
+            rollout.report["cluster"]["handover_us_per_token"] += 1e6 * (time.thread_time() - start) / tokens
+        return responses, rollout
+
+    def _roll_out_for(
+        self, request: RolloutRequest, asked: Sequence[tuple[Sequence[Any], list[str], list[int]]]
+    ) -> list[tuple[list[Any], Rollout]]:
+        """The responses and the rollout of each rank. asked: prompts, problems and seeds of each rank."""
+        prompts, problems, seeds = (list(chain.from_iterable(of_ranks)) for of_ranks in zip(*asked, strict=True))
+        responses, rollout = self.cluster.roll_out(replace(request, prompts=prompts, problems=problems, seeds=seeds))
+        own = divided(rollout, [len(prompts) for prompts, _, _ in asked])
+        waiting = iter(responses)
+        return [(list(islice(waiting, len(part.responses))), part) for part in own]
+
+    def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
+        """As Engines says, with one rank."""
+        return self.cluster.roll_out_turn(request, turn)
+
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+        """As Engines says, with one rank."""
+        return self.cluster.end_turns(step, next_history_tick, evaluation)
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """As Engines says."""
+        with self.cluster.evaluation() if ranks.is_main() else nullcontext():
+            yield
+
+    def save_history(self, path: Path) -> None:
+        """As Engines says."""
+        if ranks.is_main():
+            self.cluster.save_history(path)
+
+    def save_state(self, folder: Path) -> None:
+        """As Engines says."""
+        if ranks.is_main():
+            self.cluster.save_state(folder)
+
+    def load_state(self, folder: Path) -> None:
+        """As Engines says."""
+        if ranks.is_main():
+            self.cluster.load_state(folder)
+
+    def stop(self) -> None:
+        """End a rollout that runs: it raises."""
+        if ranks.is_main():
+            self.cluster.engines.stop()
+
+    def close(self) -> None:
+        """As Engines says."""
+        if ranks.is_main():
+            self.cluster.close()

@@ -1,0 +1,138 @@
+"""An engine in the trainer's process: das's own, or vLLM as it comes."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from das.engine.build import EngineSettings, build_engine
+from das.engine.patches import weights
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
+from das.engine.stock import build_stock, roll_out_stock
+from das.trl.engines.engines import TrainersEngine
+from das.weights.weight_check import WeightSample
+
+
+class DasEngine:
+    """An engine of das (das.trl.engines.engines.TrainersEngine)."""
+
+    compares_tensors = True
+    logprob_checks = math.inf
+
+    def __init__(self, llm: Any, generate: Callable[..., Any]):
+        """generate: vLLM's own llm.generate, because the trainer's takes its place."""
+        self.llm = llm
+        self.generate = generate
+
+    def take_weights(self, sample: WeightSample) -> str:
+        """As TrainersEngine says."""
+        self.llm.collective_rpc("das_use_new_weights")
+        return sample.problem(self.llm)
+
+    def load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
+        """As TrainersEngine says."""
+        for lost in self.llm.collective_rpc("das_load_head", args=(tensors,)):
+            if lost:
+                return f"the new weights of the drafter did not reach the engine: {lost}"
+        return ""
+
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
+        """As Engines says."""
+        return roll_out(self.llm, request, self.generate)
+
+    def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
+        """As Engines says."""
+        return roll_out_turn(self.llm, request, turn, self.generate)
+
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+        """As Engines says."""
+        return end_turns(self.llm, step, next_history_tick, evaluation)
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """As Engines says."""
+        self.llm.collective_rpc("das_begin_evaluation")
+        try:
+            yield
+        finally:
+            self.llm.collective_rpc("das_end_evaluation")
+
+    def save_history(self, path: Path) -> None:
+        """As Engines says."""
+        self.llm.collective_rpc("das_save_history", args=(str(path),))
+
+    def save_state(self, folder: Path) -> None:
+        """As Engines says."""
+        self.llm.collective_rpc("das_save_state", args=(str(folder),))
+
+    def load_state(self, folder: Path) -> None:
+        """As Engines says."""
+        self.llm.collective_rpc("das_load_state", args=(str(folder),))
+
+    def close(self) -> None:
+        """It ends with the trainer's process."""
+
+
+class StockEngine:
+    """vLLM as it comes, without keyed verification and drafts. It learns nothing, so there is nothing to save."""
+
+    compares_tensors = False
+    logprob_checks: float = (
+        2  # the first sync has the weights that the engine was built with; if the second arrives, all do
+    )
+
+    def __init__(self, llm: Any, generate: Callable[..., Any]):
+        """The arguments are those of DasEngine."""
+        self.llm = llm
+        self.generate = generate
+
+    def take_weights(self, sample: WeightSample) -> str:
+        """On the CPU vLLM computes with packed weights, so they are packed anew."""
+        weights.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
+        sample.take()
+        return ""
+
+    def load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
+        """Nothing drafts here."""
+        raise NotImplementedError
+
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
+        """As Engines says."""
+        return roll_out_stock(self.llm, request, self.generate)
+
+    def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
+        """As Engines says."""
+        return self.roll_out(request)
+
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+        """As Engines says."""
+        return {}
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """It has no drafter."""
+        yield
+
+    def save_history(self, path: Path) -> None:
+        """It has none."""
+
+    def save_state(self, folder: Path) -> None:
+        """It has none."""
+
+    def load_state(self, folder: Path) -> None:
+        """It has none."""
+
+    def close(self) -> None:
+        """It ends with the trainer's process."""
+
+
+def build_in_process(settings: EngineSettings, **overrides: Any) -> TrainersEngine:
+    """Build the engine of this method. overrides: further arguments of vllm.LLM. Raises what build_engine raises."""
+    if not settings.row.keyed:
+        llm = build_stock(settings, trained=True, **overrides)
+        return StockEngine(llm, llm.generate)
+    llm = build_engine(settings, **overrides)
+    return DasEngine(llm, llm.generate)
