@@ -9,7 +9,7 @@ import vllm.distributed
 from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
 
 from das.engine.patches.cpu import own_shared_memory
-from das.engine.runners.first.runner import _propose_with_requests
+from das.engine.runners.first.runner import FirstRunner
 
 
 class Group:
@@ -28,11 +28,14 @@ class Group:
 
 def drafts_of_ranks(drafter: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What ranks 0 and 1 draft, if each would draft its own number."""
-    runner = SimpleNamespace(drafter=drafter, das_meter=SimpleNamespace(draft_s=0.0))
+    runner: Any = FirstRunner.__new__(FirstRunner)
+    runner.vllm, runner.meter = SimpleNamespace(drafter=drafter), SimpleNamespace(draft_s=0.0)
+    runner._coupled_method = runner._beside_head = runner._branches = None
     drafts = []
     for rank in (0, 1):
         monkeypatch.setattr(vllm.distributed, "get_tp_group", lambda rank=rank: Group(rank))
-        drafts.append(_propose_with_requests(runner, lambda rank=rank: [[rank]]))
+        runner._propose = lambda *args, rank=rank: [[rank]]
+        drafts.append(runner._draft(None, None))
     return drafts
 
 

@@ -81,7 +81,7 @@ def test_the_model_runner_that_has_no_hooks_is_refused(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(worker.PlatformWorker, "__init__", build)
     with pytest.raises(versions.NotInstalled, match="needs vLLM's first model runner"):
-        worker.DasWorker(SimpleNamespace(additional_config={}))
+        worker.DasWorker(SimpleNamespace(additional_config={}, speculative_config=None))
     with pytest.raises(ValueError, match=r'additional_config\["das"\] must be'):
         worker.DasWorker(SimpleNamespace(additional_config={"das": {"drafters": {}}}))
 
@@ -94,6 +94,7 @@ def test_blocks_that_hold_no_branch_are_refused_wherever_they_are_given(
 
     config = SimpleNamespace(
         additional_config={"das": {"branch_blocks": blocks}},
+        speculative_config=None,
         parallel_config=SimpleNamespace(worker_cls=WORKER),
     )
     monkeypatch.setattr(worker.PlatformWorker, "__init__", lambda self, config: setattr(self, "vllm_config", config))

@@ -1,12 +1,12 @@
 """The replay of forced rollouts, on timelines whose prices are known."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from das.budget.latency_forms import Drafting
+from das.engine.build import EngineSettings
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.harness.forced_engines import ForcedResult
@@ -14,9 +14,9 @@ from experiments.harness.forced_replay import fitted_times, replay, replayed
 
 FORM = Drafting(base=0.01, row=0.002, drafting=0.001, token=0.001)
 SETTINGS: dict[str, Any] = {
-    "none": SimpleNamespace(method="none"),
-    "das": SimpleNamespace(method="das", branch_blocks=0, drafter={}, budget={"name": "fixed", "tokens": 4}),
-    "ngram": SimpleNamespace(method="ngram"),
+    "none": EngineSettings("", "none"),
+    "das": EngineSettings("", "das", budget={"name": "fixed", "tokens": 4}),
+    "ngram": EngineSettings("", "ngram"),
 }
 
 

@@ -11,11 +11,13 @@ from experiments.run.errors import CONFIGS
 
 CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONFIGS.glob("*/*.yaml"))]
 
+NEEDED = {"drafter=own": ["drafter.name=history"]}  # what a user must say besides
+
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_choice_composes(choice: str) -> None:
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = run_config(compose("config", overrides=[choice]))
+        config = run_config(compose("config", overrides=[choice, *NEEDED.get(choice, ())]))
     assert engine_settings(config, "somewhere").model == "somewhere"
     if config.data.name in GENERATED:
         assert weight_of_kinds(config.data) if config.data.name == "puzzles" else weight_of_chain_steps(config.data)
