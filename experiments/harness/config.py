@@ -87,7 +87,7 @@ class TrainerConfig:
     max_completion_length: int  # tokens
     temperature: float
     chat_template_kwargs: Settings
-    trim_padding: bool  # leave padding out of forward passes (experiments.training.trimmed_trainer)
+    trim_padding: bool  # leave padding out of forward passes (experiments.training.trimmed)
     lag: int  # steps between the weights that sample and the update that uses the responses
     arguments: Settings  # of GRPOConfig, those above but trim_padding and lag included
     trust_remote_code: bool = False

@@ -35,7 +35,7 @@ from rewards.conversations import ConversationReward
 
 if TYPE_CHECKING:
     from das.heads.training import OnlineHead
-    from experiments.training.resumable_trainer import Checkpoints
+    from experiments.training.checkpoint_writer import Checkpoints
     from experiments.training.trainer import SpeculativeGRPOTrainer
 
 FINAL = "final.json"  # digests of the last weights and optimizer state
@@ -116,7 +116,7 @@ def trainer_parts(run: ArmRun) -> TrainerParts:
     from transformers import AutoModelForCausalLM
 
     from das.weights.sharding import sharded_loading
-    from experiments.training.resumable_trainer import Checkpoints
+    from experiments.training.checkpoint_writer import Checkpoints
 
     config = with_head(run.config, run.policy)
     settings = engine_settings(config, run.policy)
@@ -206,9 +206,11 @@ def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
         trainer.resume(run.start)
     else:
         trainer.train()
+    from experiments.training.checkpoint_writer import final_digests
+
     history = ranks.own_file(run.folder / HISTORY)
     trainer.vllm_generation.save_history(history)
-    return trainer.final_digests()
+    return final_digests(trainer)
 
 
 class StepLog:

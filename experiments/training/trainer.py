@@ -2,43 +2,49 @@
 
 import functools
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 
 from das import ranks
 from das.budget.schedule import LongestFirst
 from das.cluster.settings import ClusterSettings
-from das.digests import digest
 from das.engine.build import EngineSettings
-from das.engine.rollouts.rollout import Rollout, rollout_row
-from das.errors import TrainingDiverged
+from das.engine.rollouts.rollout import Rollout
 from das.heads.training import OnlineHead
 from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
 from das.trl.generation import SpeculativeGeneration
+from das.trl.lag import Sync
 from das.trl.merge import merged
 from das.trl.patches import generation_backend
-from experiments.training.lagged_trainer import LaggedGRPOTrainer
+from experiments.training import checkpoint
+from experiments.training.ahead import RolloutsAhead
+from experiments.training.checkpoint_writer import Checkpoints, CheckpointWriter, completed_epochs
 from experiments.training.placement import PlacedSampler
-from experiments.training.resumable_trainer import Checkpoints
+from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
+from experiments.training.trimmed import without_padding
 from experiments.training.turns import Turns
 
+ENTROPY_OPTIONS = ("compute_entropy", "compute_aux_loss")  # of TRL's forward pass; its other ones are of images
 RewardFunction = Callable[..., list[float]]
 Evaluate = Callable[[SpeculativeGeneration, int], dict[str, Any] | None]
 
 
-class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
+class SpeculativeGRPOTrainer(GRPOTrainer):
     """GRPO on SpeculativeGeneration, as in `das.speculate()`, with a row of metrics a step, turns and checkpoints.
 
-    Building one leaves TRL as it was.
+    A step: TRL calls `_generate_and_score_completions`, which calls `_generate_single_turn` and the reward; then
+    `training_step` for each micro-batch; then `log`; and, every `args.save_steps` steps, `_save_checkpoint`. Building a
+    trainer leaves TRL as it was.
     """
 
     brings_backend = True  # das.speculate() leaves it alone
+    vllm_generation: SpeculativeGeneration
+    _last_loaded_step: int  # TRL's: the step of the weights that the engine has
 
     def __init__(
         self,
@@ -68,17 +74,19 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
         own_process: the engine has a process of its own, and rolls out while the policy trains. cluster: engines in
         other processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer.
         """
-        self.checkpoints = checkpoints
         self.turns = turns
         self.on_step = on_step
         self.trim_padding = trim_padding
-        self.lag, self.ahead, self._submitted = lag, lag > 0 or own_process, deque()
+        self.rollouts_ahead = RolloutsAhead(self, lag)
+        self.ahead = lag > 0 or own_process  # whether rollouts are submitted and taken; False: TRL's own code
         self.evaluate_policy = evaluate
+        self._writer = CheckpointWriter(self, checkpoints)
+        self._epochs_before = 0  # epochs that the run had completed when its checkpoint was saved
         self._evaluations: list[dict[str, Any]] = []  # since the last row
         self._reward = reward
         self._rewards: list[float] = []
         self._losses: list[float] = []
-        self._began = self._waited = 0.0
+        self._began = self._waited = self._exposed_s = 0.0  # of this step
         backend = functools.partial(
             choose_backend(cluster, own_process),
             engine=engine,
@@ -93,12 +101,24 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
             self.vllm_generation.head = head
             self.add_callback(head)
 
-    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> PlacedSampler:
-        return PlacedSampler(super()._get_train_sampler(*args, **kwargs), ranks.count())
+    def resume(self, step: int) -> None:
+        """Continue training from the checkpoint of `step`, which must have been verified."""
+        folder = checkpoint.step_folder(self._writer.checkpoints.folder, step)
+        if self.ahead:
+            self.rollouts_ahead.resume(folder, step)
+        self._epochs_before = completed_epochs(folder)
+        self.vllm_generation.load_state(ranks.own_folder(folder))
+        self.train(resume_from_checkpoint=str(folder))
 
-    def _scored(self, *args: Any, **kwargs: Any) -> list[float]:
-        self._rewards = self._reward(*args, **kwargs)
-        return self._rewards
+    # ---- a step: rows, rollout, reward ----
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> PlacedSampler:
+        # An epoch is one draw of TRL's sampler. Completed epochs are drawn again here; of the current epoch,
+        # transformers skips the steps that were trained already.
+        sampler = super()._get_train_sampler(*args, **kwargs)
+        for _ in range(self._epochs_before):
+            torch.randperm(sampler.num_samples, generator=sampler.generator)
+        return PlacedSampler(sampler, ranks.count())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         # A resumed training is past step 0; step 0 may have several rollouts.
@@ -110,16 +130,60 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
             self.vllm_generation.announce(self, inputs)
         return super()._generate_and_score_completions(inputs)
 
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
+        """TRL asks for the responses of this step, and gets (token ids, log-probs of the sampled tokens)."""
+        began, waited_s = time.perf_counter(), self.turns.waited_s
+        if self.ahead and self.model.training:
+            taken = self.rollouts_ahead.take(prompt_ids)
+            self.turns.after_rollout()
+            generated: Any = taken.rollout.responses, taken.logprobs
+        else:
+            generated = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        # How long the trainer stood still for its rollout.
+        self._exposed_s += time.perf_counter() - began - (self.turns.waited_s - waited_s)
+        return generated
+
+    def _scored(self, *args: Any, **kwargs: Any) -> list[float]:
+        self._rewards = self._reward(*args, **kwargs)
+        return self._rewards
+
+    def _measure_policy(self) -> None:
+        evaluate = self.evaluate_policy
+        evaluation = None if evaluate is None else evaluate(self.vllm_generation, self.state.global_step)
+        if evaluation is not None:
+            self._evaluations.append(evaluation)
+
+    # ---- a step: update ----
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Any,
+        attention_mask: Any,
+        logits_to_keep: int,
+        batch_size: Any = None,
+        **options: Any,
+    ) -> Any:
+        forward = super()._get_per_token_logps_and_entropies
+        images = any(value is not None for name, value in options.items() if name not in ENTROPY_OPTIONS)
+        if images or not self.trim_padding:
+            return forward(model, input_ids, attention_mask, logits_to_keep, batch_size, **options)
+        multiple = self.pad_to_multiple_of or 1
+        return without_padding(
+            forward, model, input_ids, attention_mask, logits_to_keep, batch_size, multiple, **options
+        )
+
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss: torch.Tensor = super().training_step(*args, **kwargs)
         self._losses.append(float(loss))
         return loss
 
+    # ---- a step: what is recorded ----
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log(logs, start_time)
         self.state.log_history.clear()  # it would grow without end, in memory and in checkpoints; see metrics.jsonl
-        generation = self.vllm_generation
-        if "grad_norm" not in logs or (generation.last is None and self._taken is None):
+        if "grad_norm" not in logs or (self.vllm_generation.last is None and self.rollouts_ahead.taken is None):
             return  # the summary at the end of training, not a step
         own, own_sync, weights = self._trained_on()
         for cost in own.requests:
@@ -134,51 +198,40 @@ class SpeculativeGRPOTrainer(LaggedGRPOTrainer):
             return
         rollout = merged(rollouts)
         rewards = [reward for rewards_of_rank in rewards_of_ranks for reward in rewards_of_rank]
-        errors = [sync.error for sync in syncs]
+        head = self.vllm_generation.head
         waited = self.turns.waited_s - self._waited
         problems = self.args.generation_batch_size // self.num_generations
         row = {
             "step": self.state.global_step,
             "epoch": rollout.step // max(1, len(self.train_dataset) // problems),
-            "reward": float(np.mean(rewards)),
             "loss": float(np.mean(losses)),
             "grad_norm": norm,
-            "learning_rate": logs["learning_rate"],
-            "kl": logs.get("kl"),
-            "entropy": logs.get("entropy"),
-            "sampling_logp_difference": logs.get("sampling/sampling_logp_difference/max"),
-            "sync_error": None if None in errors else max(errors),
-            "sync_s": max(sync.seconds for sync in syncs),
-            "check_s": max(sync.check_s for sync in syncs),
+            **logged_by_trl(logs),
+            **of_syncs(syncs),
             "lag": rollout.step - weights,
             "exposed_s": max(exposed_s),
             "step_s": time.perf_counter() - self._began - waited,
-            **rollout_row(rollout),
-            **({} if generation.head is None else generation.head.row()),
-            "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
-            "rewards_digest": digest(np.asarray(rewards, np.float64)),
+            **of_rollout(rollout, rewards),
+            **({} if head is None else head.row()),
         }
         self._measure_policy()
         if self._evaluations:
             row["eval"], self._evaluations = self._evaluations, []
         self.on_step(row, rollout, rewards)
 
-    def _measure_policy(self) -> None:
-        evaluate = self.evaluate_policy
-        evaluation = None if evaluate is None else evaluate(self.vllm_generation, self.state.global_step)
-        if evaluation is not None:
-            self._evaluations.append(evaluation)
+    def _trained_on(self) -> tuple[Rollout, Sync, int]:
+        """The rollout of this step, how its weights had reached the engine, and how many updates they had seen."""
+        taken, generation = self.rollouts_ahead.taken, self.vllm_generation
+        if taken is not None:
+            return taken.rollout, taken.sync, taken.weights
+        assert generation.last is not None
+        return generation.last, generation.sync, generation.last.step
 
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save once the submitted rollouts are finished."""
+        self.rollouts_ahead.wait()
+        save_transformers_part = super()._save_checkpoint
+        self._writer.save(lambda: save_transformers_part(model, trial))
 
-def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:
-    """Raise TrainingDiverged unless all numbers are finite.
-
-    losses, norms: of every rank, so that all ranks stop together.
-    """
-    for rank, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
-        if not np.isfinite([loss, norm]).all():
-            where = f" (rank {rank})" if len(losses) > 1 else ""
-            raise TrainingDiverged(
-                f"step {step}: loss {loss:g}, gradient norm {norm:g}: the policy is lost{where}; try a lower "
-                "trainer.learning_rate"
-            )
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write none. TRL would write one with every checkpoint."""

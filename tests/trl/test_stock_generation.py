@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine.patches import weights
@@ -13,7 +14,6 @@ from das.trl.colocated_generation import ColocatedGeneration
 from das.trl.engines.in_process import StockEngine
 from das.trl.lag import Sync
 from das.weights.weight_check import WeightSample
-from experiments.training.resumable_trainer import ResumableGRPOTrainer
 from experiments.training.trainer import SpeculativeGRPOTrainer
 
 
@@ -46,7 +46,7 @@ def test_evaluations_take_no_check_from_the_training(stock: ColocatedGeneration)
 
 
 def test_only_a_training_at_its_beginning_evaluates_before_its_first_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ResumableGRPOTrainer, "_generate_and_score_completions", lambda self, inputs: {})
+    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", lambda self, inputs: {})
     evaluated = []
     # (step, rollouts so far): a beginning, the second rollout of step 0, a resumed stock, which counts rollouts anew
     for step, rollouts in ((0, 0), (0, 1), (2, 0)):
@@ -54,7 +54,7 @@ def test_only_a_training_at_its_beginning_evaluates_before_its_first_rollout(mon
         trainer.state = SimpleNamespace(global_step=step)
         trainer.vllm_generation = SimpleNamespace(rollouts=rollouts, announce=lambda *args: None)
         trainer.turns = SimpleNamespace(before_rollout=lambda: None, waited_s=0.0)
-        trainer._evaluations = []
+        trainer._evaluations, trainer.ahead = [], False
         trainer.evaluate_policy = lambda generation, step: evaluated.append((step, generation.rollouts))
         trainer._generate_and_score_completions([])
     assert evaluated == [(0, 0)]

@@ -14,7 +14,7 @@ from das.arrays import save_arrays
 from das.errors import EngineError, TrainingDiverged, WeightSyncError
 from das.trl import generation
 from das.weights.weight_check import WeightSample, check_together, logprob_difference, logprob_problem
-from experiments.training.trainer import require_finite
+from experiments.training.step_row import require_finite
 
 
 class Engine:

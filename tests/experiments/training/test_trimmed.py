@@ -5,13 +5,21 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 
-from experiments.training.trimmed_trainer import LEAST, TrimmedGRPOTrainer, similar_rows, trimmed
+from experiments.training.trainer import SpeculativeGRPOTrainer
+from experiments.training.trimmed import LEAST, similar_rows, trimmed
 
 LENGTHS = [3, 40, 9, 11, 8, 25, 10, 12]  # response tokens
 PROMPTS = [4, 7, 5, 5, 4, 4, 6, 5]  # prompt tokens
 LOSSES = ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
+
+
+class TrimmedGRPOTrainer(SpeculativeGRPOTrainer):
+    """Without an engine."""
+
+    def __init__(self, **kwargs: Any):
+        GRPOTrainer.__init__(self, **kwargs)
 
 
 @pytest.fixture(scope="module")

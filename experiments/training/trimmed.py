@@ -1,61 +1,56 @@
-"""A GRPO trainer whose forward passes leave out most padding.
+"""Forward passes that leave out most padding.
 
 TRL pads the responses of a generation step to the longest of them, and every forward pass computes the padding too.
 Where one response has 800 tokens and most have 150, that is most of the work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from trl import GRPOTrainer
 
 from das import ranks
 
 LEAST = 0.8  # the shortest row of a forward pass has at least this share of the longest row's tokens
 
 
-class TrimmedGRPOTrainer(GRPOTrainer):
-    """Computes log-probs and entropies in passes over rows of similar length, each cut to its own longest row.
+def without_padding(
+    forward: Callable[..., Any],
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    logits_to_keep: int,
+    batch_size: int | None,
+    multiple: int,
+    compute_entropy: bool = False,
+    compute_aux_loss: bool = False,
+    **others: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Log-probs and entropies in passes over rows of similar length, each cut to its own longest row.
+
+    forward: TRL's GRPOTrainer._get_per_token_logps_and_entropies, whose arguments and results these are. multiple: of
+    the columns of prompts and of responses in a pass.
 
     Only the forward pass is cut. Losses and metrics are TRL's own, over the whole micro-batch. So every loss_type means
     what it means in TRL, and micro-batches are those that TRL makes. Log-probs differ from TRL's by float rounding.
     """
-
-    trim_padding = True  # False: exactly TRL's bits
-
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        compute_aux_loss: bool = False,
-        **images: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        options = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss, **images}
-        forward = super()._get_per_token_logps_and_entropies
-        if not self.trim_padding or any(value is not None for value in images.values()):
-            return forward(model, input_ids, attention_mask, logits_to_keep, batch_size, **options)
-        # The balance loss of a mixture of experts depends on which rows share a pass. Ranks that shard weights must run
-        # equally many passes.
-        as_many = compute_aux_loss or ranks.count() > 1
-        lengths = attention_mask.sum(dim=1).tolist()
-        passes = similar_rows(lengths, batch_size or len(lengths), least=0.0 if as_many else LEAST)
-        multiple = self.pad_to_multiple_of or 1
-        parts = []
-        for rows in passes:
-            ids, mask, response = trimmed(input_ids[rows], attention_mask[rows], logits_to_keep, multiple)
-            parts.append(forward(model, ids, mask, response, **options))
-        logps, entropies, aux_losses = zip(*parts, strict=True)
-        return (
-            in_place(logps, passes, logits_to_keep),
-            in_place(entropies, passes, logits_to_keep) if compute_entropy else None,
-            torch.stack(aux_losses).mean() if compute_aux_loss else None,
-        )
+    options = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss, **others}
+    # The balance loss of a mixture of experts depends on which rows share a pass. Ranks that shard weights must run
+    # equally many passes.
+    as_many = compute_aux_loss or ranks.count() > 1
+    lengths = attention_mask.sum(dim=1).tolist()
+    passes = similar_rows(lengths, batch_size or len(lengths), least=0.0 if as_many else LEAST)
+    parts = []
+    for rows in passes:
+        ids, mask, response = trimmed(input_ids[rows], attention_mask[rows], logits_to_keep, multiple)
+        parts.append(forward(model, ids, mask, response, **options))
+    logps, entropies, aux_losses = zip(*parts, strict=True)
+    return (
+        in_place(logps, passes, logits_to_keep),
+        in_place(entropies, passes, logits_to_keep) if compute_entropy else None,
+        torch.stack(aux_losses).mean() if compute_aux_loss else None,
+    )
 
 
 def similar_rows(lengths: Sequence[int], at_most: int, least: float) -> list[list[int]]:

@@ -1,0 +1,83 @@
+"""Rollouts that run a fixed number of steps ahead of the training (`trainer.lag`)."""
+
+import copy
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trl import GRPOTrainer
+
+from das.errors import EngineError
+from das.trl.lag import FinishedRollout, done, indexes_of_rollouts, load_ahead, save_ahead
+
+if TYPE_CHECKING:
+    from experiments.training.trainer import SpeculativeGRPOTrainer
+
+
+class RolloutsAhead:
+    """At the start of step n the trainer hands its weights over, submits rollout n + lag with them, takes rollout n.
+
+    So the rollout of step n has the weights after max(0, n - lag) updates. Rows, seeds, history and the order of
+    rollouts are those of a training without lag. The last `lag` steps submit nothing.
+    """
+
+    def __init__(self, trainer: "SpeculativeGRPOTrainer", lag: int):
+        self.trainer = trainer
+        self.lag = lag
+        self.taken: FinishedRollout | None = None  # the one that this step trains on
+        self._submitted: deque[Future[FinishedRollout]] = deque()  # of the steps from now on, in order
+        self._rows: Iterator[list[Mapping[str, Any]]] | None = None  # of the rollouts that were not submitted yet
+
+    def take(self, prompt_ids: list[list[int]]) -> FinishedRollout:
+        """Submit what is due, and wait for the rollout of this step. prompt_ids: what TRL wants to train on.
+
+        Raises what the rollout raised, EngineError if it has other prompts.
+        """
+        step = self.trainer.state.global_step
+        if self._rows is None:
+            self._rows = self._rows_from(step)
+        last = min(step + self.lag, self.trainer.state.max_steps - 1)
+        for number in range(step + len(self._submitted), last + 1):
+            self._submit(number, next(self._rows))
+        taken = self.taken = self._submitted.popleft().result()
+        if taken.rollout.step != step or taken.prompts != prompt_ids:
+            raise EngineError(
+                f"step {step} trains on other rows than rollout {taken.rollout.step} has: trainer.lag needs TRL's own "
+                "order of the data"
+            )
+        return taken
+
+    def resume(self, folder: Path, step: int) -> None:
+        """Go on from the checkpoint of `step` in this folder."""
+        ahead = load_ahead(folder)
+        self._submitted = deque(map(done, ahead))
+        self._rows = self._rows_from(step + len(ahead))
+
+    def wait(self) -> None:
+        """Wait until the submitted rollouts are finished. Raises what they raised."""
+        for future in self._submitted:
+            future.result()
+
+    def save(self, folder: Path) -> None:
+        """Write what was submitted and not taken yet, for a checkpoint."""
+        save_ahead(folder, [future.result() for future in self._submitted])
+
+    def _rows_from(self, number: int) -> Iterator[list[Mapping[str, Any]]]:
+        """The rows of rollout `number` and of all that follow: those that TRL's dataloader will give to these steps."""
+        trainer = self.trainer
+        sampler = GRPOTrainer._get_train_sampler(trainer)
+        sampler.repeat_count = 1  # TRL repeats the rows for each of a step's micro-batches
+        indexes = indexes_of_rollouts(sampler, trainer.args.generation_batch_size)
+        return ([trainer.train_dataset[i] for i in taken] for taken in islice(indexes, number, None))
+
+    def _submit(self, number: int, rows: list[Mapping[str, Any]]) -> None:
+        """Submit rollout `number`, with the weights as they are now."""
+        trainer = self.trainer
+        prompts = trainer._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
+        step = trainer.state.global_step
+        new_weights = trainer._last_loaded_step != step  # TRL's: the step of the weights that the engine has
+        trainer._last_loaded_step = step
+        self._submitted.append(trainer.vllm_generation.submit(trainer, rows, prompts, number, new_weights))

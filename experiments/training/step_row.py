@@ -1,0 +1,55 @@
+"""The row of metrics.jsonl that a training step leaves (names: docs/metrics.md)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from das.digests import digest
+from das.engine.rollouts.rollout import Rollout, rollout_row
+from das.errors import TrainingDiverged
+from das.trl.lag import Sync
+
+
+def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:
+    """What is taken from TRL's own logs."""
+    return {
+        "learning_rate": logs["learning_rate"],
+        "kl": logs.get("kl"),
+        "entropy": logs.get("entropy"),
+        "sampling_logp_difference": logs.get("sampling/sampling_logp_difference/max"),
+    }
+
+
+def of_syncs(syncs: Sequence[Sync]) -> dict[str, Any]:
+    """How the weights reached the engines. syncs: of each rank."""
+    errors = [sync.error for sync in syncs]
+    return {
+        "sync_error": None if None in errors else max(error for error in errors if error is not None),
+        "sync_s": max(sync.seconds for sync in syncs),
+        "check_s": max(sync.check_s for sync in syncs),
+    }
+
+
+def of_rollout(rollout: Rollout, rewards: Sequence[float]) -> dict[str, Any]:
+    """What was rolled out, and how it was rewarded. rewards: of each response."""
+    return {
+        "reward": float(np.mean(rewards)),
+        **rollout_row(rollout),
+        "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
+        "rewards_digest": digest(np.asarray(rewards, np.float64)),
+    }
+
+
+def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:
+    """Raise TrainingDiverged unless all numbers are finite.
+
+    losses, norms: of every rank, so that all ranks stop together.
+    """
+    for rank, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
+        if not np.isfinite([loss, norm]).all():
+            where = f" (rank {rank})" if len(losses) > 1 else ""
+            raise TrainingDiverged(
+                f"step {step}: loss {loss:g}, gradient norm {norm:g}: the policy is lost{where}; try a lower "
+                "trainer.learning_rate"
+            )
