@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from das.arrays import load_arrays, save_arrays
-from das.cluster.dispatcher import Dispatcher, Request
+from das.cluster.dispatcher import Dispatcher
 from das.cluster.history_store import HistoryStore, Trajectory
-from das.cluster.messages import ClusterError, EngineRequest, Poll, Response, requests_of
+from das.cluster.messages import ClusterError, EngineRequest, Poll, Response, predicted, requests_of
 from das.cluster.paces import Paces
 from das.cluster.ray_engines import Engine, Event, RayEngines
 from das.cluster.settings import ClusterSettings
@@ -26,7 +26,7 @@ from das.drafter import native, window_of
 from das.drafter.constants import PROMPT_CONTEXT
 from das.drafter.saved import SavedHistory
 from das.engine.build import EngineSettings
-from das.engine.rollouts.reports import merged_reports, of_engine
+from das.engine.rollouts.reports import of_engines
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 from das.errors import EngineError
 
@@ -159,7 +159,7 @@ class Cluster:
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
         """End a rollout in several turns. Returns the report of what was done after the last of them."""
         reports = self.engines.call_all("end", next_history_tick, not evaluation)
-        report = of_all(reports)
+        report = of_engines(reports)
         if not self._evaluating:
             self.history.end_step(max(self.history.history_tick, next_history_tick))
         warn_of(report, step)
@@ -331,7 +331,7 @@ class Cluster:
             offset = running.began_at[engine]
             times = {name: response.cost[name] + offset for name in ("first_s", "last_s")}
             costs.append({**response.cost, **times, "engine": engine})
-        report = of_all(reports)
+        report = of_engines(reports)
         report |= {name: sum(cost[name] for cost in costs) for name in ("passes", "drafted")}
         start = time.thread_time()
         responses = [response.tokens.tolist() for response in ordered]
@@ -367,27 +367,6 @@ class Cluster:
     def load_state(self, folder: Path) -> None:
         """Continue from what `save_state` wrote."""
         self.history.restore(load_arrays(folder / STATE, STATE))
-
-
-def predicted(request: RolloutRequest) -> list[Request]:
-    """The requests as the dispatcher sees them. Siblings are expected to have evenly spaced quantiles of their
-    problem's lengths; in the order in which they are given, all are expected to be alike.
-    """
-    siblings = Counter(request.problems)
-    quantiles: dict[str, Iterator[float]] = {}
-    for problem, count in siblings.items():
-        if request.schedule is None:
-            quantiles[problem] = iter([0.0] * count)
-        else:
-            shares = (np.arange(count)[::-1] + 0.5) / count
-            quantiles[problem] = iter(request.schedule.lengths.quantiles(problem, shares).tolist())
-    return [Request(index, problem, next(quantiles[problem])) for index, problem in enumerate(request.problems)]
-
-
-def of_all(reports: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
-    """The reports of all engines as one. What each says of its requests is left out: responses bring their costs."""
-    named = {f"engine {number}": of_engine(report) for number, report in reports.items()}
-    return merged_reports(named, max(named, key=lambda name: max(named[name]["step_time_s"], default=0.0)))
 
 
 def by_engine(running: _Running, reports: Mapping[int, dict[str, Any]]) -> dict[str, dict[str, Any]]:

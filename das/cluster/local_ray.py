@@ -171,3 +171,12 @@ def _require_answer(address: str) -> None:
         overdue.cancel()
     if child.returncode:
         raise ClusterError(f"cluster.address={address}: {refusal}")
+
+
+def one_line(error: Exception) -> str:
+    """What an error of Ray says, in one line."""
+    cause = getattr(error, "cause", None)
+    if cause is not None:
+        return f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"
+    text = " ".join(str(error).split())
+    return "its process died" if "died" in text.lower() else f"{type(error).__name__}: {text[:300]}"

@@ -1,12 +1,14 @@
 """What a trainer and its engines tell each other: plain data, small to send. It needs neither vLLM nor Ray."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from das.cluster.dispatcher import Request
 from das.engine.rollouts.rollout import RolloutRequest
 
 
@@ -78,3 +80,28 @@ def weights_checksum(parts: Iterable[WeightsPart]) -> str:
         sha.update(repr((part.drafter, part.tensors)).encode())
         sha.update(np.ascontiguousarray(part.data).data)
     return sha.hexdigest()
+
+
+def predicted(request: RolloutRequest) -> list[Request]:
+    """The requests as the dispatcher sees them. Siblings are expected to have evenly spaced quantiles of their
+    problem's lengths; in the order in which they are given, all are expected to be alike.
+    """
+    siblings = Counter(request.problems)
+    quantiles: dict[str, Iterator[float]] = {}
+    for problem, count in siblings.items():
+        if request.schedule is None:
+            quantiles[problem] = iter([0.0] * count)
+        else:
+            shares = (np.arange(count)[::-1] + 0.5) / count
+            quantiles[problem] = iter(request.schedule.lengths.quantiles(problem, shares).tolist())
+    return [Request(index, problem, next(quantiles[problem])) for index, problem in enumerate(request.problems)]
+
+
+def require_equal_versions(theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
+    """Raise ClusterError, in one line, where an engine computes with other versions than this process."""
+    for name in sorted({*ours, *theirs}):
+        if ours.get(name) != theirs.get(name):
+            raise ClusterError(
+                f"an engine runs on another {name} than the trainer: {theirs.get(name, 'none')} there, "
+                f"{ours.get(name, 'none')} here; all nodes need the same"
+            )

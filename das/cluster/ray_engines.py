@@ -5,26 +5,23 @@ answer, an engine's death or a silence; while it waits, engines that start or re
 load the current weights and join a running evaluation. An engine that has all that is *ready*.
 """
 
-import os
-import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from das.cluster.actor import EngineActor, versions_with
+from das.cluster.actor import versions_with
 from das.cluster.broadcast import Sending, layouts
-from das.cluster.local_ray import connect, dead
-from das.cluster.messages import ClusterError, Poll, WeightsPart, weights_checksum
+from das.cluster.local_ray import connect, dead, one_line
+from das.cluster.messages import ClusterError, Poll, WeightsPart, require_equal_versions, weights_checksum
+from das.cluster.places import Places, kill_process
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 
 STARTS = 3  # times in a row that the engine of a place may fail to start before the place is given up
 LOOK_S = 1.0  # seconds between looks at Ray's own processes
-PLACE_S = 30.0  # seconds within which Ray must find room for an engine at the start
 OF_ACTOR = ("where", "start", "load_weights")  # its own methods; all others are those of RolloutEngine
 
 
@@ -33,7 +30,7 @@ class Engine:
     """An engine and what it is known to have."""
 
     number: int  # never used twice
-    place: int  # where it runs: a placement group, which its successor takes over
+    place: int  # where it runs (das/cluster/places.py)
     actor: Any
     pid: int = 0
     node: str = ""
@@ -58,12 +55,6 @@ class Event:
     method: str
     answer: Any = None
     lost: str = ""
-
-
-@dataclass
-class _Place:
-    group: Any
-    failed_starts: int = 0
 
 
 @dataclass
@@ -100,23 +91,17 @@ class RayEngines:
         self.restarts = 0  # engines that were started in place of lost ones
         self.receiving_s = 0.0  # of processor time, spent to take answers of turns out of Ray
         self.last_loss = ""
-        self._places: dict[int, _Place] = {}
-        self._engines_begun = self._places_begun = 0
+        self._engines_begun = 0
         self._weights = _Weights()
         self._sending: Sending | None = None  # the broadcast that is under way
         self._evaluating = self._stopped = False
         self._looked = 0.0  # when Ray's own processes were looked at
         self._ray, self._disconnect = connect(cluster, threads, weights_bytes)
         try:
-            self._gpus = int(self._ray.cluster_resources().get("GPU", 0))
-            if 0 < self._gpus < cluster.engines:
-                raise ClusterError(
-                    f"cluster.engines={cluster.engines}: Ray has {self._gpus} GPUs, and an engine takes one; set "
-                    f"cluster.engines={self._gpus} or add nodes"
-                )
+            self._places = Places(self._ray, cluster, threads)
             self._broadcast_from = self._sender(device)
             self.resize(cluster.engines)
-            self._require_room()
+            self._places.require_room()
             while not all(engine.started for engine in self.engines.values()):
                 event = self.next_event()
                 if event is not None and event.lost:
@@ -130,7 +115,7 @@ class RayEngines:
         how = self.settings.weights
         if device is None or how == "store":
             return None
-        if not self._gpus:
+        if not self._places.gpus:
             return torch.device("cpu") if how == "broadcast" else None
         if device.type == "cuda":
             return device
@@ -141,56 +126,26 @@ class RayEngines:
             )
         return None
 
-    def _require_room(self) -> None:
-        if not all(place.group.wait(PLACE_S) for place in self._places.values()):
-            cores = self._ray.cluster_resources().get("CPU", 0)
-            raise ClusterError(
-                f"cluster.engines={self.settings.engines}: Ray has {cores:g} cores and {self._gpus} GPUs, and not room "
-                f"for all engines of {self._threads} cores each; ask for fewer, or add nodes"
-            )
-
     # ---- how many ----
 
     def resize(self, engines: int) -> list[Engine]:
         """Have so many engines. New ones start in the background. Returns those that are too many, the newest first:
         `dismiss` them when they hold nothing more.
         """
-        while len(self._places) < engines:
-            self._open_place()
-        places = sorted(self._places)[engines:]
+        while len(self._places.opened) < engines:
+            self._start(self._places.open())
+        places = sorted(self._places.opened)[engines:]
         return [engine for engine in reversed(list(self.engines.values())) if engine.place in places]
 
     def dismiss(self, engine: Engine) -> None:
         """End an engine for good."""
         self._kill(engine)
-        self._close_place(engine.place)
-
-    def _open_place(self) -> None:
-        number, self._places_begun = self._places_begun, self._places_begun + 1
-        bundle = {"CPU": self._threads, **({"GPU": 1} if self._gpus else {})}
-        self._places[number] = _Place(self._ray.util.placement_group([bundle]))
-        self._start(number)
-
-    def _close_place(self, number: int) -> None:
-        self._ray.util.remove_placement_group(self._places.pop(number).group)
+        self._places.close(engine.place)
 
     def _start(self, place: int) -> None:
         """Start an engine at a place, in the background."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
         number, self._engines_begun = self._engines_begun, self._engines_begun + 1
-        group = self._places[place].group
-        # Some threads of the actor wait for the engine's thread; it also answers while it loads or starts.
-        actor = self._ray.remote(EngineActor).options(
-            num_cpus=self._threads,
-            num_gpus=1 if self._gpus else 0,
-            max_concurrency=4,
-            max_restarts=0,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group),
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": str(self._threads)}},
-        )
-        engine = Engine(number, place, actor.remote())
-        self.engines[number] = engine
+        engine = self.engines[number] = Engine(number, place, self._places.start_actor(place))
         self._call(engine, "where", self._engine_settings.model)
 
     # ---- calls ----
@@ -206,11 +161,6 @@ class RayEngines:
 
     def _lacks(self, engine: Engine) -> bool:
         return engine.weights != self.version or engine.evaluating != self._evaluating
-
-    @property
-    def working(self) -> list[Engine]:
-        """Engines that have started: those that are ready, and those that have a call under way."""
-        return [engine for engine in self.engines.values() if engine.started]
 
     def call(self, engine: Engine, method: str, *args: Any) -> None:
         """Call a method of RolloutEngine. The answer comes as an event."""
@@ -236,7 +186,9 @@ class RayEngines:
 
     def settle(self) -> None:
         """Wait until every engine that has started is ready, and at least one is."""
-        while not self.ready or any(engine.doing or self._lacks(engine) for engine in self.working):
+        while not self.ready or any(
+            engine.doing or self._lacks(engine) for engine in self.engines.values() if engine.started
+        ):
             self.next_event()
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
@@ -278,8 +230,9 @@ class RayEngines:
             return None
         answered, _ = self._ray.wait(list(by_reference), num_returns=1, timeout=timeout_s)
         if (silent := self._silent(by_reference)) is not None:
-            took = time.monotonic() - silent.asked
-            return self._lose(silent, f"it did not answer for {took:.0f} s (cluster.silent_s)")
+            return self._lose(
+                silent, f"it did not answer for {time.monotonic() - silent.asked:.0f} s (cluster.silent_s)"
+            )
         return self._answered(by_reference[answered[0]]) if answered else None
 
     def _require_ray(self) -> None:
@@ -292,8 +245,12 @@ class RayEngines:
 
     def _silent(self, by_reference: Mapping[Any, Engine]) -> Engine | None:
         """An engine that ought to have answered long ago and has not, also while others answer all the time."""
-        now = time.monotonic()
-        late = [reference for reference, each in by_reference.items() if now - each.asked > self._patience(each)]
+        now, start_s, silent_s = time.monotonic(), self.settings.start_s, self.settings.silent_s
+        late = [
+            reference
+            for reference, each in by_reference.items()
+            if now - each.asked > (silent_s if each.started else start_s)
+        ]
         if not late:
             return None
         # The trainer may not have looked for long: an answer that is there was in time.
@@ -306,9 +263,6 @@ class RayEngines:
         else:
             engine.pending = engine.actor.call.remote(method, *args)
         engine.doing, engine.asked = method, time.monotonic()
-
-    def _patience(self, engine: Engine) -> float:
-        return self.settings.start_s if not engine.started else self.settings.silent_s
 
     def _answered(self, engine: Engine) -> Event | None:
         """Take an answer. None if it is one of those that bring an engine up to date."""
@@ -339,7 +293,7 @@ class RayEngines:
                 return self._progressed(engine, answer)
             case _:
                 engine.live = 0  # only a poll leaves requests live
-                engine.proven, self._places[engine.place].failed_starts = True, 0
+                engine.proven, self._places.opened[engine.place].failed_starts = True, 0
                 return Event(engine, method, answer)
         return None
 
@@ -407,26 +361,19 @@ class RayEngines:
         if doing == "receive_weights" and self._sending is not None:
             self._sending.close()  # the other engines that receive would wait for it
         self._kill(engine)
-        place = self._places[engine.place]
+        place = self._places.opened[engine.place]
         place.failed_starts += not engine.proven
         if place.failed_starts < STARTS:
             self.restarts += 1
             self._start(engine.place)
         else:
-            self._close_place(engine.place)
+            self._places.close(engine.place)
         return Event(engine, doing, lost=why)
 
     def _kill(self, engine: Engine) -> None:
         """Kill the engine's process, even if it is stopped or hangs."""
         del self.engines[engine.number]
-        if engine.pid and engine.node == self._ray.get_runtime_context().get_node_id():
-            kill_process(engine.pid)
-        elif engine.pid:
-            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-            there = NodeAffinitySchedulingStrategy(engine.node, soft=False)
-            self._ray.remote(kill_process).options(num_cpus=0, scheduling_strategy=there).remote(engine.pid)
-        self._ray.kill(engine.actor)
+        self._places.kill_actor(engine.actor, engine.pid, engine.node)
 
     def _require_some(self) -> None:
         if not self.engines:
@@ -451,28 +398,3 @@ class RayEngines:
 
 class WeightsLost(ClusterError):
     """An engine does not hold what it was sent."""
-
-
-def kill_process(pid: int) -> None:
-    """Send SIGKILL. It also ends a process that is stopped."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def require_equal_versions(theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
-    """Raise ClusterError, in one line, where an engine computes with other versions than this process."""
-    for name in sorted({*ours, *theirs}):
-        if ours.get(name) != theirs.get(name):
-            raise ClusterError(
-                f"an engine runs on another {name} than the trainer: {theirs.get(name, 'none')} there, "
-                f"{ours.get(name, 'none')} here; all nodes need the same"
-            )
-
-
-def one_line(error: Exception) -> str:
-    """What an error of Ray says, in one line."""
-    cause = getattr(error, "cause", None)
-    if cause is not None:
-        return f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"
-    text = " ".join(str(error).split())
-    return "its process died" if "died" in text.lower() else f"{type(error).__name__}: {text[:300]}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from das.arrays import load_arrays, save_arrays
-from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
+from das.budget import LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.draft_price import DraftWork
 from das.budget.remaining import RemainingLength
@@ -19,6 +19,8 @@ from das.drafter.draft import num_branches
 from das.drafter.saved import SavedText
 from das.engine.branching.tree import in_runs, is_chain
 from das.engine.contract.versions import NotInstalled
+from das.engine.drafters.engine_model import EngineModel
+from das.engine.drafters.model_drafter import model_drafter
 from das.engine.engine_config import WORKER, DasOptions, das_options
 from das.engine.rollouts.alarm import Alarm
 from das.engine.rollouts.history_clock import HistoryClock
@@ -27,11 +29,9 @@ from das.engine.rollouts.rollout_record import RolloutRecord
 from das.engine.rollouts.silence import SilenceWatch
 from das.model_drafts.drafter import ModelDrafter
 from das.model_drafts.either_or import EitherOr
-from das.model_drafts.in_turns import InTurns
 from das.verify.admission import PROBLEM_KEY
 
 if TYPE_CHECKING:
-    from das.engine.drafters.engine_model import EngineModel
     from das.engine.runners.protocol import Runner
 
 HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"  # files of a checkpoint
@@ -47,24 +47,6 @@ class _Emitted:
     num_accepted: list[int] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
     context: int = 0  # tokens of prompt and response that the requests had before the pass
-
-
-def _model_drafter(
-    options: DasOptions, budget: BudgetPolicy, history: HistoryDrafter | None
-) -> "tuple[ModelDrafter, EngineModel] | tuple[None, None]":
-    """The drafter of these options if it is a model, and the model. Imported here, because models import vLLM."""
-    if (own := options.self_draft) is not None:
-        from das.engine.drafters.self_draft import SelfDraft
-
-        copy = SelfDraft(own["weights"])
-        return InTurns(copy, own["passes"], budget.worth, history), copy
-    if (head := options.head) is not None:
-        from das.engine.drafters.head_draft import HeadDraft
-
-        assert history is not None
-        model = HeadDraft()
-        return EitherOr(model, head["passes"], budget.worth, history), model
-    return None, None
 
 
 class DasProposer:
@@ -86,7 +68,7 @@ class DasProposer:
         self._model_drafter: ModelDrafter | None
         # vLLM takes an attribute `model` for a torch module with buffers, which sleep mode saves.
         self.drafting_model: EngineModel | None
-        self._model_drafter, self.drafting_model = _model_drafter(options, budget, history)
+        self._model_drafter, self.drafting_model = model_drafter(options.self_draft, options.head, budget, history)
         drafter: Drafter | None = self._model_drafter or from_texts
         assert drafter is not None
         drafter.vocab = vllm_config.model_config.get_vocab_size()

@@ -112,7 +112,7 @@ def main(policy: str, folder: Path, jobs: list[str]) -> None:
             finish(rollout)
             if "resize" in faults:  # steps are shorter than the start of an engine
                 cluster = trainer.vllm_generation.cluster
-                while len(cluster.engines.working) < cluster._size:
+                while sum(engine.started for engine in cluster.engines.engines.values()) < cluster._size:
                     cluster.engines.next_event()
 
         trainer.vllm_generation._finish = noted

@@ -14,9 +14,7 @@ import torch
 from das.budget.schedule import LongestFirst
 from das.cluster import local_ray
 from das.cluster.actor import versions_with
-from das.cluster.cluster import predicted
-from das.cluster.messages import ClusterError, Response, weights_checksum
-from das.cluster.ray_engines import require_equal_versions
+from das.cluster.messages import ClusterError, Response, predicted, require_equal_versions, weights_checksum
 from das.cluster.settings import ClusterSettings
 from das.cluster.weights import packed, unpacked
 from das.engine.contract import versions

@@ -31,3 +31,9 @@ def merged_reports(reports: Mapping[str, Mapping[str, Any]], slowest: str) -> di
         merged["calibration_error"] = max(errors)
     merged["alarms"] = [f"{name}: {alarm}" for name, report in reports.items() for alarm in report.get("alarms", [])]
     return merged
+
+
+def of_engines(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """The reports of all engines, by their numbers, as one, without what they say of single requests."""
+    named = {f"engine {number}": of_engine(report) for number, report in reports.items()}
+    return merged_reports(named, max(named, key=lambda name: max(named[name]["step_time_s"], default=0.0)))
