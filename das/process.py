@@ -1,17 +1,22 @@
-"""End a process together with its parent. Needs Linux; imports only the standard library."""
+"""Processes that end together with their parent, and processes with a pipe. It imports only the standard library."""
 
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process (SIGKILL) when its parent ends. Raises OSError where the kernel refuses.
+    """Have Linux kill this process when its parent ends, by SIGKILL. Raises OSError where the kernel refuses.
 
     Call it early: if the parent has already ended, the kernel does nothing. For the kernel, the parent is the thread
     that forked this process, so that thread must live as long as this process is needed.
@@ -19,3 +24,18 @@ def die_with_parent() -> None:
     if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl: {os.strerror(number)}")
+
+
+def spawned(
+    body: Callable[..., None], *args: Any, name: str | None = None, daemon: bool = True
+) -> tuple[BaseProcess, Connection]:
+    """Start a new Python process that calls body(*args, pipe). Returns the process and this end of the pipe.
+
+    daemon: it is ended when this process ends.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=body, args=(*args, theirs), name=name, daemon=daemon)
+    process.start()
+    theirs.close()
+    return process, ours

@@ -9,7 +9,6 @@ tax_us         what a drafting engine costs requests that never draft: all of it
                such a pass goes through (proposer and meter)
 """
 
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from das.engine.build import EngineSettings
+from das.process import spawned
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.policies import policy_directory
@@ -149,14 +149,11 @@ def step_seconds(
     """By requests per burst, and by arm, the median decode step of each burst; of the arm never_drafting also the time
     that a step spends in our code. The arms' bursts take turns. Each arm has an engine in its own process.
     """
-    spawn = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
     processes = []
     for arm in STEP_ARMS:
-        pipes[arm], theirs = spawn.Pipe()
-        processes.append(spawn.Process(target=_step_process, args=(arm, settings, steps, folder, theirs), daemon=True))
-        processes[-1].start()
-        theirs.close()
+        process, pipes[arm] = spawned(_step_process, arm, settings, steps, folder)
+        processes.append(process)
         _answer(pipes[arm], arm, folder)  # one after the other: building an engine is heavy
     seconds: dict[int, dict[str, list[float]]] = {}
     own_code: dict[int, list[float]] = {batch: [] for batch in STEP_BATCHES}

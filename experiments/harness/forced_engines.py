@@ -1,6 +1,5 @@
 """task=force: an engine for each arm, in a process of its own, that rolls out recorded responses."""
 
-import multiprocessing
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from das.errors import EngineError
+from das.process import spawned
 from das.replay.workload import Workload
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
@@ -65,12 +65,8 @@ class ForcedEngines:
 
 
 def _start(config: DictConfig, policy: Path, sizes: Mapping[str, Any], folder: Path) -> Connection:
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    arguments = OmegaConf.to_container(config, resolve=True), str(policy), dict(sizes), folder / "log.txt", theirs
-    spawn.Process(target=_engine_process, args=arguments, daemon=True).start()
-    theirs.close()
-    return ours
+    container = OmegaConf.to_container(config, resolve=True)
+    return spawned(_engine_process, container, str(policy), dict(sizes), folder / "log.txt")[1]
 
 
 def _engine_process(container: Any, policy: str, sizes: dict[str, Any], log: Path, pipe: Connection) -> None:

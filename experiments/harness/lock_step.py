@@ -5,7 +5,6 @@ The parent and each arm talk over a pipe. An arm sends (kind, value): ("rollout"
 ("refused", message) for bad input, or ("error", message). The parent sends "go".
 """
 
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from das.errors import EngineError
-from das.process import die_with_parent
+from das.process import die_with_parent, spawned
 from experiments.harness import resume
 from experiments.harness.config import RunConfig
 from experiments.harness.failures import failure_line, log_traceback
@@ -83,22 +82,19 @@ def run_arms(comparison: Comparison, progress: Progress) -> None:
 
 def _start(comparison: Comparison) -> tuple[dict[str, Connection], list[BaseProcess]]:
     """Start every arm's process. Returns the parent's end of each arm's pipe, and the processes."""
-    spawn = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
     processes: list[BaseProcess] = []
     for name, config in comparison.arms.items():
-        pipes[name], arms_end = spawn.Pipe()
-        run = ArmRun(
+        process, pipes[name] = spawned(
+            _arm_process,
+            name,
             config,
             comparison.policy,
-            comparison.folder / "arms" / name,
-            comparison.folder.name,
-            PipeTurns(arms_end),
-            start=comparison.start,
+            comparison.folder,
+            comparison.start,
+            name=f"arm-{name}",
+            daemon=False,
         )
-        process = spawn.Process(target=_arm_process, args=(run, arms_end), name=f"arm-{name}")
-        process.start()
-        arms_end.close()
         processes.append(process)
     return pipes, processes
 
@@ -144,10 +140,12 @@ def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
     return value
 
 
-def _arm_process(run: ArmRun, pipe: Connection) -> None:
+def _arm_process(name: str, config: RunConfig, policy: str, comparison: Path, start: int, pipe: Connection) -> None:
     """Body of an arm's process. Its output goes to its log; an error goes to the parent as one line."""
     die_with_parent()
-    log = run.folder / "log.txt"
+    folder = comparison / "arms" / name
+    run = ArmRun(config, policy, folder, comparison.name, PipeTurns(pipe), start=start)
+    log = folder / "log.txt"
     with quiet_into(log):
         try:
             train_arm(run)

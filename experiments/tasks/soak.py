@@ -1,7 +1,6 @@
 """task=soak: GRPO steps for hours. What do the run's processes hold after each step, and what remains at the end?"""
 
 import json
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import psutil
 from omegaconf import DictConfig, OmegaConf
 
 from analysis import soak as soak_analysis
-from das.process import die_with_parent
+from das.process import die_with_parent, spawned
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.policies import policy_directory
 from experiments.harness.train_arm import ArmRun, train_arm
@@ -69,11 +68,7 @@ def watch(config: RunConfig, policy: str, path: Path) -> tuple[dict[psutil.Proce
 
     Returns the role of every process that was seen, and the inodes of the shared memory that they had mapped.
     """
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    child = spawn.Process(target=_train, args=(config, policy, path / "arm", theirs), name="soak")
-    child.start()
-    theirs.close()
+    child, ours = spawned(_train, config, policy, path / "arm", name="soak", daemon=False)
     assert child.pid is not None
     trainer = psutil.Process(child.pid)
     seen: dict[psutil.Process, str] = {}

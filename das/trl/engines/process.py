@@ -1,6 +1,5 @@
 """A RolloutEngine in a process of its own, called from this one: it rolls out while the policy trains."""
 
-import multiprocessing
 import pickle
 import signal
 import threading
@@ -19,7 +18,7 @@ from das.engine.build import EngineSettings
 from das.engine.rollouts.reports import of_engine
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 from das.errors import EngineDied
-from das.process import die_with_parent
+from das.process import die_with_parent, spawned
 
 END_S = 5  # seconds that the process gets to end by itself
 POLL_S = 1.0  # seconds after which the engine answers at the latest: a rollout that is not wanted any more ends then
@@ -38,11 +37,7 @@ class EngineProcess:
 
         threads: of the engine. The thread that calls this must live as long as the engine.
         """
-        spawn = multiprocessing.get_context("spawn")
-        self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(theirs, settings, threads), name="engine", daemon=True)
-        self._process.start()
-        theirs.close()
+        self._process, self._pipe = spawned(_serve, settings, threads, name="engine")
         self._weights = 0  # version
         self._one_call = threading.Lock()
         self._closing = False
@@ -178,7 +173,7 @@ def _measured(
     )
 
 
-def _serve(pipe: Connection, settings: EngineSettings, threads: int) -> None:
+def _serve(settings: EngineSettings, threads: int, pipe: Connection) -> None:
     """Body of the engine's process: it answers one call after the other until the pipe is closed."""
     die_with_parent()
     from das.cluster.rollout_engine import RolloutEngine

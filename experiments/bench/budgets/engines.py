@@ -1,7 +1,6 @@
 """task=bench_budgets: two engines in processes of their own. Each rollout names its workload and its policy."""
 
 import hashlib
-import multiprocessing
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from das.process import spawned
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.lock_step import expect, tell
@@ -138,13 +138,8 @@ def with_tokenizer(shape: str, policy: str, cache: Path) -> str:
 
 
 def _start(arms: Mapping[str, DictConfig], policy: str, max_num_seqs: int, folder: Path) -> Connection:
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
     containers = {label: OmegaConf.to_container(config, resolve=True) for label, config in arms.items()}
-    arguments = containers, policy, max_num_seqs, folder / "log.txt", theirs
-    spawn.Process(target=_engine_process, args=arguments, daemon=True).start()
-    theirs.close()
-    return ours
+    return spawned(_engine_process, containers, policy, max_num_seqs, folder / "log.txt")[1]
 
 
 def _engine_process(containers: dict[str, Any], policy: str, max_num_seqs: int, log: Path, pipe: Connection) -> None:
