@@ -83,7 +83,7 @@ def _loop_with_rows(original: Callable[..., Any], generation: Any, prompts: Any,
     return results
 
 
-def rows_of(prompts: Sequence[Mapping[str, Any]]) -> list[int]:
+def conversation_rows(prompts: Sequence[Mapping[str, Any]]) -> list[int]:
     """The rows of the prompts of a later turn. Raises EngineError if TRL did not pass them on."""
     rows = [getattr(prompt["prompt_token_ids"], "row", None) for prompt in prompts]
     if None in rows:

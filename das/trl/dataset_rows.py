@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def history_tick(unit: str, rollouts: int, dataset: Any, problems: int) -> int:
+def history_tick(unit: str, rollouts: int, rows: int | None, problems: int) -> int:
     """What the drafter's window counts, after `rollouts` rollouts of `problems` problems each.
 
-    unit: "step" counts rollouts, "epoch" counts passes through the dataset. A dataset without a length has no epochs,
-    so there, too, rollouts are counted.
+    unit: "step" counts rollouts, "epoch" counts passes through the dataset's `rows`. A dataset without a length (None)
+    has no epochs, so there, too, rollouts are counted.
     """
-    if unit == "step" or not hasattr(dataset, "__len__"):
+    if unit == "step" or rows is None:
         return rollouts
-    return rollouts // max(1, len(dataset) // problems)  # TRL leaves out the rows that fill no batch
+    return rollouts // max(1, rows // problems)  # TRL leaves out the rows that fill no batch
 
 
 def problem_id(row: Mapping[str, Any], whole_row: bool = False) -> str:

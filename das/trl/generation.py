@@ -21,7 +21,7 @@ from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.errors import EngineError
 from das.heads.training import OnlineHead
 from das.trl.colocated import random_states_kept
-from das.trl.conversations import Turn, joined, rows_of
+from das.trl.conversations import Turn, conversation_rows, joined
 from das.trl.dataset_rows import history_tick, problem_id
 from das.trl.determinism import algorithms_of_the_engine
 from das.trl.engines.engines import Engines
@@ -96,7 +96,9 @@ class SpeculativeGeneration(VLLMGeneration):
         self.rollouts += 1
         responses = getattr(trainer, "num_generations", 1)  # of a problem; distillation asks for one
         problems = len(rows) * trainer.accelerator.num_processes // responses
-        self.history_tick = history_tick(self.history_unit, self.rollouts, trainer.train_dataset, problems)
+        dataset = trainer.train_dataset
+        size = len(dataset) if hasattr(dataset, "__len__") else None
+        self.history_tick = history_tick(self.history_unit, self.rollouts, size, problems)
 
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine and check that they arrived.
@@ -138,7 +140,7 @@ class SpeculativeGeneration(VLLMGeneration):
     def _generate_checked(self, prompts: list[Any], sampling_params: Any) -> list[Any]:
         self._check_logprobs()
         turn = len(self._turns)
-        rows = rows_of(prompts) if turn else range(len(prompts))
+        rows = conversation_rows(prompts) if turn else range(len(prompts))
         if not turn:
             self._count_responses(len(prompts))
         seeds = [request_seed(self.run_seed, self.step, self._first + row, self.evaluation, turn) for row in rows]
@@ -182,7 +184,7 @@ class SpeculativeGeneration(VLLMGeneration):
     def _count_drafts(self, rollout: Rollout) -> None:
         if not self.evaluation:
             self.num_drafted += rollout.report["drafted"]
-            self.num_accepted += rollout.tokens - rollout.report["passes"]
+            self.num_accepted += rollout.accepted
 
     def _own_engine(self) -> tuple[int, int]:
         """Which engine is this rank's, counted from 0, and how many there are."""

@@ -28,9 +28,9 @@ from das.trl.trainers import (
     COLLATED,
     REFUSED,
     ROLLS_OUT,
+    batch_rows,
     full_name,
     method_that_rolls_out,
-    rows_of,
 )
 
 LOGGED = ("rollout_s", "tokens_per_pass", "drafted", "accepted", "draft_share")  # in TRL's logs, as das/NAME
@@ -261,7 +261,7 @@ def require_backend(trainer: Any) -> None:
 def roll_out_announced(original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
     """The trainer's own rollout of a batch, announced to the backend before and entered into TRL's logs after."""
     generation: SpeculativeGeneration = trainer.vllm_generation
-    generation.announce(trainer, rows_of(batch))
+    generation.announce(trainer, batch_rows(batch))
     earlier = generation.last
     rolled_out = original(batch, *args, **kwargs)
     if generation.last is None or generation.last is earlier:

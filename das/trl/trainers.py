@@ -42,6 +42,6 @@ def method_that_rolls_out(trainer: Any) -> str:
     return next(ROLLS_OUT[name] for name in map(full_name, type(trainer).__mro__) if name in ROLLS_OUT)
 
 
-def rows_of(batch: Any) -> Sequence[Mapping[str, Any]]:
+def batch_rows(batch: Any) -> Sequence[Mapping[str, Any]]:
     """The rows of a batch that a trainer is about to roll out. Of a collated batch only prompts are left, padded."""
     return [{"prompt": prompt.tolist()} for prompt in batch["prompts"]] if isinstance(batch, dict) else batch

@@ -23,7 +23,7 @@ def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None =
     policy: its tokenizer measures prompts. note: called with one line about what was left out of a published set.
     Raises UserError where there are fewer problems than asked for, or than a step takes.
     """
-    rows, summary, _ = rows_of(config.data, "training", config, policy)
+    rows, summary, _ = split_rows(config.data, "training", config, policy)
     if note is not None and summary:
         note(summary)
     if len(rows) < config.problems_per_step:
@@ -31,7 +31,7 @@ def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None =
     return rows
 
 
-def rows_of(data: DataConfig, split: Split, config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
+def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
     """The rows of a set, one line about it (empty for generated problems), and how many problems could not be used.
 
     Most of these are too long (`room`), so what is left is easier than the set.

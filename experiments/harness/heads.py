@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from das.heads import on_disk as heads
 from experiments.cache import cached_folder
 from experiments.harness.config import HeadConfig, RunConfig, data_config
-from experiments.harness.data import rows_of
+from experiments.harness.data import split_rows
 from experiments.harness.policies import draft_model_directory
 from experiments.run.errors import CONFIGS, UserError
 
@@ -145,7 +145,7 @@ def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[
         data = data_config(group)
     count = settings.responses // SIBLINGS
     data = replace(data, problems=count, settings={**data.settings, "problems": count})
-    rows, _, _ = rows_of(data, "training", replace(config, seed=config.seed + 1), policy)
+    rows, _, _ = split_rows(data, "training", replace(config, seed=config.seed + 1), policy)
     tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
     template = dict(config.trainer.chat_template_kwargs)
     prompts = [

@@ -9,7 +9,7 @@ from datasets import Dataset
 from omegaconf import OmegaConf
 
 from experiments.harness.config import DataConfig, RewardConfig, RunConfig, data_config, reward_config
-from experiments.harness.data import AGENT, LIBRARY, MADE, rows_of
+from experiments.harness.data import AGENT, LIBRARY, MADE, split_rows
 from experiments.harness.pass_at_k import powers_of_two
 from experiments.harness.reward import check_judge
 from experiments.problems import load, reasoning_gym
@@ -114,7 +114,7 @@ def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[
     """
     data = held_out_data(config)
     with renamed_keys(EVAL_KEYS):
-        rows, summary, _ = rows_of(data, "evaluation", config, policy)
+        rows, summary, _ = split_rows(data, "evaluation", config, policy)
     if note is not None and summary:
         note(f"evaluation: {summary}")
     trained_on = {key for row in training for key in _keys(row)}

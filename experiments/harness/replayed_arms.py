@@ -15,6 +15,7 @@ from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
+from das.trl.dataset_rows import history_tick
 from experiments.harness import sizes
 from experiments.harness.engine import make_schedule
 from experiments.recorded.rollouts import read_rollouts
@@ -57,12 +58,11 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
         case other:
             raise ValueError(f"arm {config.arm.name} drafts with {other}")
     problems_per_step = sizes.problems_per_step(config.trainer, config.engine.get("processes", 1))
-    steps_per_epoch = sizes.steps_per_epoch(config.data.problems, problems_per_step)
     schedule = make_schedule(config.get("schedule", "given"))  # older runs have no such setting
     steps = []
     for i, work in enumerate(works):
         order = list(range(len(work))) if schedule is None else schedule.order(work.problems)
-        tick = sizes.history_tick(config.drafter.unit, i + 1, steps_per_epoch)
+        tick = history_tick(config.drafter.unit, i + 1, config.data.problems, problems_per_step)
         steps.append(simulate_rollout(work, [engine], [order], tick))
         if schedule is not None:
             schedule.observe(work.problems, work.lengths.tolist())

@@ -8,6 +8,7 @@ from das.cluster.cluster import Cluster
 from das.engine.build import build_engine
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, roll_out, rollout_row
 from das.engine.stock import build_stock, roll_out_stock
+from das.trl.dataset_rows import history_tick
 from experiments.harness import sizes
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset
@@ -69,7 +70,7 @@ def batches(config: RunConfig, problems: list[tuple[str, Prompt]], steps: int) -
         yield Batch(
             problems=[problem_id for problem_id, _ in requests],
             prompts=[prompt for _, prompt in requests],
-            next_history_tick=sizes.history_tick(config.drafter.unit, step + 1, steps_per_epoch),
+            next_history_tick=history_tick(config.drafter.unit, step + 1, len(problems), per_step),
         )
 
 

@@ -18,11 +18,3 @@ def problems_per_step(trainer: Mapping[str, Any], processes: int) -> int:
 def steps_per_epoch(num_problems: int, problems_per_step: int) -> int:
     """Steps that go once through all problems; problems that do not fill a step are left out."""
     return max(1, num_problems // problems_per_step)
-
-
-def history_tick(unit: str, steps: int, steps_per_epoch: int) -> int:
-    """What the drafter's window has counted after so many steps. unit: what it counts, `epoch` or `step`.
-
-    das.trl.generation counts the same way while it trains.
-    """
-    return steps // steps_per_epoch if unit == "epoch" else steps

@@ -121,6 +121,6 @@ def rollouts(config: RunConfig, policy: str) -> dict[str, Any]:
     responses: list[dict[str, Any]] = []
     accepted = 0
     for outputs, rollout in roll_out_steps(steps, llm, tokenized(config, policy)):
-        accepted += rollout.tokens - rollout.report["passes"]
+        accepted += rollout.accepted
         responses += map(listed_response, outputs)
     return {"responses": responses, "accepted": accepted}

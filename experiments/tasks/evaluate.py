@@ -19,7 +19,7 @@ from das.engine.build import build_engine
 from das.engine.rollouts.rollout import Rollout, roll_out, rollout_row
 from das.engine.stock import build_stock, roll_out_stock
 from experiments.harness.config import RunConfig, data_config, run_config
-from experiments.harness.data import MADE, rows_of
+from experiments.harness.data import MADE, split_rows
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.evaluation import Evaluation, Judged
 from experiments.harness.held_out import judge_config, ks_of, renamed_keys
@@ -107,11 +107,11 @@ def _judged_by_its_own(config: RunConfig) -> RunConfig:
 
 
 def _rows(config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
-    """As `rows_of`. Errors about the number of problems name the key that set it."""
+    """As `split_rows`. Errors about the number of problems name the key that set it."""
     published = config.data.name not in MADE and config.task["problems"] is None
     key = "data.problems" if published else "task.problems"
     with renamed_keys({"data.problems": key, "eval.problems": key}):
-        return rows_of(config.data, "evaluation", config, policy)
+        return split_rows(config.data, "evaluation", config, policy)
 
 
 def _warning(config: RunConfig, left_out: int, used: int) -> str:

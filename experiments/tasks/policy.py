@@ -16,7 +16,7 @@ from yaml import safe_load
 from analysis.arms import aligned
 from analysis.likeness_figure import likeness_figure
 from experiments.harness.config import run_config
-from experiments.harness.data import rows_of
+from experiments.harness.data import split_rows
 from experiments.harness.held_out import renamed_keys
 from experiments.harness.policies import policy_directory
 from experiments.harness.validate import check
@@ -54,7 +54,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     run_folder = RunFolder(Path(folder), config.resolved)
     policy = policy_directory(config, progress.note)
     with renamed_keys({"data.problems": "task.problems"}):
-        chosen, summary, _ = rows_of(config.data, "training", config, policy)
+        chosen, summary, _ = split_rows(config.data, "training", config, policy)
     if summary:
         progress.note(summary)
     rows = chosen.to_list()

@@ -42,7 +42,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
 
     def roll_out(engine: Any, request: RolloutRequest) -> Any:
         requested.append(request)
-        return [], SimpleNamespace(responses=[[1]], tokens=1, report={"drafted": 0, "passes": 1})
+        return [], SimpleNamespace(responses=[[1]], accepted=0, report={"drafted": 0, "passes": 1})
 
     monkeypatch.setattr(DasEngine, "roll_out", roll_out)
     return requested
@@ -114,7 +114,9 @@ def test_the_window_moves_with_the_training(unit: str, problems: int, processes:
 
 
 def test_a_dataset_without_length_has_no_epochs() -> None:
-    assert [history_tick("epoch", rollouts, iter(()), 2) for rollouts in (1, 2)] == [1, 2]
+    assert [history_tick("epoch", rollouts, None, 2) for rollouts in (1, 2)] == [1, 2]
+    assert [history_tick("epoch", rollouts, 9, 4) for rollouts in (1, 2, 3)] == [0, 1, 1]
+    assert history_tick("step", 3, 9, 4) == 3
 
 
 def test_problems_are_told_apart_by_id_or_prompt() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from das.engine.rollouts.rollout import EVALUATION, Rollout, RolloutRequest, evaluation_seed, request_seed, rollout_row
 from das.errors import EngineError
-from das.trl.conversations import RowTokens, Turn, added_turns, follow_turns, joined, rows_of
+from das.trl.conversations import RowTokens, Turn, added_turns, conversation_rows, follow_turns, joined
 from das.trl.dataset_rows import problem_id
 from das.trl.generation import SpeculativeGeneration
 from das.trl.merge import merged
@@ -164,9 +164,9 @@ def test_sums_over_turns() -> None:
 
 def test_rows_travel_with_their_tokens() -> None:
     prompt = RowTokens([1, 2], row=7) + [3] + [4]  # noqa: RUF005  as TRL does
-    assert (prompt, rows_of([{"prompt_token_ids": prompt}])) == ([1, 2, 3, 4], [7])
+    assert (prompt, conversation_rows([{"prompt_token_ids": prompt}])) == ([1, 2, 3, 4], [7])
     with pytest.raises(EngineError, match="lost their rows"):
-        rows_of([{"prompt_token_ids": [1, 2, 3, 4]}])
+        conversation_rows([{"prompt_token_ids": [1, 2, 3, 4]}])
 
 
 def test_rows_of_environments_are_told_apart_by_all_columns() -> None:

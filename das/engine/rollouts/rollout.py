@@ -82,6 +82,11 @@ class Rollout:
         """Response tokens of all requests."""
         return sum(len(response) for response in self.responses)
 
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that were emitted: each pass of a request emits one more token than it accepts."""
+        return self.tokens - int(self.report["passes"])
+
 
 def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False, turn: int = 0) -> int:
     """The seed of a step's response number `index`. It differs for every request of a run, and is equal in all arms.
@@ -198,7 +203,7 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         "passes": passes,
         "tokens_per_pass": rollout.tokens / passes,
         "drafted": rollout.report["drafted"],
-        "accepted": rollout.tokens - passes,
+        "accepted": rollout.accepted,
         "draft_s": rollout.report["draft_s"],
         "draft_share": rollout.report["draft_s"] / rollout.rollout_s,
         "draft_rounds": rollout.report["draft_rounds"],
@@ -209,7 +214,7 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         "length_max": int(np.max(lengths)),
         "longest_over_mean": longest_over_mean(rollout.problems, lengths),
         "history_tokens": rollout.report.get("history_tokens", 0),
-        "wasted": rollout.report["drafted"] - (rollout.tokens - passes),
+        "wasted": rollout.report["drafted"] - rollout.accepted,
     }
     if rollout.report["draft_passes"]:
         row |= {key: rollout.report[key] for key in ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s")}

@@ -53,5 +53,3 @@ def test_sizes() -> None:
     assert (config.responses_per_step, config.problems_per_step) == (16 * 2 * 3, 12)
     assert sizes.steps_per_epoch(num_problems=25, problems_per_step=12) == 2
     assert sizes.steps_per_epoch(num_problems=5, problems_per_step=12) == 1
-    assert [sizes.history_tick("epoch", steps, 2) for steps in (1, 2, 3)] == [0, 1, 1]
-    assert sizes.history_tick("step", 3, 2) == 3

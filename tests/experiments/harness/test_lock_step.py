@@ -9,8 +9,7 @@ from hydra import initialize_config_dir
 
 from experiments.harness import lock_step
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.lock_step import PipeTurns, expect, tell
-from experiments.harness.train_arm import ArmRun
+from experiments.harness.lock_step import expect, tell
 from experiments.run.errors import CONFIGS, RunFailed
 
 
@@ -42,8 +41,8 @@ def test_an_arm_that_fails_after_its_parent_gave_up_prints_nothing(
         monkeypatch.setattr(lock_step, "train_arm", fail)
         ours, theirs = Pipe()
         ours.close()
-        run = ArmRun(config, "", tmp_path, "", PipeTurns(theirs))
-        arm = get_context("fork").Process(target=lock_step._arm_process, args=(run, theirs))
+        arguments = "none", config, "", tmp_path, 0, theirs
+        arm = get_context("fork").Process(target=lock_step._arm_process, args=arguments)
         arm.start()
         arm.join()
         assert arm.exitcode == 0
