@@ -1,4 +1,4 @@
-"""What happens between two target passes: one drafter and one budget produce the drafts of the next pass.
+"""DraftRound runs between two target passes: one drafter and one budget produce the drafts of the next pass.
 
 The engine's proposer (das.engine.proposer) and the simulator's engine (das.replay.text_engine) both call DraftRound, so
 that a simulated rollout makes the same drafter and budget calls, in the same order, as a real one.

@@ -1,4 +1,4 @@
-"""What runs in the process of an engine. Ray imports it there first, so torch and vLLM are imported later."""
+"""The Ray actor that holds an engine. Ray imports this module first in its process, so torch and vLLM come later."""
 
 import hashlib
 import os

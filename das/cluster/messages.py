@@ -1,4 +1,4 @@
-"""What a trainer and its engines tell each other: plain data, small to send. It needs neither vLLM nor Ray."""
+"""Messages between a trainer and its engines: plain data, small to send. They need neither vLLM nor Ray."""
 
 import hashlib
 from collections import Counter

@@ -210,7 +210,7 @@ class RayEngines:
 
     @property
     def version(self) -> int:
-        """Of the weights that engines must compute with."""
+        """The version of the weights that engines must compute with."""
         return self._weights.version
 
     def evaluate(self, begins: bool) -> None:

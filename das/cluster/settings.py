@@ -1,4 +1,4 @@
-"""What a cluster of engines is asked for."""
+"""Settings of a cluster of engines."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What a drafter must do, and what every drafter gets for it. docs/write_a_drafter.md writes one."""
+"""The base class of drafters. docs/write_a_drafter.md explains how to write one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the VllmConfig of an engine asks of das, read and checked. An engine asks for das by its worker class."""
+"""The options that an engine's VllmConfig gives to das, read and checked. Its worker class asks for das."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

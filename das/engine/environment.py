@@ -1,4 +1,4 @@
-"""What vLLM reads from the environment, set once for the process and those it starts."""
+"""Environment variables that vLLM reads. They are set once, for this process and those that it starts."""
 
 import os
 from collections.abc import Iterator

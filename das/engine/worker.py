@@ -73,7 +73,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         super().__init__(*args, **kwargs)
         # Settings of another form, and engines that cannot do what they ask for, are refused before anything is built.
         options = das_options(self.vllm_config)
-        # Of drafts by das; None where nothing drafts, or vLLM does.
+        # None where nothing drafts, or vLLM does.
         self._das_options = options if drafts_by_das(self.vllm_config) else None
         if self._das_options is not None and self._das_options.self_draft is not None:
             require_self_draft(self.vllm_config, self._das_options.self_draft)

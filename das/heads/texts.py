@@ -1,4 +1,4 @@
-"""What a drafter learns from, read off the policy's own forward passes by hooks.
+"""Hooks read the training data of a drafter off the policy's own forward passes.
 
 A training step computes hidden states and the policy's distribution anyway. The hooks copy them for a sample of the
 responses. They read only: they detach what they copy and draw from a generator of their own, so the policy's training

@@ -1,4 +1,4 @@
-"""What can learn to draft beside the policy: a head (eagle3.py), an MTP layer (mtp.py) or a smaller model
+"""The base class of drafters that learn beside the policy: a head (eagle3.py), an MTP layer (mtp.py) or a smaller model
 (draft_model.py)."""
 
 from collections.abc import Sequence

@@ -87,13 +87,13 @@ class CopyOnText(ModelOnText):
     """A copy of the policy, as das.model_drafts.in_turns asks it. In the engine: das.engine.drafters.self_draft."""
 
     def begin(self, requests: Sequence[str]) -> None:
-        """As ChainModel has it."""
+        """As ChainModel says."""
         self._at = np.zeros(len(requests), np.int64)  # tokens of each draft that passes have computed
         self._right = np.ones(len(requests), bool)  # whether all of them come next
         self._first = True
 
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-        """As ChainModel has it."""
+        """As ChainModel says."""
         rows = sum(map(len, tokens)) + (len(among) if self._first else 0)
         self._first = False
         for i, own in zip(among.tolist(), tokens, strict=True):
@@ -107,23 +107,23 @@ class HeadOnText(ModelOnText):
     """A draft head, as das.model_drafts.either_or asks it. In the engine: das.engine.drafters.head_draft."""
 
     def able(self, requests: Sequence[str]) -> None:
-        """As HeadModel has it: for all."""
+        """As HeadModel says, for all requests."""
 
     def rest(self, resting: bool) -> None:
-        """As HeadModel has it. Nothing waits for this one."""
+        """As HeadModel says. Nothing waits for this one."""
 
     def begin_text(self, text: np.ndarray) -> None:
-        """As ModelOnText has it."""
+        """As ModelOnText says."""
         super().begin_text(text)
         self._read: dict[str, int] = {}  # tokens of each request's context that the head has read
 
     def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
-        """As HeadModel has it."""
+        """As HeadModel says."""
         self._requests = requests
         return sum(int(self._contexts[i]) - self._read.get(requests[i], 0) for i in among.tolist())
 
     def read(self, among: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As HeadModel has it."""
+        """As HeadModel says."""
         rows = self.num_unread(self._requests, among)
         for i in among.tolist():
             self._read[self._requests[i]] = int(self._contexts[i])
@@ -132,7 +132,7 @@ class HeadOnText(ModelOnText):
         return self._pass(among, rows, np.zeros(len(among), np.int64), self._right[among])
 
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As HeadModel has it."""
+        """As HeadModel says."""
         self._right[among] &= self._text[self._places[among] + self._depth] == tokens
         self._depth += 1
         return self._pass(among, len(among), np.full(len(among), self._depth), self._right[among])

@@ -1,4 +1,4 @@
-"""What a pass costs in a replay: separate terms for the target's forward, prompts, drafting and the host."""
+"""The seconds of a replayed pass: separate terms for the target's forward, prompts, drafting and the host."""
 
 from dataclasses import dataclass, fields
 

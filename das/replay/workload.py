@@ -1,4 +1,4 @@
-"""What is replayed: the responses of a training step, as token ids or as lengths alone."""
+"""A workload is the responses of a training step, as token ids or as lengths alone. Replays run on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

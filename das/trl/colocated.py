@@ -1,4 +1,4 @@
-"""What an engine in the trainer's own process needs of it: groups of ranks, sleep, random states."""
+"""An engine in the trainer's own process needs groups of ranks, sleep mode, and random states that stay as they are."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a trainer's dataset says of a rollout: the problem of each row, and how far the training has come."""
+"""The trainer's dataset tells the problem of each row, and how far the training has come."""
 
 import hashlib
 import json

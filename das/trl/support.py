@@ -1,4 +1,4 @@
-"""What das cannot train with: one answer, for `run.py` before anything is built and for the trainers of a script."""
+"""Trainings that das refuses. `run.py` asks before anything is built, trainers of scripts when they are built."""
 
 import os
 from typing import Any

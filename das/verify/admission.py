@@ -1,4 +1,4 @@
-"""What a request may ask of an engine of das. The front end refuses everything else."""
+"""Requests that an engine of das admits. The front end refuses all others."""
 
 from typing import Any
 

@@ -62,8 +62,8 @@ class _Round:
     scale: float
     learns: bool
     num_drafted: np.ndarray = field(init=False)  # int64
-    # Of each draw: its rows, their depths, tokens [rows], margins [rows], probabilities [rows], tokens of every scale
-    # [rows, scales] in a round that learns, else of the one in use.
+    # Each draw has its rows, their depths, tokens [rows], margins [rows], probabilities [rows], and tokens [rows,
+    # scales]: of every scale in a round that learns, else of the one in use.
     draws: list[tuple[np.ndarray, ...]] = field(default_factory=list)
     others: list[tuple[int, int, int]] = field(default_factory=list)  # row, depth, token of another drafter
 

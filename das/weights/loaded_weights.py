@@ -1,4 +1,4 @@
-"""What an engine holds and computes with, after weights were loaded into it.
+"""A check that an engine holds the weights that were loaded into it, and computes with them.
 
 vLLM's own `load_weights` knows where a tensor lands: it merges q, k and v, pads vocabularies, cuts slices, converts
 types, renames. So nothing of that is repeated here. A tensor is checked by loading it once more: if it had arrived, no

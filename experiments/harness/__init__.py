@@ -1,4 +1,4 @@
-"""What experiments are built from: arms that train or roll out on identical work, and the runs of an experiment.
+"""The parts of experiments: arms that train or roll out on identical work, and the runs of an experiment.
 
 config, validate: the settings as dataclasses, and what is refused. policies, data, reward, engine: what an arm is
 made of. train_arm, rollout_steps: one arm. lock_step, one_by_one: several arms. resume, failures, tracking: how a run

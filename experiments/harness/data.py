@@ -90,7 +90,7 @@ def tools_of(data: DataConfig) -> list[Callable[..., Any]] | None:
 
 
 def weight_of_kinds(data: DataConfig) -> dict[str, float]:
-    """Of puzzles: kind -> relative frequency. Raises UserError for a kind that does not exist."""
+    """The relative frequency of each kind of puzzle. Raises UserError for a kind that does not exist."""
     from experiments.small_policy.puzzles.problems import DIFFICULTIES
 
     kinds = {str(kind): float(weight) for kind, weight in (data.kinds or {}).items()}
@@ -102,7 +102,7 @@ def weight_of_kinds(data: DataConfig) -> dict[str, float]:
 
 
 def weight_of_chain_steps(data: DataConfig) -> dict[int, float]:
-    """Of generated problems: steps of a problem's chain -> how often such problems are made, relative."""
+    """The relative frequency of generated problems, by the number of steps in their chain."""
     if len(data.chain_steps) != len(data.weights):
         raise UserError("data.chain_steps and data.weights must be equally long: a weight for each length of chain")
     return {int(steps): float(weight) for steps, weight in zip(data.chain_steps, data.weights, strict=True)}

@@ -1,4 +1,4 @@
-"""What a finished step leaves in the run folder: its responses, its decode passes, its row of metrics."""
+"""A finished step writes its responses, its decode passes and its row of metrics into the run folder."""
 
 from collections.abc import Sequence
 from typing import Any

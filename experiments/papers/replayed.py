@@ -1,4 +1,4 @@
-"""What the replays of DAS's figures share: their setting, training steps cut from a workload, arms."""
+"""The replays of DAS's figures share a setting, training steps cut from a workload, and arms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

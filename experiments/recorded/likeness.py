@@ -85,7 +85,7 @@ def mean_of_first(by_epoch: Sequence[float | None]) -> float | None:
 
 
 def shared_grams(group: Sequence[np.ndarray]) -> list[float]:
-    """Of each response with GRAM tokens or more: the share of its GRAM-grams that occur in one of the others."""
+    """For each response of GRAM tokens or more, the share of its GRAM-grams that occur in one of the others."""
     grams = [hashed_grams(response) for response in group]
     shares = []
     for i, own in enumerate(grams):

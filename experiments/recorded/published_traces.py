@@ -1,4 +1,4 @@
-"""What is particular about some of the published traces (shared/data/traces) that tasks read."""
+"""Particulars of some published traces (shared/data/traces) that tasks read."""
 
 import re
 

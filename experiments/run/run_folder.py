@@ -1,4 +1,4 @@
-"""What every run leaves behind: config.yaml, meta.json, metrics.jsonl, rollouts/, result.json."""
+"""Every run writes config.yaml, meta.json, metrics.jsonl, rollouts/ and result.json into its folder."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""What single features of das rely on in vLLM. A vLLM without these names lacks the feature and is not refused."""
+"""Names of vLLM that single features of das rely on. A vLLM without them lacks the feature and is not refused."""
 
 from das.engine.contract.hook import hooks
 

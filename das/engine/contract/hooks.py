@@ -1,7 +1,7 @@
-"""What every engine of das relies on in vLLM, as data: each name that das replaces, calls or reads, with the parameters
-it expects. What single features rely on beside it: das/engine/contract/feature_hooks.py.
+"""Names of vLLM that every engine of das relies on: each one that das replaces, calls or reads, and its parameters.
 
-What das does with them stands in das/engine/patches/, worker.py, sampler.py and sampling_parameters.py.
+feature_hooks.py has those of single features. das uses these names in das/engine/patches/, das/engine/runners/,
+das/engine/worker.py and das/verify/.
 das/engine/contract/hook_check.py compares all hooks with the sources of a vLLM.
 """
 

@@ -1,4 +1,4 @@
-"""What models that draft in an engine have in common. das.model_drafts asks them, das.engine.proposer attaches them."""
+"""The base class of models that draft in an engine. das.model_drafts asks them, das.engine.proposer attaches them."""
 
 import logging
 import time
@@ -42,11 +42,11 @@ class EngineModel(ABC):
         return time.perf_counter()
 
     def prepare(self, requests: Sequence[str]) -> float | None:
-        """As das.model_drafts.drafter.DraftingModel has it."""
+        """As DraftingModel says."""
         return None if self._broken == self._runner.weights_version else 0.0
 
     def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-        """As das.model_drafts.drafter.DraftingModel has it."""
+        """As DraftingModel says."""
         self.sampler.observe(requests, tokens)
 
     def alarms(self) -> list[str]:

@@ -29,7 +29,7 @@ class HeadDraft(EngineModel):
         self._resting = False
 
     def attach(self, runner: "Runner") -> None:
-        """As EngineModel has it."""
+        """As EngineModel says."""
         if self._runner is runner:
             return
         self._runner, self._passes = runner, runner.head_passes()
@@ -43,29 +43,29 @@ class HeadDraft(EngineModel):
             self._passes.keep(scheduler_output, aux_hidden_states)
 
     def rest(self, resting: bool) -> None:
-        """As das.model_drafts.either_or.HeadModel has it."""
+        """As HeadModel says."""
         self._resting = resting
 
     def forget(self, request: str) -> None:
-        """As das.model_drafts.either_or.HeadModel has it."""
+        """As HeadModel says."""
         self._passes.forget(request)
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
-        """As das.model_drafts.either_or.HeadModel has it."""
+        """As HeadModel says."""
         return self._passes.able(requests)
 
     def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
-        """As das.model_drafts.either_or.HeadModel has it."""
+        """As HeadModel says."""
         self._drafting = self._rows(requests)
         return self._passes.num_unread(self._drafting, among)
 
     @torch.inference_mode()
     def read(self, among: np.ndarray) -> Drawn:
-        """As das.model_drafts.either_or.HeadModel has it."""
+        """As HeadModel says."""
         self.sampler.begin(self._runner, self._drafting)
         return self._drawn(self._head, self._passes.read(self._drafting, among), among)
 
     @torch.inference_mode()
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> Drawn:
-        """As das.model_drafts.either_or.HeadModel has it."""
+        """As HeadModel says."""
         return self._drawn(self._head, self._passes.go_on(among, tokens), among)

@@ -1,4 +1,4 @@
-"""What an engine must be for a self-draft. Refusals say what to change."""
+"""Engines that self-drafts and draft heads were not written for are refused, in one line that says what to change."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an engine needs on a CPU: attention whose bits do not depend on the batch, and shared memory of its own.
+"""Patches for CPUs: attention whose bits do not depend on the batch, and shared memory of an engine's own.
 
 - builder.build of each CPUAttentionMetadataBuilder: more than 8 queries of one request get other bits than one at a
   time (cpu_invariance.py), and vLLM decides for the whole process whether a sequence's keys are split by load.

@@ -1,4 +1,4 @@
-"""What an engine needs on a GPU: batch-invariant kernels for larger models, memory for drafts, graphs without drafts.
+"""Patches for GPUs: batch-invariant kernels for larger models, memory for drafts, graphs without drafts.
 
 - vLLM's table of the tiles of batch-invariant matrix products, which all engines of the process share, gets more shapes
   where das.install() turns these kernels on. It changes no bits between passes.

@@ -1,4 +1,4 @@
-"""What one rollout cost. The model runner counts it in the same way for every arm, speculative or not."""
+"""The meter counts what a rollout costs, in the same way for every arm, speculative or not."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What engines report about a rollout: without what they say of single requests, and several reports as one."""
+"""Engines' reports about a rollout: their part about single requests is left out, and several become one."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the proposer notes of a rollout while it runs: for its report, for the alarm and for the history's clock."""
+"""The proposer's notes about the running rollout, for its report, for the alarm and for the history's clock."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""What das needs of a model runner. vLLM has two; a folder beside this file holds what depends on one of them."""
+"""The boundary around vLLM's two model runners. Code that depends on one of them lies in a folder beside this file."""
 
 from typing import Any, Protocol
 

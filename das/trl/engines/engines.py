@@ -1,4 +1,4 @@
-"""What a trainer rolls out on. Each file beside this one is one place where engines run."""
+"""Protocols of the engines that a trainer rolls out on. Each file beside this one is one place where engines run."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

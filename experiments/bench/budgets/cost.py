@@ -1,4 +1,4 @@
-"""What a budget itself costs in a decode pass: its decisions over made-up drafts, without an engine."""
+"""The time that a budget itself takes in a decode pass: its decisions over made-up drafts, without an engine."""
 
 import time
 from collections.abc import Mapping

@@ -37,7 +37,7 @@ class _Pass:
         self._layers = layers
 
     def rows(self, begin: int, end: int) -> torch.Tensor:
-        """Those of some rows, [rows, layers * hidden]."""
+        """The hidden states of some rows, [rows, layers * hidden]."""
         if len(self._layers) > 1:
             self._layers = [torch.cat(self._layers, dim=-1)]
         return self._layers[0][begin:end]
@@ -80,7 +80,7 @@ class HeadPasses:
         self._decode_rows = 1 + int(runner.vllm_config.speculative_config.num_speculative_tokens)  # of a request
         self._drafter = runner.drafter
         self._unread: dict[str, _Unread] = {}  # by request
-        # Of each KV block, whether the head has read all tokens that are in it.
+        # For each KV block, whether the head has read all tokens in it.
         self._written = np.zeros(runner.kv_cache_config.num_blocks, bool)
         self._skipped = False  # whether passes of the policy went by unnoted since the last one that was noted
         self._late: set[str] = set()  # requests of which it knows nothing yet from the begin of a block on
@@ -109,7 +109,7 @@ class HeadPasses:
         starts = batch.num_computed_tokens_cpu[:num].tolist()
         lengths = batch.num_tokens_no_spec[:num].tolist()
         done = _Pass(aux_hidden_states)
-        # Of a pass with long prompts, rows stay in memory only as long as their own request wants them.
+        # After a pass with long prompts, rows stay in memory only as long as their own request wants them.
         apart = begins[-1] > num * self._decode_rows
         # Whole numbers, because arrays take longer at the few requests that most passes have.
         for row, (name, begin, start, length) in enumerate(zip(batch.req_ids, begins, starts, lengths, strict=False)):
