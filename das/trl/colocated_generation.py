@@ -47,7 +47,7 @@ class ColocatedGeneration(SpeculativeGeneration):
         self.accelerator.wait_for_everyone()  # so the trainer's NCCL reads its variables before the engine pins them
         # The engine in this process reseeds all global generators. The trainer must not notice.
         with random_states_kept(), nccl_variables_kept() if self.tensor_parallel_size == 1 else nullcontext():
-            self.engines = build_in_process(self.engine, **overrides)
+            self.engines = build_in_process(self.engine, trained=True, **overrides)
         self.llm = self.engines.llm
         if not hasattr(self.llm.llm_engine.engine_core, "engine_core"):
             raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")

@@ -1,14 +1,15 @@
 """Rollouts without training: the prompts of each step, rolled out by one engine."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from das.cluster.cluster import Cluster
-from das.engine.build import build_engine
-from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, roll_out, rollout_row
-from das.engine.stock import build_stock, roll_out_stock
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, rollout_row
 from das.trl.dataset_rows import history_tick
+from das.trl.engines.engines import Engines
+from das.trl.engines.in_process import build_in_process
 from experiments.harness import sizes
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset
@@ -75,12 +76,9 @@ def batches(config: RunConfig, problems: list[tuple[str, Prompt]], steps: int) -
 
 
 def roll_out_steps(
-    run: RolloutRun, llm: Any, problems: list[tuple[str, Prompt]]
+    run: RolloutRun, engines: Engines | Cluster, problems: list[tuple[str, Prompt]]
 ) -> Iterator[tuple[list[Any], Rollout]]:
-    """Roll out step after step. Yields vLLM's outputs (a cluster's responses) and the measured Rollout of each.
-
-    llm: vLLM's LLM, or a Cluster.
-    """
+    """Roll out step after step. Yields what the engines say of the responses, and the measured Rollout of each."""
     from vllm import SamplingParams  # after prepare_process: vLLM reads the environment
 
     config = run.config
@@ -99,34 +97,30 @@ def roll_out_steps(
             next_history_tick=batch.next_history_tick,
             schedule=schedule,
         )
-        if isinstance(llm, Cluster):
-            yield llm.roll_out(request)
-        else:
-            yield roll_out(llm, request) if config.arm.row.keyed else roll_out_stock(llm, request)
+        yield engines.roll_out(request)
 
 
 def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
     """Build the engine, roll out and record every step. Returns the rows of metrics.jsonl."""
     prepare_process(run.config)
     settings = engine_settings(run.config, run.policy)
-    llm: Any
+    engines: Engines | Cluster
     if run.config.cluster is not None:
-        llm = Cluster(run.config.cluster, settings, run.config.engine.kv_cache_gib, run.config.engine.threads)
+        engines = Cluster(run.config.cluster, settings, run.config.engine.kv_cache_gib, run.config.engine.threads)
     else:
-        llm = build_engine(settings) if settings.row.keyed else build_stock(settings)
-    try:
-        return _recorded(run, llm, run_folder, progress)
-    finally:
-        if isinstance(llm, Cluster):
-            llm.close()
+        engines = build_in_process(settings)
+    with closing(engines):
+        return _recorded(run, engines, run_folder, progress)
 
 
-def _recorded(run: RolloutRun, llm: Any, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
+def _recorded(
+    run: RolloutRun, engines: Engines | Cluster, run_folder: RunFolder, progress: Progress
+) -> list[dict[str, Any]]:
     problems = tokenized(run.config, run.policy)
     steps_per_epoch = sizes.steps_per_epoch(len(problems), run.config.problems_per_step)
     rows = []
     progress.start()
-    for index, (_, rollout) in enumerate(roll_out_steps(run, llm, problems)):
+    for index, (_, rollout) in enumerate(roll_out_steps(run, engines, problems)):
         row = {
             "arm": run.config.arm.name,
             "step": index + 1,
@@ -136,8 +130,5 @@ def _recorded(run: RolloutRun, llm: Any, run_folder: RunFolder, progress: Progre
         rows.append(row)
         record_step(run_folder, row, rollout, [None] * len(rollout.responses))
         progress.step(row)
-    if isinstance(llm, Cluster):
-        llm.save_history(run_folder.path / "history.npz")
-    elif run.config.arm.row.keyed:
-        llm.collective_rpc("das_save_history", args=(str(run_folder.path / "history.npz"),))
+    engines.save_history(run_folder.path / "history.npz")
     return rows

@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from analysis import arms as arm_analysis
-from das.engine.build import build_engine
+from das.trl.engines.in_process import build_in_process
 from experiments.harness import lock_step
 from experiments.harness.agreement import (
     LISTED,
@@ -115,12 +115,11 @@ def _distribution(config: RunConfig) -> dict[str, Any]:
 def rollouts(config: RunConfig, policy: str) -> dict[str, Any]:
     """Level 2: an arm's responses. Each has its token ids and, for each position, {token: raw logit} of the largest."""
     prepare_process(config)
-    settings = engine_settings(config, policy)
-    llm = build_engine(settings, logprobs_mode="raw_logits", max_logprobs=LISTED)
+    engine = build_in_process(engine_settings(config, policy), logprobs_mode="raw_logits", max_logprobs=LISTED)
     steps = RolloutRun(config, policy, int(config.task["steps"]), logprobs=LISTED)
     responses: list[dict[str, Any]] = []
     accepted = 0
-    for outputs, rollout in roll_out_steps(steps, llm, tokenized(config, policy)):
+    for outputs, rollout in roll_out_steps(steps, engine, tokenized(config, policy)):
         accepted += rollout.accepted
         responses += map(listed_response, outputs)
     return {"responses": responses, "accepted": accepted}

@@ -15,9 +15,8 @@ from datasets import Dataset
 from omegaconf import DictConfig
 
 from analysis.evaluate_figure import evaluate_figure
-from das.engine.build import build_engine
-from das.engine.rollouts.rollout import Rollout, roll_out, rollout_row
-from das.engine.stock import build_stock, roll_out_stock
+from das.engine.rollouts.rollout import Rollout, rollout_row
+from das.trl.engines.in_process import build_in_process
 from experiments.harness.config import RunConfig, data_config, run_config
 from experiments.harness.data import MADE, split_rows
 from experiments.harness.engine import engine_settings, prepare_process
@@ -129,10 +128,8 @@ def _roll_out(
     """Roll out and judge part after part. Seeds follow from problem and sample, so parts change no response."""
     prepare_process(config)
     evaluation = Evaluation(config, policy, rows, make_reward(config.reward), int(config.task["samples"]))
-    settings = engine_settings(config, policy)
-    stock = not settings.row.keyed
-    llm = build_stock(settings) if stock else build_engine(settings)
+    engine = build_in_process(engine_settings(config, policy))
     with closing(evaluation):
         for part in parts:
-            _, rollout = (roll_out_stock if stock else roll_out)(llm, evaluation.request(0, part))
+            _, rollout = engine.roll_out(evaluation.request(0, part))
             yield rollout, evaluation.judged(rollout, part)

@@ -129,10 +129,12 @@ class StockEngine:
         """It ends with the trainer's process."""
 
 
-def build_in_process(settings: EngineSettings, **overrides: Any) -> TrainersEngine:
-    """Build the engine of this method. overrides: further arguments of vllm.LLM. Raises what build_engine raises."""
+def build_in_process(settings: EngineSettings, trained: bool = False, **overrides: Any) -> TrainersEngine:
+    """Build the engine of this method. trained: whether it will be given new weights. overrides: further arguments of
+    vllm.LLM. Raises what build_engine raises.
+    """
     if not settings.row.keyed:
-        llm = build_stock(settings, trained=True, **overrides)
+        llm = build_stock(settings, trained, **overrides)
         return StockEngine(llm, llm.generate)
     llm = build_engine(settings, **overrides)
     return DasEngine(llm, llm.generate)
