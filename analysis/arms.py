@@ -219,7 +219,7 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _of_stock(result: dict[str, Any], name: str) -> list[str]:
-    """An arm's cells in the columns that exist only if the arm stock was run."""
+    """An arm's cells in the columns that a table has only if the arm stock was run."""
     if "ratio_to_stock" not in result:
         return []
     ratio = result["ratio_to_stock"].get(name)

@@ -265,7 +265,7 @@ class RayEngines:
         engine.doing, engine.asked = method, time.monotonic()
 
     def _answered(self, engine: Engine) -> Event | None:
-        """Take an answer. None if it is one of those that bring an engine up to date."""
+        """Take an engine's answer. Returns None if the call only brought the engine up to date."""
         method, start = engine.doing, time.thread_time()
         try:
             answer = self._ray.get(engine.pending)

@@ -44,7 +44,9 @@ def make_model(folder: Path) -> None:
 
 
 def roll_out(model: Path, method: str, on_cpu: bool) -> dict[str, Any]:
-    """Token ids of all rounds, and the drafted and accepted tokens. Half of the seeds come again in each round."""
+    """Roll out several rounds. Returns all token ids, and how many tokens were drafted and accepted.
+
+    Half of the seeds come again in each round."""
     from vllm import LLM, SamplingParams
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 

@@ -1,6 +1,8 @@
 """TRL's generation backend on engines of das: seeds and problem ids for each request, measured rollouts, evaluations,
-state. A file beside this one for each way in which weights and requests reach engines: colocated_generation.py,
-queued_generation.py, server_generation.py.
+state.
+
+Weights and requests reach engines in three ways, and each has a file beside this one: colocated_generation.py,
+queued_generation.py and server_generation.py.
 """
 
 import time

@@ -115,7 +115,7 @@ def describe_distribution(measured: dict[str, Any]) -> str:
 
 
 def describe_sample(sample: dict[str, Any]) -> str:
-    """The line of level 2."""
+    """The line that is printed about level 2, equal samples."""
     first = sample["largest_logit_difference_at_first_divergence"]
     return (
         f"level 2 sample        {sample['tokens_agreeing']} of {sample['tokens']} tokens, "

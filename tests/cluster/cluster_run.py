@@ -111,7 +111,7 @@ def main(policy: str, folder: Path, jobs: list[str]) -> None:
             clusters.append({**rollout.report.get("cluster", {}), "timeline": rollout.report.get("engines", [])})
             finish(rollout)
             if "resize" in faults:  # steps are shorter than the start of an engine
-                cluster = trainer.vllm_generation.cluster
+                cluster = trainer.vllm_generation.engines.cluster
                 while sum(engine.started for engine in cluster.engines.engines.values()) < cluster._size:
                     cluster.engines.next_event()
 

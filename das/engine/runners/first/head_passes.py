@@ -135,8 +135,8 @@ class HeadPasses:
             self._unread = {name: unread for name, unread in known.items() if name in live}
 
     def _note_blocks(self, scheduler_output: Any) -> None:
-        """The head has read nothing of what comes into the blocks that requests just got, but for prefix hits. A
-        request that was preempted has other blocks now.
+        """Note that the head has read nothing in the blocks that requests just got, except for prefix hits. A request
+        that was preempted has other blocks now.
         """
         group, size = self._drafter.kv_cache_gid, self.block_size
         for new in scheduler_output.scheduled_new_reqs:
