@@ -7,7 +7,6 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine.environment import nccl_variables_kept
 from das.errors import EngineError
@@ -65,7 +64,7 @@ class ColocatedGeneration(SpeculativeGeneration):
 
     def _load_weights(self) -> str:
         """Load the weights, and say which of them did not arrive."""
-        VLLMGeneration.sync_weights(self)
+        super(SpeculativeGeneration, self).sync_weights()  # TRL's
         loaded = time.perf_counter()
         problem = self.engines.take_weights(self.weight_sample)
         if self.engines.compares_tensors:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trl.generation.vllm_generation import VLLMGeneration
 
 from das import ranks
 from das.cluster.messages import Response, WeightsPart
@@ -74,7 +73,7 @@ class QueuedGeneration(SpeculativeGeneration):
     def _copied(self) -> Weights:
         """All ranks call it and gather what is sharded; the main rank, which alone talks to engines, keeps it."""
         parts: list[WeightsPart] = []
-        tensors = whole(VLLMGeneration._iter_named_params(self))
+        tensors = whole(self._iter_named_params())
         if ranks.is_main():
             parts += packed(tensors)
             if self.head is not None:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from trl.generation.vllm_client import parse_logprobs
-from trl.generation.vllm_generation import VLLMGeneration
 
 from das import ranks
 from das.errors import EngineError
@@ -43,7 +42,7 @@ class ServerGeneration(SpeculativeGeneration):
         self.accelerator.wait_for_everyone()
 
     def _load_weights(self) -> str:
-        VLLMGeneration.sync_weights(self)
+        super(SpeculativeGeneration, self).sync_weights()  # TRL's
         return ""
 
     def _compare_logprobs(self) -> str:

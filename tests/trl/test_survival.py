@@ -73,7 +73,7 @@ def test_full_disk_and_kill_leave_no_trace(tiny_policy: str, tmp_path: Path) -> 
     assert run.returncode == 0, errors
     (tmp_path / "disk").mkdir()
     arguments = f"{tiny_policy!r}, Path({str(tmp_path / 'disk')!r}), Path({str(tmp_path / 'other')!r})"
-    command = f"from tests.training.test_survival import *; run_with_trouble({arguments})"
+    command = f"from tests.trl.test_survival import *; run_with_trouble({arguments})"
     troubled = subprocess.run(
         ["unshare", "-rm", sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
     )
