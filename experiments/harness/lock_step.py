@@ -144,7 +144,7 @@ def _arm_process(name: str, config: RunConfig, policy: str, comparison: Path, st
     """Body of an arm's process. Its output goes to its log; an error goes to the parent as one line."""
     die_with_parent()
     folder = comparison / "arms" / name
-    run = ArmRun(config, policy, folder, comparison.name, PipeTurns(pipe), start=start)
+    run = ArmRun(config, policy, folder, comparison.name, PipeBarrier(pipe), start=start)
     log = folder / "log.txt"
     with quiet_into(log):
         try:
@@ -159,8 +159,8 @@ def _arm_process(name: str, config: RunConfig, policy: str, comparison: Path, st
             tell(pipe, ("error", failure_line(error)))
 
 
-class PipeTurns:
-    """The turns of an arm in lock step: it asks over its pipe and waits until `run_arms` lets it go on."""
+class PipeBarrier:
+    """The barrier of an arm in lock step: it asks over its pipe and waits until `run_arms` lets it go on."""
 
     def __init__(self, pipe: Connection):
         self.pipe = pipe

@@ -30,7 +30,7 @@ from experiments.harness.tracking import Tracker
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.run_folder import RunFolder, write_text
 from experiments.training import checkpoint
-from experiments.training.turns import Turns
+from experiments.training.barrier import Barrier
 from rewards.conversations import ConversationReward
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ArmRun:
     policy: str  # directory or hub id
     folder: Path  # where the run's files go
     group: str  # W&B group
-    turns: Turns  # when the arm may roll out and train
+    barrier: Barrier  # when the arm may roll out and train
     callbacks: Sequence[Any] = ()  # of transformers' Trainer, beside the usual ones
     start: int = 0  # steps already done. Their checkpoint is verified, and the folder is rewound to it (resume.py)
 
@@ -183,7 +183,7 @@ def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "Speculat
         reward=parts.reward,
         engine=parts.engine,
         checkpoints=parts.checkpoints,
-        turns=run.turns,
+        barrier=run.barrier,
         schedule=make_schedule(config.schedule),
         history_unit=config.drafter.unit,
         on_step=log.on_step,
@@ -214,14 +214,14 @@ def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
 
 
 class StepLog:
-    """Records an arm's finished steps: in its run folder, in W&B, and to whoever hands out turns.
+    """Records an arm's finished steps: in its run folder, in W&B, and at the barrier.
 
     On ranks other than the main one it records nothing; the trainer reports steps on the main rank alone.
     """
 
     def __init__(self, run: ArmRun, recorded: RunConfig, run_folder: RunFolder | None, reward: ConversationReward):
         """recorded: the config as the run records it. run_folder: on the main rank."""
-        self._arm, self._turns, self._reward = run.config.arm.name, run.turns, reward
+        self._arm, self._barrier, self._reward = run.config.arm.name, run.barrier, reward
         self._run_folder = run_folder
         self._tracker = Tracker(recorded, run.group, run.folder) if run_folder is not None else None
 
@@ -232,7 +232,7 @@ class StepLog:
         row = {"arm": self._arm, **row, **self._reward.take_counts()}
         row["alarms"] = row["alarms"] + self._tracker.log(row)
         record_step(self._run_folder, row, rollout, rewards)
-        self._turns.after_step(row)
+        self._barrier.after_step(row)
 
     def end(self, digests: dict[str, str]) -> None:
         """Record the end of the training: write final.json."""

@@ -23,11 +23,11 @@ from das.trl.merge import merged
 from das.trl.patches import generation_backend
 from experiments.training import checkpoint
 from experiments.training.ahead import RolloutsAhead
+from experiments.training.barrier import Barrier
 from experiments.training.checkpoint_writer import Checkpoints, CheckpointWriter, completed_epochs
 from experiments.training.placement import PlacedSampler
 from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
 from experiments.training.trimmed import without_padding
-from experiments.training.turns import Turns
 
 ENTROPY_OPTIONS = ("compute_entropy", "compute_aux_loss")  # of TRL's forward pass; its other ones are of images
 RewardFunction = Callable[..., list[float]]
@@ -35,7 +35,9 @@ Evaluate = Callable[[SpeculativeGeneration, int], dict[str, Any] | None]
 
 
 class SpeculativeGRPOTrainer(GRPOTrainer):
-    """GRPO on SpeculativeGeneration, as in `das.speculate()`, with a row of metrics a step, turns and checkpoints.
+    """GRPO on SpeculativeGeneration, as in `das.speculate()`, with a row of metrics a step and with checkpoints.
+
+    barrier: in a comparison, arms wait there for each other.
 
     A step: TRL calls `_generate_and_score_completions`, which calls `_generate_single_turn` and the reward; then
     `training_step` for each micro-batch; then `log`; and, every `args.save_steps` steps, `_save_checkpoint`. Building a
@@ -53,7 +55,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         reward: RewardFunction,
         engine: EngineSettings,
         history_unit: str,
-        turns: Turns,
+        barrier: Barrier,
         checkpoints: Checkpoints,
         on_step: Callable[[dict[str, Any], Rollout, list[float]], None],
         schedule: LongestFirst | None = None,
@@ -74,7 +76,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         own_process: the engine has a process of its own, and rolls out while the policy trains. cluster: engines in
         other processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer.
         """
-        self.turns = turns
+        self.barrier = barrier
         self.on_step = on_step
         self.trim_padding = trim_padding
         self.rollouts_ahead = RolloutsAhead(self, lag)
@@ -92,7 +94,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             engine=engine,
             history_unit=history_unit,
             schedule=schedule,
-            **({} if self.ahead else {"after_rollout": turns.after_rollout}),  # rollouts ahead are not the step's
+            **({} if self.ahead else {"after_rollout": barrier.after_rollout}),  # rollouts ahead are not the step's
         )
         with generation_backend(backend, self):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
@@ -124,23 +126,23 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         # A resumed training is past step 0; step 0 may have several rollouts.
         if self.state.global_step == 0 and not self.vllm_generation.rollouts:
             self._measure_policy()
-        self.turns.before_rollout()
-        self._began, self._waited, self._exposed_s = time.perf_counter(), self.turns.waited_s, 0.0
+        self.barrier.before_rollout()
+        self._began, self._waited, self._exposed_s = time.perf_counter(), self.barrier.waited_s, 0.0
         if not (self.ahead and self.model.training):  # rollouts ahead are announced when they are submitted
             self.vllm_generation.announce(self, inputs)
         return super()._generate_and_score_completions(inputs)
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         """TRL asks for the responses of this step, and gets (token ids, log-probs of the sampled tokens)."""
-        began, waited_s = time.perf_counter(), self.turns.waited_s
+        began, waited_s = time.perf_counter(), self.barrier.waited_s
         if self.ahead and self.model.training:
             taken = self.rollouts_ahead.take(prompt_ids)
-            self.turns.after_rollout()
+            self.barrier.after_rollout()
             generated: Any = taken.rollout.responses, taken.logprobs
         else:
             generated = super()._generate_single_turn(prompt_ids, *args, **kwargs)
         # How long the trainer stood still for its rollout.
-        self._exposed_s += time.perf_counter() - began - (self.turns.waited_s - waited_s)
+        self._exposed_s += time.perf_counter() - began - (self.barrier.waited_s - waited_s)
         return generated
 
     def _scored(self, *args: Any, **kwargs: Any) -> list[float]:
@@ -199,7 +201,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         rollout = merged(rollouts)
         rewards = [reward for rewards_of_rank in rewards_of_ranks for reward in rewards_of_rank]
         head = self.vllm_generation.head
-        waited = self.turns.waited_s - self._waited
+        waited = self.barrier.waited_s - self._waited
         problems = self.args.generation_batch_size // self.num_generations
         row = {
             "step": self.state.global_step,

@@ -1,9 +1,9 @@
-"""Turns: arms that are compared roll out one after the other in each step, so that machine noise hits all alike."""
+"""A barrier between arms: they roll out one after the other in each step, so that machine noise hits all alike."""
 
 from typing import Any, Protocol
 
 
-class Turns(Protocol):
+class Barrier(Protocol):
     """Says when this process may roll out and when it may train."""
 
     waited_s: float  # seconds spent waiting for other arms, which must not count as this arm's time
@@ -18,8 +18,8 @@ class Turns(Protocol):
         """Report the finished step."""
 
 
-class Alone:
-    """Turns of a run without other arms: it never waits, and hands each row to `report`."""
+class NoBarrier:
+    """For a run without other arms: it never waits, and hands each row to `report`."""
 
     waited_s = 0.0
 
