@@ -61,7 +61,7 @@ SECTIONS = (
         "das.cluster.dispatcher",
         "Many engines",
         (
-            "Request",
+            "QueuedRequest",
             "Dispatcher",
             "Dispatcher.joined",
             "Dispatcher.take",

@@ -20,7 +20,7 @@ from das.cluster.dispatcher import Dispatcher
 from das.cluster.history_store import HistoryStore, Trajectory
 from das.cluster.messages import ClusterError, EngineRequest, Poll, Response, predicted, requests_of
 from das.cluster.paces import Paces
-from das.cluster.ray_engines import Engine, Event, RayEngines
+from das.cluster.ray_engines import Event, RayEngine, RayEngines
 from das.cluster.settings import ClusterSettings
 from das.drafter import native, window_of
 from das.drafter.constants import PROMPT_CONTEXT
@@ -190,7 +190,7 @@ class Cluster:
         self._paces = {**known, **running.slow}
         return running
 
-    def _begin(self, running: _Running, engine: Engine) -> None:
+    def _begin(self, running: _Running, engine: RayEngine) -> None:
         self.engines.call(engine, "begin", running.params, self.history.history_tick, running.turn)
 
     def _hand_out(self, running: _Running) -> None:
@@ -249,7 +249,7 @@ class Cluster:
         running.dispatcher.joined(engine, self._slots)
         running.note(engine, "joined")
 
-    def _dismiss(self, running: _Running, engine: Engine) -> None:
+    def _dismiss(self, running: _Running, engine: RayEngine) -> None:
         """An engine that shall leave holds nothing more."""
         self._leaving.discard(engine.number)
         if engine.number in running.dispatcher.live:

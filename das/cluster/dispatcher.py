@@ -19,7 +19,7 @@ from itertools import takewhile
 
 
 @dataclass(frozen=True)
-class Request:
+class QueuedRequest:
     """One response to be generated.
 
     index: its place in the step's batch. predicted: the expected length of its response in tokens. The longest one
@@ -63,7 +63,7 @@ class Dispatcher:
     Raises ValueError, in one line, for an engine that does not take part and for a request that was not given to it.
     """
 
-    def __init__(self, requests: Sequence[Request], margin: int = 1) -> None:
+    def __init__(self, requests: Sequence[QueuedRequest], margin: int = 1) -> None:
         if margin < 0:
             raise ValueError(f"margin must be at least 0, got {margin}")
         self.margin = margin
@@ -213,7 +213,7 @@ class Dispatcher:
             if not heap:
                 del heaps[engine.pace]
 
-    def _next_problem(self) -> list[Request]:
+    def _next_problem(self) -> list[QueuedRequest]:
         """Requests of the problem at the front of the queue that stand there together."""
         requests = map(self._requests.__getitem__, self._queue)
         problem = self._requests[self._queue[0]].problem

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from das.cluster.dispatcher import Request
+from das.cluster.dispatcher import QueuedRequest
 from das.engine.rollouts.rollout import RolloutRequest
 
 
@@ -82,7 +82,7 @@ def weights_checksum(parts: Iterable[WeightsPart]) -> str:
     return sha.hexdigest()
 
 
-def predicted(request: RolloutRequest) -> list[Request]:
+def predicted(request: RolloutRequest) -> list[QueuedRequest]:
     """The requests as the dispatcher sees them. Siblings are expected to have evenly spaced quantiles of their
     problem's lengths; in the order in which they are given, all are expected to be alike.
     """
@@ -94,7 +94,7 @@ def predicted(request: RolloutRequest) -> list[Request]:
         else:
             shares = (np.arange(count)[::-1] + 0.5) / count
             quantiles[problem] = iter(request.schedule.lengths.quantiles(problem, shares).tolist())
-    return [Request(index, problem, next(quantiles[problem])) for index, problem in enumerate(request.problems)]
+    return [QueuedRequest(index, problem, next(quantiles[problem])) for index, problem in enumerate(request.problems)]
 
 
 def require_equal_versions(theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ OF_ACTOR = ("where", "start", "load_weights")  # its own methods; all others are
 
 
 @dataclass
-class Engine:
+class RayEngine:
     """An engine and what it is known to have."""
 
     number: int  # never used twice
@@ -51,7 +51,7 @@ class Engine:
 class Event:
     """Something that an engine's caller must know. answer: of `method`; lost: why the engine is gone."""
 
-    engine: Engine
+    engine: RayEngine
     method: str
     answer: Any = None
     lost: str = ""
@@ -87,7 +87,7 @@ class RayEngines:
         """
         self.settings = cluster
         self._engine_settings, self._kv_cache_gib, self._threads = engine, kv_cache_gib, threads
-        self.engines: dict[int, Engine] = {}
+        self.engines: dict[int, RayEngine] = {}
         self.restarts = 0  # engines that were started in place of lost ones
         self.receiving_s = 0.0  # of processor time, spent to take answers of turns out of Ray
         self.last_loss = ""
@@ -128,7 +128,7 @@ class RayEngines:
 
     # ---- how many ----
 
-    def resize(self, engines: int) -> list[Engine]:
+    def resize(self, engines: int) -> list[RayEngine]:
         """Have so many engines. New ones start in the background. Returns those that are too many, the newest first:
         `dismiss` them when they hold nothing more.
         """
@@ -137,7 +137,7 @@ class RayEngines:
         places = sorted(self._places.opened)[engines:]
         return [engine for engine in reversed(list(self.engines.values())) if engine.place in places]
 
-    def dismiss(self, engine: Engine) -> None:
+    def dismiss(self, engine: RayEngine) -> None:
         """End an engine for good."""
         self._kill(engine)
         self._places.close(engine.place)
@@ -145,24 +145,24 @@ class RayEngines:
     def _start(self, place: int) -> None:
         """Start an engine at a place, in the background."""
         number, self._engines_begun = self._engines_begun, self._engines_begun + 1
-        engine = self.engines[number] = Engine(number, place, self._places.start_actor(place))
+        engine = self.engines[number] = RayEngine(number, place, self._places.start_actor(place))
         self._call(engine, "where", self._engine_settings.model)
 
     # ---- calls ----
 
     @property
-    def ready(self) -> list[Engine]:
+    def ready(self) -> list[RayEngine]:
         """Engines that are up to date and have no call under way."""
         return [engine for engine in self._free if not self._lacks(engine)]
 
     @property
-    def _free(self) -> list[Engine]:
+    def _free(self) -> list[RayEngine]:
         return [engine for engine in self.engines.values() if engine.started and not engine.doing]
 
-    def _lacks(self, engine: Engine) -> bool:
+    def _lacks(self, engine: RayEngine) -> bool:
         return engine.weights != self.version or engine.evaluating != self._evaluating
 
-    def call(self, engine: Engine, method: str, *args: Any) -> None:
+    def call(self, engine: RayEngine, method: str, *args: Any) -> None:
         """Call a method of RolloutEngine. The answer comes as an event."""
         assert not engine.doing, f"engine {engine.number} is called for {method} during {engine.doing}"
         self._call(engine, method, *args)
@@ -243,7 +243,7 @@ class RayEngines:
             if gone := dead(self._ray):
                 raise ClusterError(f"Ray cannot go on: its process {gone} has died")
 
-    def _silent(self, by_reference: Mapping[Any, Engine]) -> Engine | None:
+    def _silent(self, by_reference: Mapping[Any, RayEngine]) -> RayEngine | None:
         """An engine that ought to have answered long ago and has not, also while others answer all the time."""
         now, start_s, silent_s = time.monotonic(), self.settings.start_s, self.settings.silent_s
         late = [
@@ -257,14 +257,14 @@ class RayEngines:
         there, _ = self._ray.wait(late, num_returns=len(late), timeout=0)
         return next((by_reference[reference] for reference in late if reference not in there), None)
 
-    def _call(self, engine: Engine, method: str, *args: Any) -> None:
+    def _call(self, engine: RayEngine, method: str, *args: Any) -> None:
         if method in OF_ACTOR:
             engine.pending = getattr(engine.actor, method).remote(*args)
         else:
             engine.pending = engine.actor.call.remote(method, *args)
         engine.doing, engine.asked = method, time.monotonic()
 
-    def _answered(self, engine: Engine) -> Event | None:
+    def _answered(self, engine: RayEngine) -> Event | None:
         """Take an engine's answer. Returns None if the call only brought the engine up to date."""
         method, start = engine.doing, time.thread_time()
         try:
@@ -297,7 +297,7 @@ class RayEngines:
                 return Event(engine, method, answer)
         return None
 
-    def _received(self, engine: Engine, version: int, problem: str, broken: str) -> Event | None:
+    def _received(self, engine: RayEngine, version: int, problem: str, broken: str) -> Event | None:
         """Note what became of a broadcast. One that broke is tried again: somebody else may have died amid it."""
         if problem:
             raise WeightsLost(f"engine {engine.number}: {problem}")
@@ -309,7 +309,7 @@ class RayEngines:
             engine.weights = version
         return None
 
-    def _progressed(self, engine: Engine, poll: Poll) -> Event:
+    def _progressed(self, engine: RayEngine, poll: Poll) -> Event:
         """Note how far an engine is. One whose requests stand still is as dead as one that does not answer."""
         now = time.monotonic()
         if poll.passes != engine.passes or not engine.live:
@@ -331,7 +331,7 @@ class RayEngines:
             elif engine.evaluating != self._evaluating:
                 self._call(engine, "begin_evaluation" if self._evaluating else "end_evaluation")
 
-    def _broadcast(self, engines: Sequence[Engine]) -> None:
+    def _broadcast(self, engines: Sequence[RayEngine]) -> None:
         """Send the current weights to these engines; while other ones receive, they wait for the next broadcast."""
         if self._sending is not None:
             if self._sending.failed:
@@ -354,7 +354,7 @@ class RayEngines:
 
     # ---- losses ----
 
-    def _lose(self, engine: Engine, why: str) -> Event:
+    def _lose(self, engine: RayEngine, why: str) -> Event:
         """An engine is dead, or taken for dead: make sure of it, and start another one in its place."""
         self.last_loss = why
         doing = engine.doing
@@ -370,7 +370,7 @@ class RayEngines:
             self._places.close(engine.place)
         return Event(engine, doing, lost=why)
 
-    def _kill(self, engine: Engine) -> None:
+    def _kill(self, engine: RayEngine) -> None:
         """Kill the engine's process, even if it is stopped or hangs."""
         del self.engines[engine.number]
         self._places.kill_actor(engine.actor, engine.pid, engine.node)

@@ -28,7 +28,7 @@ from das.drafter.draft import Draft, Drafts, TreeDrafts
 from das.drafter.drafter import Drafter
 from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.saved import SavedHistory, SavedText, read_history
-from das.drafter.texts import LivePrompt, Request, SharedTexts, Store
+from das.drafter.texts import IndexedRequest, LivePrompt, SharedTexts, Store
 
 __all__ = ["HistoryDrafter"]
 
@@ -98,7 +98,7 @@ class HistoryDrafter(Drafter):
             min_prob=min_prob,
         )
         self._config.visits[:] = VISITS
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, IndexedRequest] = {}
         self._core = self._lib.das_new(self._config)
         if not self._core:
             raise MemoryError("history drafter: out of memory")
@@ -122,7 +122,7 @@ class HistoryDrafter(Drafter):
         """Forget all texts and continue with these weights."""
         native.check(self._lib.das_restart(self._core, weights.ctypes.data))
         self._stores: dict[str, Store] = {}
-        self._history: dict[int, list[Request]] = {}  # finished requests by history tick, in finishing order
+        self._history: dict[int, list[IndexedRequest]] = {}  # finished requests by history tick, in finishing order
         self._shared = SharedTexts(self._lib, self._core, self.cross_problem_tokens)
         self._history_tokens = self._live_tokens = 0
 
@@ -221,10 +221,12 @@ class HistoryDrafter(Drafter):
         floors: Sequence[float] | None = None,
         branch_floor: float = 0.0,
     ) -> TreeDrafts:
-        """Draft a tree of at most nodes[i] tokens for each request, in one native call: those most likely accepted.
+        """Draft a tree of tokens for each request, all in one native call.
+
+        The tree of request i has at most nodes[i] tokens: the ones that are most likely to be accepted.
 
         floors: no drafted node has a joint probability below floors[i] or `min_prob`, whichever is higher.
-        branch_floor: the same for nodes that begin a branch, i.e. all children of a node but the first. Raises
+        branch_floor: a further floor for nodes that begin a branch: all children of a node but the first. Raises
         ValueError for a request that is not live or named twice.
         """
         call = calls.arguments(self._handles(requests), nodes, floors, "nodes", checks.MAX_NODES)
@@ -345,13 +347,13 @@ class HistoryDrafter(Drafter):
 
     # ---- native handles ----
 
-    def _one(self, request: str) -> Request:
+    def _one(self, request: str) -> IndexedRequest:
         try:
             return self._requests[request]
         except (KeyError, TypeError):
             raise ValueError(f"request {request!r:.100} is not live") from None
 
-    def _live(self, requests: Sequence[str]) -> list[Request]:
+    def _live(self, requests: Sequence[str]) -> list[IndexedRequest]:
         try:
             return [self._requests[r] for r in requests]
         except KeyError as error:
@@ -383,18 +385,18 @@ class HistoryDrafter(Drafter):
 
     def _new_response(
         self, problem: str, store_key: str, context: np.ndarray, prompt: bytes | None, drafts: bool = True
-    ) -> Request:
+    ) -> IndexedRequest:
         """Start an empty response after its context, which is not indexed. drafts: whether it will be drafted for."""
         store = self._store(store_key)
         handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts))
         store.sequences += 1
         self._extend(handle, context, indexed=False)
-        return Request(problem, store_key, handle, len(context), prompt)
+        return IndexedRequest(problem, store_key, handle, len(context), prompt)
 
     def _extend(self, handle: int, tokens: np.ndarray, indexed: bool) -> None:
         native.check(self._lib.das_extend(self._core, handle, tokens.ctypes.data, len(tokens), int(indexed)))
 
-    def _remember(self, finished: Request, history_tick: int) -> None:
+    def _remember(self, finished: IndexedRequest, history_tick: int) -> None:
         """Add a finished response to the history of a tick."""
         native.check(self._lib.das_end(self._core, finished.handle, 1, history_tick))
         self._history.setdefault(history_tick, []).append(finished)

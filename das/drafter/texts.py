@@ -27,7 +27,7 @@ class Store:
 
 
 @dataclass
-class Request:
+class IndexedRequest:
     """A request's text in the core. It stays in the history after the request has finished."""
 
     problem: str
@@ -45,11 +45,11 @@ class SharedTexts:
     def __init__(self, lib: ctypes.CDLL, core: int, max_tokens: int) -> None:
         self._lib, self._core, self._max_tokens = lib, core, max_tokens
         # The same texts twice, oldest first: by problem, with the history tick of each, and by the copy's handle.
-        self._by_problem: dict[str, list[tuple[int, Request]]] = {}
-        self._by_copy: dict[int, Request] = {}
+        self._by_problem: dict[str, list[tuple[int, IndexedRequest]]] = {}
+        self._by_copy: dict[int, IndexedRequest] = {}
         self._tokens = 0
 
-    def add(self, finished: Request, history_tick: int) -> None:
+    def add(self, finished: IndexedRequest, history_tick: int) -> None:
         """Copy a finished text if it is among the first SHARED_TEXTS of its problem in this tick.
 
         A problem shares its SHARED_TEXTS newest such texts. The oldest copies of all problems make room for a new one.
@@ -68,7 +68,7 @@ class SharedTexts:
         while self._tokens > self._max_tokens:
             self.drop(next(iter(self._by_copy.values())))
 
-    def drop(self, finished: Request) -> None:
+    def drop(self, finished: IndexedRequest) -> None:
         """Remove a text's copy, if it has one."""
         if finished.copy < 0:
             return

@@ -46,7 +46,8 @@ def make_model(folder: Path) -> None:
 def roll_out(model: Path, method: str, on_cpu: bool) -> dict[str, Any]:
     """Roll out several rounds. Returns all token ids, and how many tokens were drafted and accepted.
 
-    Half of the seeds come again in each round."""
+    Half of the seeds are the same in every round; the others are new.
+    """
     from vllm import LLM, SamplingParams
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 

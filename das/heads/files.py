@@ -13,8 +13,8 @@ from das.heads.unrolled import HeadShape
 def save_head(head: Eagle3Head, folder: Path, tokenizer: str | None) -> None:
     """Write the head as vLLM loads it: config.json and model.safetensors.
 
-    tokenizer: digest of the policy's (das.heads.on_disk.tokenizer_digest), so that heads of other policies are
-    refused.
+    tokenizer: digest of the policy's tokenizer (das.heads.on_disk.tokenizer_digest), so that the head is refused for a
+    policy with another tokenizer.
     """
     shape = head.shape
     config = {

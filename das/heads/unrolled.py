@@ -201,7 +201,8 @@ def agreement(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: to
 
 @torch.no_grad()
 def tokens_per_pass(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: torch.Tensor, depth: int) -> float:
-    """Tokens a pass with drafts of `depth` likeliest tokens, counted on the texts without an engine."""
+    """Mean tokens a pass if a draft is the likeliest token at each of the next `depth` positions, counted on the texts
+    without an engine."""
     tokens = passes = 0
     for text in texts:
         drafts = [logits.argmax(-1) for logits in drafter.unrolled(text.tokens, text.hidden, embedding, depth)]

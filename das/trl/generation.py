@@ -1,8 +1,8 @@
-"""TRL's generation backend on engines of das: seeds and problem ids for each request, measured rollouts, evaluations,
-state.
+"""TRL's generation backend on engines of das.
 
-Weights and requests reach engines in three ways, and each has a file beside this one: colocated_generation.py,
-queued_generation.py and server_generation.py.
+It gives requests their seeds and problem ids, measures rollouts, runs evaluations, and saves its state. Weights and
+requests reach engines in three ways, and each has a file beside this one: colocated_generation.py, queued_generation.py
+and server_generation.py.
 """
 
 import time

@@ -63,7 +63,7 @@ class GlooWeightTransfer(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):
     update_info_cls = GlooUpdateInfo
 
     def init_transfer_engine(self, init_info: GlooInitInfo) -> None:
-        """Meet a trainer. A later one takes its place."""
+        """Join the trainer's gloo group. If another trainer calls later, its group replaces this one."""
         parallel = self.parallel_config
         worker = parallel.data_parallel_index * parallel.world_size + parallel.rank
         rank = init_info.rank_offset + worker

@@ -182,8 +182,11 @@ def _answer(pipe: Connection, arm: str, folder: Path) -> Any:
 
 
 def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, pipe: Connection) -> None:
-    """Body of an arm's process. Until the pipe closes it answers every batch size with the seconds of a decode step,
-    and with those that the arm never_drafting spent in our proposer and meter."""
+    """Body of an arm's process. It receives numbers of requests until the pipe closes.
+
+    For each it sends the seconds of a decode step, and the seconds of a step that our proposer and meter took; only the
+    arm "never_drafting" measures these.
+    """
     if arm in ("stock", "ngram"):
         os.environ["VLLM_PLUGINS"] = ""  # vLLM loads every installed plug-in unless this names some
     with quiet_into(folder / f"{arm}.log"):

@@ -15,7 +15,7 @@ from experiments.run.errors import UserError, reading
 
 
 def prepare_process(config: RunConfig) -> None:
-    """Set threads and environment for the engine, and patch vLLM unless the arm takes it as it comes.
+    """Set threads and environment for the engine, and patch vLLM unless the arm runs unmodified vLLM.
 
     Call it before vLLM or TRL is imported.
     """

@@ -104,7 +104,7 @@ class TrainingEvaluation:
         self._evaluation = Evaluation(config, policy, rows, judge, config.eval.samples)
 
     def __call__(self, generation: "SpeculativeGeneration", step: int) -> dict[str, Any] | None:
-        """What the policy achieves after `step` steps (names: docs/metrics.md); None where nothing is due."""
+        """Evaluate the policy after `step` steps (names: docs/metrics.md). Returns None if no evaluation is due."""
         if step % self._every and step != self._last:
             return None
         began = time.perf_counter()

@@ -18,7 +18,7 @@ from das.replay.workload import Workload, workload
 from experiments.papers import efficient_ladder
 from experiments.recorded.model_profiles import read_profiles
 from experiments.replay.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
-from experiments.replay.roofline import PassWork, Roofline
+from experiments.replay.roofline import PassWork, SelfDraftRoofline
 from experiments.run.progress import Progress
 
 PREFACE = (
@@ -49,20 +49,22 @@ HOST_MS = (0, 5, 10, 15)  # host time per speculation cycle, which the paper's r
 class Target:
     """T_T, the time of a plain pass, as a latency form. context: tokens of all requests together."""
 
-    roofline: Roofline
+    roofline: SelfDraftRoofline
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         return self.roofline.target(live, context / live)
 
 
-def roofline(constants: dict[str, float]) -> Roofline:
+def roofline(constants: dict[str, float]) -> SelfDraftRoofline:
     """The roofline of a model, from its published constants: bytes, operations, microseconds per request."""
     c = constants
     work = PassWork(c["W_T"], c["W_D"], c["C_dense"], c["C_attn"], c["F_eff"])
-    return Roofline(work, c["BW"], c["kappa_eff"], c["eta_D"], c["c_T"] * 1e-6, c["c_D"] * 1e-6, c["c_V"] * 1e-6)
+    return SelfDraftRoofline(
+        work, c["BW"], c["kappa_eff"], c["eta_D"], c["c_T"] * 1e-6, c["c_D"] * 1e-6, c["c_V"] * 1e-6
+    )
 
 
-def w4(model: Roofline, profile: Profile, toggle: bool, host_ms: float) -> ProfiledDrafter:
+def w4(model: SelfDraftRoofline, profile: Profile, toggle: bool, host_ms: float) -> ProfiledDrafter:
     """The paper's drafter: gamma draft passes and a verification per cycle.
 
     toggle: speculate only where it is predicted to pay (eps = 0.05). host_ms: host time per cycle.
@@ -90,7 +92,7 @@ def drawn_lengths(quantiles: dict[str, int], requests: int, seed: int) -> Worklo
     return workload([str(i) for i in range(requests)], [np.zeros(n, np.int32) for n in lengths], prompt=150)
 
 
-def change(model: Roofline, work: Workload, drafter: ProfiledDrafter) -> float:
+def change(model: SelfDraftRoofline, work: Workload, drafter: ProfiledDrafter) -> float:
     """Change of rollout time by the drafter, on 8 engines: time with it / time without - 1."""
     placed = [list(range(e, len(work), 8)) for e in range(8)]
     times = Times(Target(model))
@@ -121,7 +123,9 @@ def sections(
     ]
 
 
-def main_table(published: dict[str, Any], models: dict[str, Roofline], folder: Path, progress: Progress) -> Section:
+def main_table(
+    published: dict[str, Any], models: dict[str, SelfDraftRoofline], folder: Path, progress: Progress
+) -> Section:
     """Rollout time of W4, always on and with the toggle, against plain decoding, at several host times per cycle."""
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
     rows = published["er_main"]["data"]["rows"]
@@ -154,7 +158,7 @@ def main_table(published: dict[str, Any], models: dict[str, Roofline], folder: P
     )
 
 
-def eagle(published: dict[str, Any], models: dict[str, Roofline], progress: Progress) -> Section:
+def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progress: Progress) -> Section:
     """EAGLE-3: tau as one mean and by depth, verification by the roofline and as it was timed."""
     rows, depth = published["er_main"]["data"]["rows"], published["er_eagle_depth"]["data"]
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
@@ -186,14 +190,14 @@ def eagle(published: dict[str, Any], models: dict[str, Roofline], progress: Prog
     )
 
 
-def largest_batch(model: Roofline, gamma: int, tau: float, context: int) -> int:
+def largest_batch(model: SelfDraftRoofline, gamma: int, tau: float, context: int) -> int:
     """B*: the largest batch with a predicted speedup of at least 1.05."""
     batches = np.arange(1, 257)
     gains = model.speedup(batches, np.float64(context), np.float64(gamma), np.float64(tau))  # type: ignore[arg-type]
     return int(batches[gains >= 1.05].max(initial=0))
 
 
-def toggle_boundary(published: dict[str, Any], models: dict[str, Roofline], folder: Path) -> Section:
+def toggle_boundary(published: dict[str, Any], models: dict[str, SelfDraftRoofline], folder: Path) -> Section:
     """Up to which batch size speculation pays."""
     lines = []
     for name, model in models.items():
@@ -214,7 +218,7 @@ def toggle_boundary(published: dict[str, Any], models: dict[str, Roofline], fold
     )
 
 
-def adaptive_lengths(published: dict[str, Any], models: dict[str, Roofline]) -> Section:
+def adaptive_lengths(published: dict[str, Any], models: dict[str, SelfDraftRoofline]) -> Section:
     """Fixed draft lengths and the ladder's, with the toggle, at ten points of the 7B's training: acceptance rises."""
     data, quantiles = published["er_adaptive"]["data"], published["er_replay"]["data"]["guessed_length_quantiles"]
     ladder = published["er_ladder"]["data"]

@@ -30,7 +30,7 @@ class PassWork:
 
 
 @dataclass(frozen=True)
-class Roofline:
+class SelfDraftRoofline:
     """The six fitted constants, and the times they predict in seconds. Arrays B and S broadcast."""
 
     work: PassWork
@@ -102,7 +102,7 @@ def read_sweep(path: Path) -> Sweep:
     )
 
 
-def fit(work: PassWork, sweep: Sweep) -> Roofline:
+def fit(work: PassWork, sweep: Sweep) -> SelfDraftRoofline:
     """Fit the six constants in two stages, as published.
 
     Stage 1 fits BW, kappa and c_T to T_T. Stage 2 keeps these and fits eta_D, c_D and c_V to T_D and T_V.
@@ -110,12 +110,12 @@ def fit(work: PassWork, sweep: Sweep) -> Roofline:
     return _fit_drafting(work, sweep, _fit_target(work, sweep))
 
 
-def _fit_target(work: PassWork, sweep: Sweep) -> Roofline:
+def _fit_target(work: PassWork, sweep: Sweep) -> SelfDraftRoofline:
     """Stage 1: minimise the squared errors of log T_T, from several starts."""
     B, S, seconds = sweep.target_N_3[sweep.target_N_3[:, 0] > 0].T
 
-    def model(p: Array) -> Roofline:
-        return Roofline(work, p[0] * 1e12, p[1] * 1e3, 1.0, p[2] * 1e-6, 0.0, 0.0)
+    def model(p: Array) -> SelfDraftRoofline:
+        return SelfDraftRoofline(work, p[0] * 1e12, p[1] * 1e3, 1.0, p[2] * 1e-6, 0.0, 0.0)
 
     # The bandwidth is near its final value if reading the weights alone explains the fastest pass.
     bandwidth = work.target_bytes / float(seconds.min()) / 1e12
@@ -123,7 +123,7 @@ def _fit_target(work: PassWork, sweep: Sweep) -> Roofline:
     return model(positive(lambda p: np.log(model(p).target(B, S) / seconds), starts))
 
 
-def _fit_drafting(work: PassWork, sweep: Sweep, target: Roofline) -> Roofline:
+def _fit_drafting(work: PassWork, sweep: Sweep, target: SelfDraftRoofline) -> SelfDraftRoofline:
     """Stage 2: minimise the errors of T_D, T_V, the cycle gamma T_D + T_V and the ratio T_T / cycle.
 
     For each gamma, the mean squared log errors of T_D, T_V and the cycle have half the weight, and the mean squared
@@ -137,8 +137,10 @@ def _fit_drafting(work: PassWork, sweep: Sweep, target: Roofline) -> Roofline:
     weight = share / np.sqrt([np.sum(gamma == g) for g in gamma])  # every gamma counts the same
     draft_weight = share / np.sqrt([np.sum(drafts[:, 2] == g) for g in drafts[:, 2]])
 
-    def model(p: Array) -> Roofline:
-        return Roofline(work, target.bandwidth, target.kv_bytes, p[0], target.c_target, p[1] * 1e-6, p[2] * 1e-6)
+    def model(p: Array) -> SelfDraftRoofline:
+        return SelfDraftRoofline(
+            work, target.bandwidth, target.kv_bytes, p[0], target.c_target, p[1] * 1e-6, p[2] * 1e-6
+        )
 
     def residuals(p: Array) -> Array:
         tried = model(p)
@@ -157,14 +159,14 @@ def _fit_drafting(work: PassWork, sweep: Sweep, target: Roofline) -> Roofline:
     return model(positive(residuals, starts))
 
 
-def sign_accuracy(model: Roofline, sweep: Sweep, gamma: int) -> float:
+def sign_accuracy(model: SelfDraftRoofline, sweep: Sweep, gamma: int) -> float:
     """Share of measured points at this gamma where the model predicts correctly whether drafting pays (tau = gamma)."""
     B, S, g, draft, verify = sweep.cycle_N_5[sweep.cycle_N_5[:, 2] == gamma].T
     measured = g * sweep.target_seconds(B, S) / (g * draft + verify)
     return float(np.mean((measured > 1) == (model.speedup(B, S, g, g) > 1)))
 
 
-def time_errors(model: Roofline, sweep: Sweep) -> tuple[float, float, float]:
+def time_errors(model: SelfDraftRoofline, sweep: Sweep) -> tuple[float, float, float]:
     """Mean absolute relative errors of T_T, T_D and T_V at the fitted points."""
     B, S, seconds = sweep.target_N_3[sweep.target_N_3[:, 0] > 0].T
     target = np.mean(np.abs(model.target(B, S) / seconds - 1))

@@ -113,7 +113,10 @@ def _distribution(config: RunConfig) -> dict[str, Any]:
 
 
 def rollouts(config: RunConfig, policy: str) -> dict[str, Any]:
-    """Level 2: an arm's responses. Each has its token ids and, for each position, {token: raw logit} of the largest."""
+    """Level 2 of the audit: the responses of an arm, and how many drafted tokens were accepted.
+
+    Each response has its token ids and, for each position, {token: raw logit} of the tokens with the largest logits.
+    """
     prepare_process(config)
     engine = build_in_process(engine_settings(config, policy), logprobs_mode="raw_logits", max_logprobs=LISTED)
     steps = RolloutRun(config, policy, int(config.task["steps"]), logprobs=LISTED)

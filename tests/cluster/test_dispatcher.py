@@ -5,14 +5,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from das.cluster.dispatcher import Dispatcher, Request
+from das.cluster.dispatcher import Dispatcher, QueuedRequest
 
 
-def requests_of(problems: int, group: int, seed: int = 0) -> list[Request]:
+def requests_of(problems: int, group: int, seed: int = 0) -> list[QueuedRequest]:
     random = np.random.default_rng(seed)
     longest = random.permutation(problems) * 100.0 + 100
     return [
-        Request(p * group + g, f"p{p}", float(longest[p]) * (group - g) / group)
+        QueuedRequest(p * group + g, f"p{p}", float(longest[p]) * (group - g) / group)
         for p in range(problems)
         for g in range(group)
     ]
@@ -106,7 +106,7 @@ def test_equal_calls_give_equal_answers(seed: int) -> None:
 
 def test_problems_are_dealt_whole_by_longest_sibling_to_the_least_work() -> None:
     predicted = {"a": 10, "b": 40, "c": 30, "d": 20}
-    requests = [Request(i, p, predicted[p] if i % 2 else 1) for i, p in enumerate("aabbccdd")]
+    requests = [QueuedRequest(i, p, predicted[p] if i % 2 else 1) for i, p in enumerate("aabbccdd")]
     dispatcher = Dispatcher(requests, margin=0)
     for engine in (1, 0):
         dispatcher.joined(engine, 4)
@@ -119,7 +119,7 @@ def test_at_most_an_even_share_or_the_slots_are_dealt() -> None:
     for engine in range(4):
         few.joined(engine, 100)
     assert [len(few.take(engine)) for engine in range(4)] == [2, 2, 2, 2]
-    uneven = Dispatcher([Request(i, str(i), 100.0 if i == 0 else 1.0) for i in range(4)])
+    uneven = Dispatcher([QueuedRequest(i, str(i), 100.0 if i == 0 else 1.0) for i in range(4)])
     for engine in range(2):
         uneven.joined(engine, 100)
     assert [uneven.take(engine) for engine in range(2)] == [[0, 3], [1, 2]]
@@ -139,7 +139,7 @@ def test_a_slow_engine_is_dealt_what_it_can_do_in_the_time_of_others() -> None:
     for engine in range(5):
         dispatcher.joined(engine, 100, 5.0 if engine == 0 else 1.0)
     assert [len(dispatcher.take(engine)) for engine in range(5)] == [8, 40, 40, 40, 40]  # of 168
-    longest = Dispatcher([Request(i, str(i), 100.0 - i) for i in range(4)])
+    longest = Dispatcher([QueuedRequest(i, str(i), 100.0 - i) for i in range(4)])
     for engine in range(2):
         longest.joined(engine, 100, 3.0 if engine == 0 else 1.0)
     assert [longest.take(engine) for engine in range(2)] == [[2], [0, 1, 3]]
@@ -168,7 +168,7 @@ def test_lost_requests_come_first_and_are_shared_evenly() -> None:
 
 def test_margin_ends_with_the_queue() -> None:
     for total, expected in ((20, [5, 5]), (9, [4, 4]), (7, [3, 3]), (6, [3, 3])):
-        dispatcher = Dispatcher([Request(i, str(i), 1.0) for i in range(total)], margin=2)
+        dispatcher = Dispatcher([QueuedRequest(i, str(i), 1.0) for i in range(total)], margin=2)
         for engine in range(2):
             dispatcher.joined(engine, 3)
         assert [len(dispatcher.take(engine)) for engine in range(2)] == expected
@@ -214,7 +214,7 @@ def test_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match="margin"):
         Dispatcher([], margin=-1)
     with pytest.raises(ValueError, match="same index"):
-        Dispatcher([Request(0, "a", 1), Request(0, "b", 1)])
+        Dispatcher([QueuedRequest(0, "a", 1), QueuedRequest(0, "b", 1)])
     dispatcher = Dispatcher(requests_of(2, 2))
     dispatcher.joined(0, 1)
     for call, message in (

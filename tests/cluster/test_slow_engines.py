@@ -11,7 +11,7 @@ import pytest
 from das.cluster.cluster import Cluster
 from das.cluster.messages import Poll, Response
 from das.cluster.paces import SLOW
-from das.cluster.ray_engines import Engine, Event
+from das.cluster.ray_engines import Event, RayEngine
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import RolloutRequest
@@ -23,23 +23,23 @@ class ScriptedEngines:
     """Answers each call in its turn. `script` says how many of its requests an engine finishes now; None: it dies."""
 
     def __init__(self, script: Callable[[int], int | None]) -> None:
-        self.engines = {number: Engine(number, number, None, started=True) for number in range(3)}
+        self.engines = {number: RayEngine(number, number, None, started=True) for number in range(3)}
         self.version = 0
         self.taken: list[tuple[int, int]] = []  # engine, request
         self._script = script
-        self._calls: list[tuple[Engine, str, tuple[Any, ...]]] = []
+        self._calls: list[tuple[RayEngine, str, tuple[Any, ...]]] = []
         self._held: dict[int, list[int]] = {number: [] for number in self.engines}
         self._passes = dict.fromkeys(self.engines, 0)
         self._events = 0
 
     @property
-    def ready(self) -> list[Engine]:
+    def ready(self) -> list[RayEngine]:
         return [engine for engine in self.engines.values() if not engine.doing]
 
     def settle(self) -> None:
         """All have the newest weights."""
 
-    def call(self, engine: Engine, method: str, *args: Any) -> None:
+    def call(self, engine: RayEngine, method: str, *args: Any) -> None:
         engine.doing = method
         self._calls.append((engine, method, args))
 

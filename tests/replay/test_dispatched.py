@@ -8,7 +8,7 @@ from test_cluster import TIMES, long_tailed, lower_bound
 
 from das.budget import make_budget
 from das.budget.latency_forms import Affine
-from das.cluster.dispatcher import Dispatcher, Request
+from das.cluster.dispatcher import Dispatcher, QueuedRequest
 from das.cluster.history_store import HistoryStore
 from das.drafter import HistoryDrafter
 from das.replay.cluster import simulate_rollout
@@ -23,7 +23,7 @@ SLOWER = 5.0  # times as long takes a pass of the slow engine
 
 def dispatcher(work: Workload, margin: int = 0) -> Dispatcher:
     predicted = zip(work.problems, work.lengths.tolist(), strict=True)
-    return Dispatcher([Request(i, problem, length) for i, (problem, length) in enumerate(predicted)], margin)
+    return Dispatcher([QueuedRequest(i, problem, length) for i, (problem, length) in enumerate(predicted)], margin)
 
 
 def plain(number: int, slots: int) -> list[PlainEngine]:
@@ -52,7 +52,9 @@ def delivered_once(work: Workload, engines: list[PlainEngine], done: Dispatched)
 
 def test_one_engine_takes_as_long_as_without_a_dispatcher() -> None:
     work = long_tailed(0, 8, 4)
-    order = Dispatcher([Request(i, p, n) for i, (p, n) in enumerate(zip(work.problems, work.lengths, strict=True))])
+    order = Dispatcher(
+        [QueuedRequest(i, p, n) for i, (p, n) in enumerate(zip(work.problems, work.lengths, strict=True))]
+    )
     order.joined(0, len(work))
     placed = simulate_rollout(work, plain(1, 4), [order.take(0)], 1)
     assert simulate_dispatched(work, plain(1, 4), dispatcher(work), 1).step.rollout_s == pytest.approx(placed.rollout_s)
@@ -82,7 +84,7 @@ def test_an_engine_known_to_be_slow_delays_less(seed: int) -> None:
     """From 4.6 to 5.0 times as long as with equal engines to 1.1 to 2.7 times, with 512 and 2,048 requests."""
     for problems in (32, 128):
         work = long_tailed(seed, problems, 16)
-        requests = [Request(i, work.problems[i], float(n)) for i, n in enumerate(work.lengths.tolist())]
+        requests = [QueuedRequest(i, work.problems[i], float(n)) for i, n in enumerate(work.lengths.tolist())]
         seconds = []
         for slower, kind in ((1.0, Dispatcher), (SLOWER, Dispatcher), (SLOWER, KnowsTheSlow)):
             engines = [PlainEngine(Times(Affine(slower * 7.8e-3, slower * 28e-6)), 64), *plain(7, 64)]
@@ -154,7 +156,7 @@ def test_the_store_gives_an_engine_what_another_one_made() -> None:
         engines = drafting(2)
         for epoch, order in enumerate(("ab", "ba")):
             work = workload(list(order), [text[problem] for problem in order])
-            placement = Dispatcher([Request(i, problem, 400) for i, problem in enumerate(order)])
+            placement = Dispatcher([QueuedRequest(i, problem, 400) for i, problem in enumerate(order)])
             step = simulate_dispatched(work, engines, placement, epoch + 1, store=store).step
             tokens_per_pass[epoch, store is not None] = step.tokens_per_pass
     assert tokens_per_pass[1, False] < 1.1

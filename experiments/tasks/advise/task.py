@@ -185,8 +185,8 @@ def summary(
 def speedup_by_live(engine: TextEngine, case: Case) -> list[tuple[int, float, float]]:
     """How much faster a pass is with drafts, for each number of live requests.
 
-    Returns (live requests of an engine, expected speedup, speedup if drafted tokens are dearer). For each number it
-    takes the best draft limit, judged by what drafts achieved in the last step.
+    Returns (live requests of an engine, expected speedup, speedup if drafted tokens are dearer). Each speedup is that
+    of the best draft limit, judged by what drafts achieved in the last step.
     """
     drafted = np.cumsum(engine.drafts_of[::-1])[::-1][1:] / engine.drafts_of.sum()  # share with at least j tokens
     accepted = np.cumsum(engine.accepts_of[::-1])[::-1][1:] / engine.accepts_of.sum()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import differential_evolution
 
-from experiments.replay.roofline import PassWork, Roofline, Sweep, fit, read_sweep, sign_accuracy, time_errors
+from experiments.replay.roofline import PassWork, SelfDraftRoofline, Sweep, fit, read_sweep, sign_accuracy, time_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "efficient_rollout"
@@ -21,7 +21,7 @@ REPORTED = {
 }
 
 
-def generated_sweep(model: Roofline, noise: float) -> Sweep:
+def generated_sweep(model: SelfDraftRoofline, noise: float) -> Sweep:
     """The published grid with times from `model`."""
     rng = np.random.default_rng(0)
     grid = [np.array(axis, float) for axis in ((1, 2, 4, 8, 16, 24, 32, 48, 64), (256, 512, 1024, 2048, 4096))]
@@ -40,15 +40,15 @@ def generated_sweep(model: Roofline, noise: float) -> Sweep:
     )
 
 
-def constants_of(model: Roofline) -> list[float]:
+def constants_of(model: SelfDraftRoofline) -> list[float]:
     """The six fitted constants."""
-    return [getattr(model, name) for name in Roofline.__dataclass_fields__ if name != "work"]
+    return [getattr(model, name) for name in SelfDraftRoofline.__dataclass_fields__ if name != "work"]
 
 
 @pytest.mark.parametrize(("noise", "within"), [(0.0, 1e-6), (0.02, 0.08)])
 def test_known_constants_are_recovered(noise: float, within: float) -> None:
     work = PassWork(target_bytes=15.2e9, draft_bytes=5.4e9, dense_flop=14e9, attention_flop=4e5, flops=2.3e14)
-    truth = Roofline(work, 1.6e12, 3e4, 1.3, 4e-5, 7e-5, 1.5e-4)
+    truth = SelfDraftRoofline(work, 1.6e12, 3e4, 1.3, 4e-5, 7e-5, 1.5e-4)
     sweep = generated_sweep(truth, noise)
     fitted = fit(work, sweep)
     assert constants_of(fitted) == pytest.approx(constants_of(truth), rel=within)
@@ -58,7 +58,7 @@ def test_known_constants_are_recovered(noise: float, within: float) -> None:
 
 def test_speedup_is_the_ratio_of_times_per_token() -> None:
     work = PassWork(target_bytes=1e10, draft_bytes=2.5e9, dense_flop=1e10, attention_flop=0, flops=1e14)
-    model = Roofline(work, 1e12, 0.0, 1.0, 0.0, 0.0, 0.0)  # a target pass takes 10 ms, a draft pass 2.5
+    model = SelfDraftRoofline(work, 1e12, 0.0, 1.0, 0.0, 0.0, 0.0)  # a target pass takes 10 ms, a draft pass 2.5
     one = np.array([1.0])
     assert model.speedup(one, one, 4 * one, 5 * one) == pytest.approx(5 * 10 / (4 * 2.5 + 10))
     wide = np.array([200.0])  # a token of each request takes 20 ms: verifying five takes 100 ms, drafting 80
@@ -98,7 +98,7 @@ def test_published_search_stops_just_short_of_the_minimum(name: str) -> None:
     kv_bytes = constants["model"]["kappa_theoretical"]
 
     def loss(p: np.ndarray) -> float:
-        model = Roofline(work, p[0], p[1] * kv_bytes, 1.0, p[2] * 1e-6, 0.0, 0.0)
+        model = SelfDraftRoofline(work, p[0], p[1] * kv_bytes, 1.0, p[2] * 1e-6, 0.0, 0.0)
         return float(np.mean(np.log(model.target(B, S) / seconds) ** 2))
 
     bounds = [(0.4 * PEAK_BANDWIDTH, 1.05 * PEAK_BANDWIDTH), (0.1, 2.5), (0.0, 200.0)]

@@ -135,8 +135,9 @@ class HeadPasses:
             self._unread = {name: unread for name, unread in known.items() if name in live}
 
     def _note_blocks(self, scheduler_output: Any) -> None:
-        """Note that the head has read nothing in the blocks that requests just got, except for prefix hits. A request
-        that was preempted has other blocks now.
+        """Note that the head has read nothing in the blocks that requests just got, except for prefix hits.
+
+        A request that goes on after a preemption has other blocks than before, so what was kept for it is dropped.
         """
         group, size = self._drafter.kv_cache_gid, self.block_size
         for new in scheduler_output.scheduled_new_reqs:
