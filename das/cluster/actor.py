@@ -31,7 +31,7 @@ class EngineActor:
         self._engine: Any = None
 
     def where(self, policy: str) -> tuple[int, str, dict[str, str]]:
-        """This process, its node, and the versions of what it will compute with, the files in `policy` among them."""
+        """The id of this process, its node, and its versions, which include those of the files in `policy`."""
         import ray
 
         return os.getpid(), ray.get_runtime_context().get_node_id(), versions_with(policy)

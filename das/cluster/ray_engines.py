@@ -27,7 +27,7 @@ OF_ACTOR = ("where", "start", "load_weights")  # its own methods; all others are
 
 @dataclass
 class RayEngine:
-    """An engine and what it is known to have."""
+    """An engine, and how far it is known to be."""
 
     number: int  # never used twice
     place: int  # where it runs (das/cluster/places.py)

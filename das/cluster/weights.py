@@ -36,7 +36,7 @@ def unpacked(part: WeightsPart) -> Iterator[tuple[str, torch.Tensor]]:
 def split(
     tensors: list[tuple[str, str, list[int]]], whole: np.ndarray | torch.Tensor
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Copies of the tensors that lie one after the other in `whole` [bytes], uint8. tensors: as in WeightsPart."""
+    """Copy tensors out of `whole`, uint8 [bytes], in which they follow one another. tensors: as in WeightsPart."""
     start = 0
     for name, dtype_name, shape in tensors:
         dtype = getattr(torch, dtype_name)

@@ -41,7 +41,7 @@ class Drafter(ABC):
 
     @classmethod
     def window_of(cls, options: Mapping[str, Any]) -> int:
-        """`window` of a drafter with these options. A cluster keeps the texts of so many ticks for new engines."""
+        """The `window` of a drafter with these options. A cluster keeps the texts of this window for new engines."""
         return cls.window
 
     # ---- what a drafter writes ----

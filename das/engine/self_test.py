@@ -92,7 +92,7 @@ def roll_out(model: Path, method: str, on_cpu: bool) -> dict[str, Any]:
 
 
 def compare(folder: Path) -> dict[str, Any]:
-    """The same requests without drafts and with them."""
+    """Roll out the same requests without drafts and with drafts."""
     from vllm.platforms import current_platform
 
     import das

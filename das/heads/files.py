@@ -1,4 +1,4 @@
-"""EAGLE-3 heads in files: those that vLLM loads, and from which training goes on."""
+"""EAGLE-3 heads in files. vLLM loads these files, and training goes on from them."""
 
 import json
 from pathlib import Path

@@ -72,7 +72,7 @@ class ModelOnText:
         """Acceptance is given: nothing is learned."""
 
     def _pass(self, among: np.ndarray, rows: int, at: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A pass of so many rows drafts a token for each of these requests. Returns them, and P(each is right).
+        """A pass drafts a token for each of these requests. Returns the tokens, and the probability that each is right.
 
         at: tokens of each draft so far, int64 [A]. right: whether all of them come next, bool [A].
         """

@@ -165,7 +165,7 @@ class TextEngine(Engine):
         return np.where(wrong.any(axis=1), wrong.argmax(axis=1), width)
 
     def _accepted_of_trees(self, window: np.ndarray) -> np.ndarray:
-        """The same for drafts that branch. Their nodes come after their parents, so one look at each is enough."""
+        """Count accepted tokens of drafts that branch. Nodes follow their parents, so one look at each is enough."""
         assert self._parents is not None
         rows, node, depth = np.arange(len(window)), np.full(len(window), -1), np.zeros(len(window), np.int64)
         for i in range(window.shape[1] - 1):

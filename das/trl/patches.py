@@ -47,7 +47,7 @@ def generation_backend(backend: Callable[..., Any], trainer: Any) -> Iterator[No
 
 
 def built_on(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, an AsyncGRPOTrainer can be built that trains on this device. For CUDA, TRL stays as it is."""
+    """Inside, an AsyncGRPOTrainer that trains on this device can be built. For CUDA, TRL is left unchanged."""
     if device.type == "cuda":
         return nullcontext()
     require_trl()

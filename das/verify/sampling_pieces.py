@@ -22,7 +22,7 @@ def max_piece_rows(metadata: SamplingMetadata, vocab: int) -> int:
 
 
 def profiled_bytes(rows: int, vocab: int, dtype: torch.dtype) -> int:
-    """The most memory that sampling a pass of so many rows takes: vLLM's logits, of the model's dtype, and ours."""
+    """The most bytes that sampling a pass takes: vLLM's logits, of the model's dtype, and our copies."""
     return rows * vocab * dtype.itemsize + min(SAMPLER_BYTES, rows * vocab * SORTED_CELL_BYTES)
 
 

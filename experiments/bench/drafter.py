@@ -197,7 +197,7 @@ def das_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
 
 
 def arctic_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
-    """The same for suffix trees. Their memory is their own estimate."""
+    """Measure suffix trees in the same way. Their memory is their own estimate."""
     from arctic_inference.suffix_decoding._C import SuffixTree
 
     tokens = trajectories = tree_bytes = 0

@@ -190,7 +190,7 @@ class RunConfig:
         return sizes.problems_per_step(self.trainer.arguments, self.engine.processes)
 
     def with_problems(self, count: int) -> "RunConfig":
-        """The same config with the number of problems, which a run records where data.problems=null asks for all."""
+        """The config with the number of problems filled in. A run records it where data.problems=null asks for all."""
         settings = {**self.data.settings, "problems": count}
         return replace(
             self,

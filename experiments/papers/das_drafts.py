@@ -120,7 +120,7 @@ def history_window(setting: Setting) -> Section:
 
 
 def recorded_epochs(setting: Setting, trace: str, variants: int) -> list[Workload]:
-    """task.window_epochs epochs of 8 responses, of task.window_problems problems that have so many responses."""
+    """Epochs of 8 responses to each of task.window_problems problems; task.window_epochs of them."""
     epochs, problems = int(setting.task.window_epochs), int(setting.task.window_problems)
     (recorded,) = read_rollouts(Path(setting.task.traces) / f"{trace}.jsonl.gz")
     distinct = list(dict.fromkeys(recorded.problems))[::variants]

@@ -65,7 +65,7 @@ def _cut(epochs: list[list[tuple[str, np.ndarray]]], tokens: int, prompt: int) -
 def with_end(
     works: dict[int, list[Workload]], vocabulary: int | None, path: Path
 ) -> tuple[dict[int, list[Workload]], int, int]:
-    """The same works with a token behind every response that ends it. Returns them, that token, and the vocabulary.
+    """End every response by one more token. Returns the new works, this token, and the size of the vocabulary.
 
     vocabulary: the policy's, whose last token is the end; None: token ids are numbered anew without gaps, and the
     vocabulary is as large as that needs. Raises UserError for recorded ids beyond the vocabulary.

@@ -26,7 +26,7 @@ class Acceptance:
     tau: dict[int, float]  # draft length -> tokens per pass, as it was measured or published
 
     def profile(self, tokens: int) -> Profile:
-        """The profile of drafts of so many tokens."""
+        """The profile of drafts of this length."""
         return Profile((self.rates + self.rates[-1:] * tokens)[:tokens])
 
 

@@ -82,7 +82,7 @@ class Model:
         return 3.0 * self.layers * self.hidden * self.inner
 
     def weight_bytes(self, tokens: Array) -> Array:
-        """Bytes of bf16 weights that a pass over so many tokens reads. It reads the experts that any token chose."""
+        """Bytes of bf16 weights that a pass reads. Of experts it reads those that any of its tokens chose."""
         chosen = self.experts * (1 - (1 - self.active / self.experts) ** np.asarray(tokens)) if self.experts > 1 else 1
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         return 2 * (self._attention + self._expert * np.asarray(chosen, np.float64) + embeddings)

@@ -95,7 +95,7 @@ def constant_rate(tau: float, gamma: int) -> Profile:
 
 @dataclass(frozen=True)
 class ProfiledDrafter:
-    """A drafting model: what it gets accepted, and what it costs."""
+    """A drafting model, known by how much of its drafts is accepted and by what it costs."""
 
     profile: Profile | ByDepth
     draft: Cost  # of one draft pass over all live requests

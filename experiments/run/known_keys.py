@@ -1,4 +1,4 @@
-"""Which settings there are: those that configs/ names, and the fields of the classes that a group is handed on to."""
+"""The settings that exist: configs/ names them, or a class that a group is handed on to has a field for them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields

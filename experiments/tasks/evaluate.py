@@ -114,7 +114,7 @@ def _rows(config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
 
 
 def _warning(config: RunConfig, left_out: int, used: int) -> str:
-    """Say that the result is not of the whole set; louder where the whole set was asked for."""
+    """Warn that problems were left out, with more emphasis if the user asked for all of them."""
     text = (
         f"{left_out} problems were left out, most of them too long: pass@k is of the {used} others, and likely too "
         "high. Room for a prompt: engine.max_model_len less trainer.max_completion_length"

@@ -57,7 +57,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def without_end(composed: DictConfig) -> DictConfig:
-    """The config with so many steps that the clock ends the training."""
+    """The config with more steps than fit into the time, so that the clock ends the training."""
     endless = OmegaConf.merge(composed, {"trainer": {"max_steps": ENDLESS}})
     assert isinstance(endless, DictConfig)
     return endless

@@ -66,7 +66,7 @@ class RolloutsAhead:
         save_ahead(folder, [future.result() for future in self._submitted])
 
     def _rows_from(self, number: int) -> Iterator[list[Mapping[str, Any]]]:
-        """The rows of rollout `number` and of all that follow: those that TRL's dataloader will give to these steps."""
+        """The rows of rollout `number` and of all that follow, which TRL's dataloader will give to these steps."""
         trainer = self.trainer
         sampler = GRPOTrainer._get_train_sampler(trainer)
         sampler.repeat_count = 1  # TRL repeats the rows for each of a step's micro-batches

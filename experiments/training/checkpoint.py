@@ -97,7 +97,7 @@ def steps(folder: Path) -> list[int]:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints, and those that a kill left half deleted."""
+    """Delete all but the newest `keep` checkpoints, and what is left of checkpoints whose deletion was killed."""
     for step in steps(folder)[keep:]:
         discard(step_folder(folder, step))
     for remains in folder.glob(f"{_DELETED}*"):

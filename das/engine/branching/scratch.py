@@ -13,7 +13,7 @@ def refusal(what: str) -> NotInstalled:
 
 
 def with_scratch_blocks(config: Any, num_blocks: int) -> Any:
-    """vLLM's KVCacheConfig, with so many more blocks. Raises NotInstalled for a cache of another form."""
+    """vLLM's KVCacheConfig with this many more blocks. Raises NotInstalled for a cache of another form."""
     require_branches()
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 

@@ -51,7 +51,7 @@ class SelfDraft(EngineModel):
 
     @torch.inference_mode()
     def prepare(self, requests: Sequence[str]) -> float | None:
-        """Quantize the policy's weights if they are not those that were quantized last."""
+        """Quantize the policy's weights if they have changed since they were quantized last."""
         version: int = self._runner.weights_version
         if self._broken == version:
             return None

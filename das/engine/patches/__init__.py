@@ -1,4 +1,4 @@
-"""Changes of vLLM that every engine of das needs, or its device. Each file says at its top what it replaces, and why.
+"""Changes of vLLM that all engines of das need, or that their device needs. Each file says what it replaces, and why.
 
 front_end.py: what a request may ask. weights.py: new weights. cpu.py, cpu_invariance.py, gpu.py, tuned_matmuls.py: what
 a device needs. replace.py: how anything is replaced. Changes of one part of das lie beside that part: those of the

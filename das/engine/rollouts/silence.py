@@ -17,7 +17,7 @@ class SilenceWatch:
         self._warn_at = SILENT_PASSES
 
     def observe(self, requests: Sequence[LiveRequest], drafted: bool) -> None:
-        """A pass. requests: those that emitted in it. drafted: whether any of them drafts for the next one."""
+        """Note a pass. requests: they emitted in it. drafted: whether any of them has a draft for the next pass."""
         if drafted:
             self._silent_passes, self._warn_at = 0, SILENT_PASSES
         elif any(request.limit > 0 for request in requests):

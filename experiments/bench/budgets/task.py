@@ -134,7 +134,7 @@ def roll_workloads(
 
 
 def measure(rows: Sequence[dict[str, Any]], labels: Sequence[str], prices: np.ndarray) -> dict[str, Any]:
-    """For the rows of one workload: each policy's rollout time over the baseline's, and what it drafted.
+    """For one workload's rows, each policy's rollout time over the baseline's, and the tokens that it drafted.
 
     prices: see pass_prices.
     """
