@@ -19,8 +19,6 @@ from das.drafter.draft import num_branches
 from das.drafter.saved import SavedText
 from das.engine.branching.tree import in_runs, is_chain
 from das.engine.contract.versions import NotInstalled
-from das.engine.drafters.engine_model import EngineModel
-from das.engine.drafters.model_drafter import model_drafter
 from das.engine.engine_config import WORKER, DasOptions, das_options
 from das.engine.rollouts.alarm import Alarm
 from das.engine.rollouts.history_clock import HistoryClock
@@ -32,6 +30,7 @@ from das.model_drafts.either_or import EitherOr
 from das.verify.admission import PROBLEM_KEY
 
 if TYPE_CHECKING:
+    from das.engine.drafters.engine_model import EngineModel
     from das.engine.runners.protocol import Runner
 
 HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"  # files of a checkpoint
@@ -65,10 +64,13 @@ class DasProposer:
         from_texts = make_drafter(options.drafter) if options.has_history else None
         self._history = from_texts  # None for drafts from the policy alone
         history = from_texts if isinstance(from_texts, HistoryDrafter) else None  # a model drafts beside no other
-        self._model_drafter: ModelDrafter | None
+        self._model_drafter: ModelDrafter | None = None
         # vLLM takes an attribute `model` for a torch module with buffers, which sleep mode saves.
-        self.drafting_model: EngineModel | None
-        self._model_drafter, self.drafting_model = model_drafter(options.self_draft, options.head, budget, history)
+        self.drafting_model: EngineModel | None = None
+        if options.self_draft is not None or options.head is not None:
+            from das.engine.drafters.model_drafter import model_drafter  # imports vLLM
+
+            self._model_drafter, self.drafting_model = model_drafter(options.self_draft, options.head, budget, history)
         drafter: Drafter | None = self._model_drafter or from_texts
         assert drafter is not None
         drafter.vocab = vllm_config.model_config.get_vocab_size()

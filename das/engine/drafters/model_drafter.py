@@ -18,13 +18,12 @@ def model_drafter(
     head: Mapping[str, Any] | None,
     budget: BudgetPolicy,
     history: HistoryDrafter | None,
-) -> tuple[ModelDrafter, EngineModel] | tuple[None, None]:
+) -> tuple[ModelDrafter, EngineModel]:
     """The drafter that these options of DasOptions ask for, and its model. history: what drafts beside it."""
     if self_draft is not None:
         copy = SelfDraft(self_draft["weights"])
         return InTurns(copy, self_draft["passes"], budget.worth, history), copy
-    if head is not None:
-        assert history is not None
-        model = HeadDraft()
-        return EitherOr(model, head["passes"], budget.worth, history), model
-    return None, None
+    assert head is not None
+    assert history is not None
+    model = HeadDraft()
+    return EitherOr(model, head["passes"], budget.worth, history), model

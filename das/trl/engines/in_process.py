@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from das.engine.build import EngineSettings, build_engine
-from das.engine.patches import weights
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
 from das.engine.stock import build_stock, roll_out_stock
 from das.trl.engines.engines import TrainersEngine
@@ -91,6 +90,8 @@ class StockEngine:
 
     def take_weights(self, sample: WeightSample) -> str:
         """On the CPU vLLM computes with packed weights, so they are packed anew."""
+        from das.engine.patches import weights  # imports vLLM, which the parents of arms do without
+
         weights.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
         sample.take()
         return ""
