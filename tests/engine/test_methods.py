@@ -13,7 +13,14 @@ from das.engine.methods import METHODS, Method, find_method, method_in
 from das.errors import EngineError
 
 ROOT = Path(__file__).resolve().parents[2]
-TOY = Method("toy", lambda settings: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 2})
+TOY = Method(
+    "toy",
+    lambda settings: {
+        "method": "custom_class",
+        "model": "toy_proposer.ToyProposer",
+        "num_speculative_tokens": 2,
+    },
+)
 
 
 @pytest.fixture
