@@ -53,7 +53,7 @@ def test_only_a_training_at_its_beginning_evaluates_before_its_first_rollout(mon
         trainer: Any = SpeculativeGRPOTrainer.__new__(SpeculativeGRPOTrainer)
         trainer.state = SimpleNamespace(global_step=step)
         trainer.vllm_generation = SimpleNamespace(rollouts=rollouts, announce=lambda *args: None)
-        trainer.turns = SimpleNamespace(before_rollout=lambda: None, waited_s=0.0)
+        trainer.barrier = SimpleNamespace(before_rollout=lambda: None, waited_s=0.0)
         trainer._evaluations, trainer.ahead = [], False
         trainer.evaluate_policy = lambda generation, step: evaluated.append((step, generation.rollouts))
         trainer._generate_and_score_completions([])
