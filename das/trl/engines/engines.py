@@ -66,7 +66,7 @@ class OtherEngines(Engines, Protocol):
         """Compute with these weights from now on, and say what did not arrive. check: names of tensors to compare."""
 
     def stop(self) -> None:
-        """Let a rollout that runs in another thread raise."""
+        """Let a rollout that runs in another thread raise, so that `close` can be called."""
 
     def probe(self, tokens: Sequence[int]) -> np.ndarray:
         """The log-probs of all of these tokens but the first, float32."""

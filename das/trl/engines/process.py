@@ -157,7 +157,8 @@ class EngineProcess:
             self._one_call.release()
 
     def close(self) -> None:
-        """`stop` ended it."""
+        """As Engines says. It may come after `stop`."""
+        self.stop()
 
 
 def _measured(
