@@ -6,6 +6,7 @@ import numpy as np
 
 from das import ranks
 from das.cluster.messages import Response
+from das.engine.rollouts.report import ClusterReport, RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, rollout_row
 from das.trl.engines.cluster import ClusterEngines
 
@@ -19,14 +20,21 @@ def answered(request: RolloutRequest) -> tuple[list[Response], Rollout]:
         np.full(len(prompt["prompt_token_ids"]), seed)
         for prompt, seed in zip(request.prompts, request.seeds, strict=True)
     ]
-    costs = [{"passes": 1, "drafted": len(row), "first_s": 0.0, "last_s": 1.0} for row in tokens]
+    costs = [RequestCost(1, len(row), last_s=1.0) for row in tokens]
     responses = [
         Response(index, row, -1.0 * row, "stop", 1, cost)
         for index, (row, cost) in enumerate(zip(tokens, costs, strict=True))
     ]
-    counts = {**dict.fromkeys(("draft_rounds", "decode_steps", "tail_steps"), 5), "draft_passes": 0}
-    report = {"passes": 3, "drafted": sum(map(len, tokens)), "draft_s": 0.1, **counts, "step_time_s": [0.5]}
-    report["cluster"] = {"handover_us_per_token": 0.0}
+    report = RolloutReport(
+        passes=3,
+        drafted=sum(map(len, tokens)),
+        draft_s=0.1,
+        draft_rounds=5,
+        decode_steps=5,
+        tail_steps=5,
+        step_time_s=[0.5],
+        cluster=ClusterReport(2, 0, 0, 0, 0.0, 0, {}),
+    )
     rollout = Rollout(0, list(request.problems), [row.tolist() for row in tokens], ["stop"] * 3, costs, 2.0, report)
     return responses, rollout
 

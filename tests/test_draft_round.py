@@ -14,6 +14,7 @@ from das.draft_round import BLOCKS_A_TREE, DraftRound
 from das.drafter import Drafts, HistoryDrafter, TreeDrafts
 from das.engine import proposer
 from das.engine.engine_config import WORKER
+from das.engine.rollouts.meter import RolloutMeter
 from das.replay.cluster import simulate_rollout
 from das.replay.text_engine import PROMPT, TextEngine
 from das.replay.times import Times
@@ -162,7 +163,7 @@ def test_proposer_and_text_engine_draft_the_same(
             engine.num_drafted,
             engine.num_accepted,
         )
-        real.end_step(epoch + 1)
+        real.end_step(RolloutMeter(), epoch + 1)
     # Only the proposer asks what a pass should take; and budgets and drafters, whose steps end in another order, know
     # nothing of each other.
     ours, theirs = (

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from das.drafter import native, window_of
 from das.drafter.constants import PROMPT_CONTEXT
 from das.drafter.saved import SavedHistory
 from das.engine.build import EngineSettings
-from das.engine.rollouts.reports import of_engines
+from das.engine.rollouts.report import ClusterReport, RolloutReport, of_engines
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 from das.errors import EngineError
 
@@ -156,7 +156,7 @@ class Cluster:
         rollout = self._measured(request, running, self.engines.call_all("end_turn"))
         return [running.responses[index] for index in range(len(running.requests))], rollout
 
-    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """End a rollout in several turns. Returns the report of what was done after the last of them."""
         reports = self.engines.call_all("end", next_history_tick, not evaluation)
         report = of_engines(reports)
@@ -322,33 +322,37 @@ class Cluster:
                 f"because {event.lost}"
             )
 
-    def _measured(self, request: RolloutRequest, running: _Running, reports: Mapping[int, dict[str, Any]]) -> Rollout:
-        """The rollout that was run. reports: the workers', of the engines that are left."""
+    def _measured(self, request: RolloutRequest, running: _Running, reports: Mapping[int, RolloutReport]) -> Rollout:
+        """The rollout that was run. reports: of the engines that are left."""
         ordered = [running.responses[index] for index in range(len(running.requests))]
         costs = []
         for response in ordered:
             engine = running.by[response.index]
             offset = running.began_at[engine]
-            times = {name: response.cost[name] + offset for name in ("first_s", "last_s")}
-            costs.append({**response.cost, **times, "engine": engine})
-        report = of_engines(reports)
-        report |= {name: sum(cost[name] for cost in costs) for name in ("passes", "drafted")}
+            cost = response.cost
+            costs.append(replace(cost, first_s=cost.first_s + offset, last_s=cost.last_s + offset, engine=engine))
         start = time.thread_time()
         responses = [response.tokens.tolist() for response in ordered]
         handover_s = time.thread_time() - start + self.engines.receiving_s
         self.engines.receiving_s = 0.0
         tokens = sum(map(len, responses))
         restarts, self._restarts = self.engines.restarts - self._restarts, self.engines.restarts
-        report["cluster"] = {
-            "engines": len(self.engines.engines),
-            "lost_requests": running.lost_requests,
-            "replayed_requests": len(running.replayed),
-            "restarts": restarts,
-            "handover_us_per_token": 1e6 * handover_s / tokens,
-            "history_bytes": self.history.bytes,
-            "by_engine": by_engine(running, reports),
-        }
-        report["engines"] = running.timeline
+        cluster = ClusterReport(
+            engines=len(self.engines.engines),
+            lost_requests=running.lost_requests,
+            replayed_requests=len(running.replayed),
+            restarts=restarts,
+            handover_us_per_token=1e6 * handover_s / tokens,
+            history_bytes=self.history.bytes,
+            by_engine=by_engine(running, reports),
+        )
+        report = replace(
+            of_engines(reports),
+            passes=sum(cost.passes for cost in costs),
+            drafted=sum(cost.drafted for cost in costs),
+            cluster=cluster,
+            engines=running.timeline,
+        )
         reasons = [response.finish_reason for response in ordered]
         return measured_rollout(request, responses, reasons, costs, running.rollout_s, report)
 
@@ -369,13 +373,13 @@ class Cluster:
         self.history.restore(load_arrays(folder / STATE, STATE))
 
 
-def by_engine(running: _Running, reports: Mapping[int, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def by_engine(running: _Running, reports: Mapping[int, RolloutReport]) -> dict[str, dict[str, Any]]:
     """What each engine delivered: responses, tokens, tokens a pass, and the share of the rollout without a request."""
     rows: dict[str, dict[str, Any]] = {}
     for engine in sorted(running.began_at):
         own = [running.responses[index] for index, deliverer in running.by.items() if deliverer == engine]
-        tokens, passes = sum(len(each.tokens) for each in own), sum(each.cost["passes"] for each in own)
-        last_s = max((each.cost["last_s"] for each in own), default=0.0)
+        tokens, passes = sum(len(each.tokens) for each in own), sum(each.cost.passes for each in own)
+        last_s = max((each.cost.last_s for each in own), default=0.0)
         rows[str(engine)] = {
             "responses": len(own),
             "tokens": tokens,

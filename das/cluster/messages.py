@@ -4,11 +4,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from das.cluster.dispatcher import QueuedRequest
+from das.engine.rollouts.report import RequestCost
 from das.engine.rollouts.rollout import RolloutRequest
 
 
@@ -44,7 +44,7 @@ class Response:
     logprobs: np.ndarray | None  # float64 [T], of the tokens, if they were asked for
     finish_reason: str
     weights: int  # version of the weights that generated it
-    cost: dict[str, Any]  # passes, drafted, first_s, last_s and predicted_length, as in Rollout.requests
+    cost: RequestCost
 
     def equals(self, other: "Response") -> bool:
         """Whether the two are the same response, bit for bit, with the same weights."""

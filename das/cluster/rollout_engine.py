@@ -19,6 +19,7 @@ from das.cluster.weights import unpacked
 from das.drafter.saved import SavedText
 from das.engine.build import EngineSettings, build_engine
 from das.engine.install import install
+from das.engine.rollouts.report import Plain, RequestCost, RolloutReport
 from das.engine.rollouts.rollout import own_parameters
 from das.verify.admission import LIMIT_KEY
 from das.weights.loaded_weights import cached_blocks
@@ -192,18 +193,18 @@ class RolloutEngine:
                 raise ClusterError(f"{type(self._error).__name__}: {' '.join(str(self._error).split())[:300]}")
             return Poll(list(self._finished.values()), len(self._live), self._passes)
 
-    def end_turn(self) -> dict[str, Any]:
-        """The turn is over. Returns the worker's report. Requests that are live are delivered by other engines."""
+    def end_turn(self) -> RolloutReport:
+        """The turn is over. Returns its report. Requests that are live are delivered by other engines."""
         return self._end("das_end_turn")
 
-    def end(self, history_tick: int, judged: bool) -> dict[str, Any]:
-        """The rollout is over. Returns the worker's report. The arguments are those of das_end_rollout."""
+    def end(self, history_tick: int, judged: bool) -> RolloutReport:
+        """The rollout is over. Returns its report. The arguments are those of das_end_rollout."""
         return self._end("das_end_rollout", history_tick, judged)
 
-    def _end(self, method: str, *args: Any) -> dict[str, Any]:
-        def end() -> dict[str, Any]:
+    def _end(self, method: str, *args: Any) -> RolloutReport:
+        def end() -> RolloutReport:
             self._abort()
-            return dict(self.llm.collective_rpc(method, args=args)[0])
+            return RolloutReport.from_plain(self.llm.collective_rpc(method, args=args)[0])
 
         return self._do(end)
 
@@ -294,7 +295,7 @@ class RolloutEngine:
             if responses:
                 self._news.notify_all()
 
-    def _response(self, index: int, output: Any, cost: dict[str, Any]) -> Response:
+    def _response(self, index: int, output: Any, cost: Plain) -> Response:
         completion = output.outputs[0]
         logprobs = completion.logprobs
         return Response(
@@ -303,7 +304,7 @@ class RolloutEngine:
             logprobs=None if logprobs is None else np.array(logprobs.logprobs, np.float64),
             finish_reason=str(completion.finish_reason),
             weights=self._version,
-            cost=cost,
+            cost=RequestCost(**cost),
         )
 
 

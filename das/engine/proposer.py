@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ from das.engine.engine_config import WORKER, DasOptions, das_options
 from das.engine.rollouts.alarm import Alarm
 from das.engine.rollouts.history_clock import HistoryClock
 from das.engine.rollouts.live_requests import LiveRequests, live_request
+from das.engine.rollouts.meter import RolloutMeter
+from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout_record import RolloutRecord
 from das.engine.rollouts.silence import SilenceWatch
 from das.model_drafts.drafter import ModelDrafter
@@ -262,10 +264,11 @@ class DasProposer:
         self._decoding = set()
         self.draft_round.begin_step(num_requests)
 
-    def end_turn(self) -> dict[str, Any]:
-        """A turn is over: its requests join the history, and the rollout may go on. Returns what its report adds."""
+    def end_turn(self, meter: RolloutMeter) -> RolloutReport:
+        """A turn is over: its requests join the history, and the rollout may go on. meter: of the turn."""
+        start = time.perf_counter()
         self._end(list(self.requests.live))
-        report = self._predictions()
+        report = self._report(meter, start)
         self._record.forget_predictions()
         return report
 
@@ -273,28 +276,38 @@ class DasProposer:
         """Forget what was noted of the last rollout."""
         self._record = RolloutRecord(history_before=self.draft_round.drafter.history_tokens)
 
-    def _predictions(self) -> dict[str, Any]:
-        """Expected lengths, expected and measured pass times, and what the budget tells of its decisions."""
-        return {**self._record.predictions(), **self.draft_round.budget.trace()}
+    def _report(self, meter: RolloutMeter, ended: float) -> RolloutReport:
+        """The meter's report, with the times of passes and what the budget tells of its decisions.
 
-    def end_step(self, history_tick: int, judged: bool = True) -> dict[str, Any]:
+        ended: when the rollout or turn was over. Since then its end took time, which is the drafter's.
+        """
+        meter.draft_s += time.perf_counter() - ended
+        return replace(
+            meter.report(),
+            pass_predicted_s=self._record.predicted_s,
+            pass_measured_s=self._record.measured_s,
+            traces=self.draft_round.budget.trace(),
+        )
+
+    def end_step(self, meter: RolloutMeter, history_tick: int, judged: bool = True) -> RolloutReport:
         """The rollout is over: its requests join the history, and the window moves to `history_tick` (a step or epoch).
 
-        judged: whether the alarm compares this rollout with the ones before. Returns what the rollout's report adds.
+        judged: whether the alarm compares this rollout with the ones before. meter: of the rollout.
         """
+        start = time.perf_counter()
         self._end(list(self.requests.live))
         self._decoding = set()  # the time until the next pass is training, not decoding
         alarms = self._judge(judged)
         drafter = self.draft_round.drafter
-        beside = {"head_rests": int(drafter.is_resting)} if isinstance(drafter, EitherOr) else {}
+        head_rests = int(drafter.is_resting) if isinstance(drafter, EitherOr) else None
         self.draft_round.end_step(drafter.history_tick + self._clock.announced(history_tick))
-        report = {
-            **beside,
-            "history_tokens": drafter.history_tokens,
-            "alarms": alarms,
-            "calibration_error": self.calibration.error,
-            **self._predictions(),
-        }
+        report = replace(
+            self._report(meter, start),
+            history_tokens=drafter.history_tokens,
+            head_rests=head_rests,
+            calibration_error=self.calibration.error,
+            alarms=alarms,
+        )
         self._begin_record()  # for callers that never call begin_step
         return report
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from das.engine.build import EngineSettings, build_engine
 from das.engine.patches.weights import kept_weights
-from das.engine.rollouts.meter import RequestCost, RolloutMeter
+from das.engine.rollouts.meter import RequestCounts, RolloutMeter
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 
 
@@ -31,8 +31,9 @@ class StepClock:
         self.num_finished.append(len(finished))
         self.finished_s.update(dict.fromkeys(finished, now))
 
-    def report(self, tokens: Mapping[str, int], seats: int) -> dict[str, Any]:
-        """The meter's report. Live are as many of the unfinished requests as there are seats; each emits one token.
+    def finish(self, tokens: Mapping[str, int], seats: int) -> RolloutMeter:
+        """The meter with what the clock knows: as many unfinished requests as there are seats are live, and each emits
+        one token in each step.
 
         tokens: response tokens of each request. When its first token came is not seen from outside: `first_s` is 0.
         """
@@ -42,8 +43,8 @@ class StepClock:
                 counts.append(min(unfinished, seats))
             unfinished -= finished
         for name, count in tokens.items():
-            self.meter.requests[name] = RequestCost(passes=count, last_s=self.finished_s[name])
-        return self.meter.report()
+            self.meter.requests[name] = RequestCounts(passes=count, last_s=self.finished_s[name])
+        return self.meter
 
 
 def build_stock(settings: EngineSettings, trained: bool = False, **overrides: Any) -> Any:
@@ -91,8 +92,8 @@ def roll_out_stock(
         rollout_s = time.perf_counter() - clock.meter.began
     responses = [list(output.outputs[0].token_ids) for output in outputs]
     names = [output.request_id for output in outputs]
-    report = clock.report({name: len(tokens) for name, tokens in zip(names, responses, strict=True)}, seats)
-    costs = report.pop("requests")
+    meter = clock.finish({name: len(tokens) for name, tokens in zip(names, responses, strict=True)}, seats)
+    costs = meter.costs()
     return outputs, Rollout(
         step=request.step,
         problems=list(request.problems),
@@ -100,7 +101,7 @@ def roll_out_stock(
         finish_reasons=[str(output.outputs[0].finish_reason) for output in outputs],
         requests=[costs[name] for name in names],
         rollout_s=rollout_s,
-        report=report,
+        report=meter.report(),
     )
 
 

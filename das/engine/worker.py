@@ -5,8 +5,7 @@ It is the platform's own worker with the hooks of das/engine/patches/ on its obj
 """
 
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from das.engine.engine_config import DasOptions, das_options, drafts_by_das, ref
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.proposer import COUPLED, DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
+from das.engine.rollouts.report import Plain  # noqa: E402
 from das.engine.runners.first.draft_passes import blocks_needed  # noqa: E402
 from das.engine.runners.first.runner import FirstRunner, runner_under_construction  # noqa: E402
 from das.engine.runners.protocol import Runner  # noqa: E402
@@ -242,19 +242,16 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self._das_proposer is not None:
             self._das_proposer.begin_turn(num_requests)
 
-    def das_end_turn(self) -> dict[str, Any]:
+    def das_end_turn(self) -> Plain:
         """A turn of the running rollout is over: its responses join the history, and the window stays where it is.
 
-        Returns the meter's report of the turn and what the proposer adds to it.
+        Returns the turn's report and its requests' costs (`RolloutReport.from_plain`, `costs_from_plain`).
         """
-        counts = self.das_runner.meter
-        additions: dict[str, Any] = {}
-        if self._das_proposer is not None:
-            start = time.perf_counter()
-            additions = self._das_proposer.end_turn()
-            counts.draft_s += time.perf_counter() - start
+        meter = self.das_runner.meter
+        costs = self._costs(meter.requests)
+        report = meter.report() if self._das_proposer is None else self._das_proposer.end_turn(meter)
         self.das_runner.meter = RolloutMeter()
-        return counts.report() | additions
+        return report.plain() | {"requests": costs}
 
     def das_use_proposer(self, name: str, options: DasOptions | None) -> None:
         """Draft with the proposer of this name from now on. One engine can so compare drafters and budgets.
@@ -293,33 +290,35 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self.das_runner.coupled is not None:
             self.das_runner.coupled.restore(self._das_learned)
 
-    def das_end_rollout(self, history_tick: int, judged: bool = True) -> dict[str, Any]:
+    def das_end_rollout(self, history_tick: int, judged: bool = True) -> Plain:
         """Close the rollout, and move the drafter's window to `history_tick` if the engine has our drafter.
 
-        judged: whether the alarm compares it with the rollouts before; False for an evaluation. Returns the meter's
-        report and what the proposer adds to it.
+        judged: whether the alarm compares it with the rollouts before; False for an evaluation. Returns the rollout's
+        report and its requests' costs (`RolloutReport.from_plain`, `costs_from_plain`).
         """
         self._das_announced = False
-        counts = self.das_runner.meter
-        additions: dict[str, Any] = {}
+        meter, coupled = self.das_runner.meter, self.das_runner.coupled
+        costs = self._costs(meter.requests)
         if self._das_proposer is not None:
-            start = time.perf_counter()
-            additions = self._das_proposer.end_step(history_tick, judged)
-            counts.draft_s += time.perf_counter() - start
-        elif self.das_runner.coupled is not None:
-            additions = self.das_runner.coupled.report()
+            report = self._das_proposer.end_step(meter, history_tick, judged)
+        elif coupled is not None:
+            report = replace(meter.report(), draft_scale=coupled.scale, calibration_error=coupled.calibration_error)
+        else:
+            report = meter.report()
         self.das_runner.meter = RolloutMeter()  # for callers that never call das_begin_rollout
-        return counts.report() | additions
+        return report.plain() | {"requests": costs}
 
-    def das_costs(self, requests: Sequence[str]) -> list[dict[str, Any]]:
-        """What these requests of the running rollout or turn cost so far. requests: vLLM's internal ids."""
-        costs = [self.das_runner.meter.requests[name].report() for name in requests]
+    def _costs(self, requests: Iterable[str]) -> dict[str, Plain]:
+        """What these requests of the running rollout or turn cost so far, by their names."""
+        costs = {name: self.das_runner.meter.requests[name].cost() for name in requests}
         if self._das_proposer is not None:
-            for name, cost in zip(requests, costs, strict=True):
-                predicted = self._das_proposer.predicted_length(name)
-                if predicted is not None:
-                    cost["predicted_length"] = predicted
-        return costs
+            predicted = self._das_proposer.predicted_length
+            costs = {name: replace(cost, predicted_length=predicted(name)) for name, cost in costs.items()}
+        return {name: cost.plain() for name, cost in costs.items()}
+
+    def das_costs(self, requests: Sequence[str]) -> list[Plain]:
+        """What these requests of the running rollout or turn cost so far. requests: vLLM's internal ids."""
+        return list(self._costs(requests).values())
 
     def das_waiting(self, requests: int) -> None:
         """So many requests of the rollout have no slot yet, in this engine or in the queue that engines share."""

@@ -7,10 +7,11 @@ their rows. So the prompts of its first turn become `RowTokens`, which keep thei
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, cast
 
+from das.engine.rollouts.report import RequestCost, RolloutReport, added
 from das.engine.rollouts.rollout import Rollout
 from das.errors import EngineError
 
@@ -41,8 +42,8 @@ class Turn:
         return {
             "requests": len(self.rows),
             "tokens": self.rollout.tokens,
-            "passes": report["passes"],
-            "drafted": report["drafted"],
+            "passes": report.passes,
+            "drafted": report.drafted,
         }
 
 
@@ -91,7 +92,7 @@ def conversation_rows(prompts: Sequence[Mapping[str, Any]]) -> list[int]:
     return cast(list[int], rows)
 
 
-def joined(turns: Sequence[Turn], end: Mapping[str, Any]) -> Rollout:
+def joined(turns: Sequence[Turn], end: RolloutReport) -> Rollout:
     """The rollout of all turns: one response for each row, with the tokens that the policy generated for it.
 
     end: the report of what was done after the last turn. Times and costs are summed over turns, and `turns` of a
@@ -99,24 +100,22 @@ def joined(turns: Sequence[Turn], end: Mapping[str, Any]) -> Rollout:
     """
     first = turns[0].rollout
     responses: list[list[int]] = [[] for _ in first.responses]
-    finish_reasons, requests = list(first.finish_reasons), [{**cost, "turns": []} for cost in first.requests]
-    report: dict[str, Any] = {}
+    finish_reasons = list(first.finish_reasons)
+    costs: list[list[RequestCost]] = [[] for _ in first.responses]
+    lengths: list[list[int]] = [[] for _ in first.responses]
+    report = RolloutReport()
     began_s = 0.0
-    for number, turn in enumerate(turns):
+    for turn in turns:
         rollout = turn.rollout
         for row, response, reason, cost in zip(
             turn.rows, rollout.responses, rollout.finish_reasons, rollout.requests, strict=True
         ):
             responses[row] += response
             finish_reasons[row] = reason
-            requests[row]["turns"].append(len(response))
-            if number:
-                for name in ("passes", "drafted", "predicted_length"):
-                    if name in cost:
-                        requests[row][name] += cost[name]
-                requests[row]["last_s"] = began_s + cost["last_s"]
-        step_time_s = [began_s + time_s for time_s in rollout.report["step_time_s"]]
-        report = _added(report, {**rollout.report, "step_time_s": step_time_s})
+            lengths[row].append(len(response))
+            costs[row].append(replace(cost, last_s=began_s + cost.last_s))
+        step_time_s = [began_s + time_s for time_s in rollout.report.step_time_s]
+        report = added(report, replace(rollout.report, step_time_s=step_time_s))
         began_s += rollout.rollout_s
     by_turn = [turn.counts() for turn in turns]
     return Rollout(
@@ -124,15 +123,23 @@ def joined(turns: Sequence[Turn], end: Mapping[str, Any]) -> Rollout:
         problems=first.problems,
         responses=responses,
         finish_reasons=finish_reasons,
-        requests=requests,
+        requests=[_cost(*of_row) for of_row in zip(costs, lengths, strict=True)],
         rollout_s=began_s,
-        report={**_added(report, end), "by_turn": by_turn},
+        report=replace(added(report, end), by_turn=by_turn),
     )
 
 
-def _added(report: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Two reports as one: numbers are added, lists joined."""
-    return {**report, **{key: report[key] + value if key in report else value for key, value in later.items()}}
+def _cost(turns: Sequence[RequestCost], lengths: Sequence[int]) -> RequestCost:
+    """What a row cost. turns: what each of its turns cost. lengths: the tokens of each."""
+    predicted = [cost.predicted_length for cost in turns if cost.predicted_length is not None]
+    return replace(
+        turns[0],
+        passes=sum(cost.passes for cost in turns),
+        drafted=sum(cost.drafted for cost in turns),
+        last_s=turns[-1].last_s,
+        predicted_length=sum(predicted) if predicted else None,
+        turns=lengths,
+    )
 
 
 def added_turns(of_ranks: Sequence[Sequence[Counts]]) -> list[dict[str, int]]:

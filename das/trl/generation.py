@@ -185,7 +185,7 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def _count_drafts(self, rollout: Rollout) -> None:
         if not self.evaluation:
-            self.num_drafted += rollout.report["drafted"]
+            self.num_drafted += rollout.report.drafted
             self.num_accepted += rollout.accepted
 
     def _own_engine(self) -> tuple[int, int]:

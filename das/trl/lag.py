@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
+from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 
 STATE = "rollouts_ahead.npz"
-PLAIN = ("step", "problems", "finish_reasons", "requests", "rollout_s", "report")  # fields of Rollout that JSON carries
+PLAIN = ("step", "problems", "finish_reasons", "rollout_s")  # fields of Rollout that JSON carries as they are
 
 
 @dataclass
@@ -83,6 +84,7 @@ def save_ahead(folder: Path, ahead: Sequence[FinishedRollout]) -> None:
     for number, done in enumerate(ahead):
         rollout = done.rollout
         plain = {name: getattr(rollout, name) for name in PLAIN}
+        plain |= {"requests": [cost.plain() for cost in rollout.requests], "report": rollout.report.plain()}
         sync = (done.sync.error, done.sync.seconds, done.sync.check_s)
         arrays |= {
             f"plain_{number}": pack_strings([plain, done.weights, sync]),
@@ -101,11 +103,13 @@ def load_ahead(folder: Path) -> list[FinishedRollout]:
     ahead = []
     for number in range(int(arrays["count"])):
         plain, weights, sync = unpack_strings(arrays[f"plain_{number}"])
+        requests = [RequestCost(**cost) for cost in plain.pop("requests")]
+        report = RolloutReport.from_plain(plain.pop("report"))
         lengths = arrays[f"lengths_{number}"]
         responses = _divided(arrays[f"responses_{number}"], lengths)
         ahead.append(
             FinishedRollout(
-                rollout=Rollout(responses=responses, **plain),
+                rollout=Rollout(responses=responses, requests=requests, report=report, **plain),
                 logprobs=_divided(arrays[f"logprobs_{number}"], lengths),
                 prompts=_divided(arrays[f"prompts_{number}"], arrays[f"prompt_lengths_{number}"]),
                 weights=weights,

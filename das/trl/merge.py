@@ -1,8 +1,10 @@
 """Merge the rollouts that several ranks made in one step, or divide the one that was made for all of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from das.engine.rollouts.reports import COUNTS, merged_reports
+from das.engine.rollouts.report import RolloutReport
+from das.engine.rollouts.report import merged as merged_reports
 from das.engine.rollouts.rollout import Rollout
 from das.trl.conversations import added_turns
 
@@ -19,14 +21,14 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
     ranks = {f"rank {rank}": rollout for rank, rollout in enumerate(rollouts)}
     slowest = max(ranks, key=lambda rank: ranks[rank].rollout_s)
     report = merged_reports({rank: rollout.report for rank, rollout in ranks.items()}, slowest)
-    if "by_turn" in report:
-        report["by_turn"] = added_turns([rollout.report["by_turn"] for rollout in rollouts])
+    if report.by_turn is not None:
+        report = replace(report, by_turn=added_turns([rollout.report.by_turn or () for rollout in rollouts]))
     return Rollout(
         step=ranks[slowest].step,
         problems=[problem for rollout in rollouts for problem in rollout.problems],
         responses=[response for rollout in rollouts for response in rollout.responses],
         finish_reasons=[reason for rollout in rollouts for reason in rollout.finish_reasons],
-        requests=[{**cost, "rank": rank} for rank, rollout in enumerate(rollouts) for cost in rollout.requests],
+        requests=[replace(cost, rank=rank) for rank, rollout in enumerate(rollouts) for cost in rollout.requests],
         rollout_s=ranks[slowest].rollout_s,
         report=report,
     )
@@ -42,12 +44,11 @@ def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
     for rank, share in enumerate(shares):
         start = sum(shares[:rank])
         own = slice(start, start + share)
-        report = {name: value for name, value in rollout.report.items() if not isinstance(value, (list, dict))}
-        report |= {name: 0 for name in COUNTS if name in report}
-        if rank == 0:
-            report = dict(rollout.report)
+        report = rollout.report
+        if rank:
+            report = RolloutReport(draft_s=report.draft_s, calibration_error=report.calibration_error)
         costs = rollout.requests[own]
-        report |= {name: sum(cost[name] for cost in costs) for name in ("passes", "drafted")}
+        report = replace(report, passes=sum(cost.passes for cost in costs), drafted=sum(cost.drafted for cost in costs))
         parts.append(
             Rollout(
                 step=rollout.step,

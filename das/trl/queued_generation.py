@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,9 +137,11 @@ class QueuedGeneration(SpeculativeGeneration):
         with _no_collection():
             logprobs = None if self.logprobs is None else [_column(response.logprobs) for response in responses]
             token_ids = None if self.logprobs is None else [response.tokens[:, None].tolist() for response in responses]
-        if "cluster" in rollout.report:  # on the main rank
-            took = 1e6 * (time.thread_time() - start) / max(1, rollout.tokens)
-            rollout.report["cluster"]["handover_us_per_token"] += took
+        handed_over = rollout.handed_over(1e6 * (time.thread_time() - start) / max(1, rollout.tokens))
+        if self._turns:
+            self._turns[-1] = replace(self._turns[-1], rollout=handed_over)
+        else:
+            self.last = handed_over
         return prompts, rollout.responses, logprobs, token_ids
 
     def _sampling_params(self) -> Any:

@@ -115,10 +115,6 @@ class CoupledSampler:
         """Measure the error of the probabilities from now on."""
         self._check = TokenCalibration(memory=CALIBRATION_MEMORY)
 
-    def report(self) -> dict[str, float]:
-        """What a rollout's report says of coupled drafts."""
-        return {"draft_scale": self.scale, "calibration_error": self.calibration_error}
-
     def state(self) -> dict[str, np.ndarray]:
         """What was learned, for a checkpoint. No round may be running."""
         scales = list(self._calibrations)

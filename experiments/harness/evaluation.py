@@ -122,8 +122,8 @@ class TrainingEvaluation:
             "truncated": judged.truncated / len(judged.lengths),
             "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
             "tokens": rollout.tokens,
-            "passes": rollout.report["passes"],
-            "drafted": rollout.report["drafted"],
+            "passes": rollout.report.passes,
+            "drafted": rollout.report.drafted,
             "eval_s": time.perf_counter() - began,
             **judged.counts,
         }

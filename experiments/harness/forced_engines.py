@@ -111,7 +111,7 @@ def _serve(composed: DictConfig, policy: str, sizes: dict[str, Any], pipe: Conne
         row |= rollout_row(rollout)
         if profile is not None:
             row["profile"] = profile.take()
-        timeline = {name: rollout.report[name] for name in ("step_time_s", "step_live", "step_tokens")}
+        timeline = {name: getattr(rollout.report, name) for name in ("step_time_s", "step_live", "step_tokens")}
         pipe.send(("rolled", ForcedResult(row, timeline, as_recorded(rollout.responses, asked.work, stock))))
 
 

@@ -10,14 +10,9 @@ from experiments.run.run_folder import RunFolder
 def record_step(run_folder: RunFolder, row: dict[str, Any], rollout: Rollout, rewards: Sequence[float | None]) -> None:
     """Write a step's files. The row of metrics.jsonl comes last: a step that has one is complete."""
     run_folder.add_rollout(row["step"], response_rows(rollout, rewards))
-    run_folder.add_timeline(row["step"], decode_passes(rollout))
-    run_folder.add_engines(row["step"], rollout.report.get("engines", []))
+    run_folder.add_timeline(row["step"], rollout.report.timeline())
+    run_folder.add_engines(row["step"], rollout.report.engines)
     run_folder.add_metrics(row)
-
-
-def decode_passes(rollout: Rollout) -> dict[str, Any]:
-    """The rollout's timeline: lists with a number for each decode pass (docs/metrics.md)."""
-    return {key: value for key, value in rollout.report.items() if key.startswith(("step_", "pass_"))}
 
 
 def response_rows(rollout: Rollout, rewards: Sequence[float | None]) -> list[dict[str, Any]]:
@@ -31,7 +26,7 @@ def response_rows(rollout: Rollout, rewards: Sequence[float | None]) -> list[dic
             "reward": reward,
             "finish_reason": reason,
             "response_ids": response,
-            **cost,
+            **cost.plain(),
         }
         for index, (problem, reward, reason, response, cost) in enumerate(responses)
     ]

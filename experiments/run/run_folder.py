@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -116,11 +116,11 @@ class RunFolder:
         name = f"step_{step:05d}.jsonl.gz"
         _write_gzip(self.path / "rollouts" / name, "".join(json.dumps(row) + "\n" for row in rows))
 
-    def add_timeline(self, step: int, timeline: dict[str, Any]) -> None:
+    def add_timeline(self, step: int, timeline: Mapping[str, Any]) -> None:
         """Write a step's decode passes: when each one ended, and how many requests and tokens were in it."""
         write_timeline(self.path, step, timeline)
 
-    def add_engines(self, step: int, rows: list[dict[str, Any]]) -> None:
+    def add_engines(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append what the engines of a cluster did in a step to engines.jsonl: rows of engine, time_s, live, event."""
         if rows:
             with (self.path / "engines.jsonl").open("a") as file:

@@ -74,7 +74,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         progress.note(
             f"pass@{k:<5d} {accuracy[str(k)]['mean']:.4f}   95 % {low:.4f} to {high:.4f} (bootstrap over problems)"
         )
-    tokens, passes = sum(rollout.tokens for rollout in rollouts), sum(r.report["passes"] for r in rollouts)
+    tokens, passes = sum(rollout.tokens for rollout in rollouts), sum(r.report.passes for r in rollouts)
     truncated = sum(rollout.finish_reasons.count("length") for rollout in rollouts)
     result = {
         "policy": policy,

@@ -3,6 +3,7 @@
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -188,8 +189,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         if "grad_norm" not in logs or (self.vllm_generation.last is None and self.rollouts_ahead.taken is None):
             return  # the summary at the end of training, not a step
         own, own_sync, weights = self._trained_on()
-        for cost in own.requests:
-            cost["weights"] = weights
+        own = replace(own, requests=[replace(cost, weights=weights) for cost in own.requests])
         loss = float(np.sum(self._losses))
         self._losses = []
         norm = float(logs["grad_norm"])

@@ -108,7 +108,8 @@ def main(policy: str, folder: Path, jobs: list[str]) -> None:
             faults: Any = faults,
             trainer: Any = trainer,
         ) -> None:
-            clusters.append({**rollout.report.get("cluster", {}), "timeline": rollout.report.get("engines", [])})
+            report = rollout.report
+            clusters.append({**(report.cluster.plain() if report.cluster else {}), "timeline": report.engines})
             finish(rollout)
             if "resize" in faults:  # steps are shorter than the start of an engine
                 cluster = trainer.vllm_generation.engines.cluster

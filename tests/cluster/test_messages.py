@@ -18,9 +18,10 @@ from das.cluster.messages import ClusterError, Response, predicted, require_equa
 from das.cluster.settings import ClusterSettings
 from das.cluster.weights import packed, unpacked
 from das.engine.contract import versions
+from das.engine.rollouts.report import RequestCost
 from das.engine.rollouts.rollout import RolloutRequest
 
-RESPONSE = Response(0, np.arange(3, dtype=np.int32), np.array([-1.0, -0.5, -0.25]), "stop", 1, {"passes": 2})
+RESPONSE = Response(0, np.arange(3, dtype=np.int32), np.array([-1.0, -0.5, -0.25]), "stop", 1, RequestCost(2, 1))
 
 
 def test_a_response_is_equal_to_itself_from_another_engine_and_to_nothing_else() -> None:

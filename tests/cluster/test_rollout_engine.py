@@ -85,9 +85,9 @@ def test_responses_are_those_of_generate(engine: RolloutEngine, expected: Any) -
         report = engine.end(rollout + 1, judged=True)
         equal(found, expected)
         emitted = sum(len(response.tokens) for response in found.values())
-        assert report["passes"] == sum(response.cost["passes"] for response in found.values())
-        accepted.append(emitted - report["passes"])
-        assert all("predicted_length" in response.cost for response in found.values())
+        assert report.passes == sum(response.cost.passes for response in found.values())
+        accepted.append(emitted - report.passes)
+        assert all(response.cost.predicted_length is not None for response in found.values())
     assert accepted[2] > accepted[0]
 
 
@@ -115,7 +115,7 @@ def test_history_of_other_engines_is_drafted_from(engine: RolloutEngine, expecte
         engine.begin(PARAMS, 5)
         found = finish(engine, [EngineRequest(0, PROMPTS[0], problem, 1000)], history=history)
         assert found[0].tokens.tolist() == tokens[0]
-        accepted.append(len(tokens[0]) - found[0].cost["passes"])
+        accepted.append(len(tokens[0]) - found[0].cost.passes)
         assert not any("stale" in alarm for alarm in engine.end(5, judged=True)["alarms"])
     assert accepted[1] > accepted[0]
 

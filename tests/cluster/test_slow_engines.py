@@ -14,6 +14,7 @@ from das.cluster.paces import SLOW
 from das.cluster.ray_engines import Event, RayEngine
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
+from das.engine.rollouts.report import RequestCost
 from das.engine.rollouts.rollout import RolloutRequest
 
 ENOUGH = 1000  # events after which the rollout counts as hanging
@@ -61,7 +62,10 @@ class ScriptedEngines:
             del self.engines[engine.number]
             return Event(engine, method, lost="its process died")
         self._passes[engine.number] += count
-        done = [Response(held.pop(0), np.arange(3, dtype=np.int32), None, "stop", 0, {}) for _ in held[:count]]
+        done = [
+            Response(held.pop(0), np.arange(3, dtype=np.int32), None, "stop", 0, RequestCost(1, 0))
+            for _ in held[:count]
+        ]
         engine.live = len(held)
         return Event(engine, method, Poll(done, len(held), self._passes[engine.number]))
 

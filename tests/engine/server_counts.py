@@ -13,9 +13,9 @@ END_UNANNOUNCED_ROLLOUT = DasWorker._end_unannounced_rollout
 def counted(meter: Any) -> dict[str, int]:
     report = meter.report()
     return {
-        "drafts": report["draft_rounds"],
-        "drafted": report["drafted"],
-        "accepted": sum(report["step_emitted"]) - report["passes"],
+        "drafts": report.draft_rounds,
+        "drafted": report.drafted,
+        "accepted": sum(report.step_emitted) - report.passes,
     }
 
 

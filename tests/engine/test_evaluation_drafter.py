@@ -54,7 +54,9 @@ def test_the_training_rolls_out_and_drafts_as_without_evaluations(trained: list[
         assert tokens == other_tokens
         for name in ("passes", "drafted", "history_tokens", "calibration_error", "decode_steps", "alarms"):
             assert report[name] == other_report[name], name
-        lengths, other_lengths = (list(each["predicted_length"].values()) for each in (report, other_report))
+        lengths, other_lengths = (
+            [cost["predicted_length"] for cost in each["requests"].values()] for each in (report, other_report)
+        )
         assert lengths == other_lengths
 
 

@@ -44,8 +44,8 @@ print(json.dumps({
     "row": rollout_row(rollout),
     "lengths": list(map(len, rollout.responses)),
     "other": rollout.responses != again.responses,
-    "live": rollout.report["step_live"],
-    "ended": [cost["last_s"] for cost in rollout.requests],
+    "live": rollout.report.step_live,
+    "ended": [cost.last_s for cost in rollout.requests],
     "rollout_s": rollout.rollout_s,
 }))
 """
@@ -83,11 +83,12 @@ def test_live_requests_follow_from_those_that_finished() -> None:
         clock = StepClock()
         for finished in ([], ["a", "c"], ["b"]):
             clock.record(finished)
-        report = clock.report({"a": 2, "b": 3, "c": 2}, seats)
-        assert report["step_live"] == report["step_tokens"] == live
-        assert (report["passes"], report["drafted"], report["decode_steps"]) == (7, 0, 3)
-        assert report["requests"]["b"]["last_s"] == report["step_time_s"][2]
-        assert report["requests"]["a"]["last_s"] == report["step_time_s"][1]
+        meter = clock.finish({"a": 2, "b": 3, "c": 2}, seats)
+        report, costs = meter.report(), meter.costs()
+        assert report.step_live == report.step_tokens == live
+        assert (report.passes, report.drafted, report.decode_steps) == (7, 0, 3)
+        assert costs["b"].last_s == report.step_time_s[2]
+        assert costs["a"].last_s == report.step_time_s[1]
 
 
 def test_an_engine_of_das_cannot_be_stock() -> None:

@@ -39,6 +39,6 @@ class Extension:
     def counted(self) -> dict[str, int]:
         runner = self.das_runner
         return {
-            "drafted": runner.meter.report()["drafted"],
+            "drafted": runner.meter.report().drafted,
             "weight_version": runner.sampler.seeds.defaults.weight_version,
         }

@@ -46,11 +46,11 @@ class Recorder(GRPOTrainer):
             {
                 "tokens": unpadded(scored["completion_ids"], mask),
                 "logprobs": unpadded(scored["sampling_per_token_logps"], mask),
-                "requests": [[request["passes"], request["drafted"]] for request in last.requests],
-                "drafted": last.report["drafted"],
-                "accepted": last.tokens - last.report["passes"],
+                "requests": [[request.passes, request.drafted] for request in last.requests],
+                "drafted": last.report.drafted,
+                "accepted": last.accepted,
                 "problems": list(last.problems),
-                "history_tokens": last.report.get("history_tokens", 0),
+                "history_tokens": last.report.history_tokens,
                 "losses": [],
             }
         )

@@ -13,6 +13,7 @@ import pytest
 import torch
 from async_grpo_runs import STEPS, built, reward
 
+from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.trl import patches as trl_trainers
 from das.trl.ahead import fixed_lag_worker
@@ -27,10 +28,9 @@ def worker_without_engine(policy: str, folder: Path, rewarded: Callable[..., lis
         trainer: Any, rows: Sequence[Any], prompts: list[list[int]], step: int, new_weights: bool
     ) -> "Future[FinishedRollout]":
         size = len(rows)
-        counts = dict.fromkeys(("drafted", "draft_s", "draft_rounds", "decode_steps", "tail_steps", "draft_passes"), 0)
-        request = {"passes": 3, "drafted": 0, "first_s": 0.5, "last_s": 1.0}
+        cost, report = RequestCost(3, 0, first_s=0.5, last_s=1.0), RolloutReport(passes=3 * size)
         responses, reasons = [[5, 6, 7]] * size, ["length"] * size
-        rollout = Rollout(step, ["p"] * size, responses, reasons, [request] * size, 1.0, counts | {"passes": 3})
+        rollout = Rollout(step, ["p"] * size, responses, reasons, [cost] * size, 1.0, report)
         return done(FinishedRollout(rollout, [[-1.0] * 3] * size, prompts, trainer.state.global_step, Sync(None, 0, 0)))
 
     with trl_trainers.built_on(torch.device("cpu")):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from das.errors import EngineError
 from das.trl import generation
@@ -42,7 +43,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
 
     def roll_out(engine: Any, request: RolloutRequest) -> Any:
         requested.append(request)
-        return [], SimpleNamespace(responses=[[1]], accepted=0, report={"drafted": 0, "passes": 1})
+        return [], SimpleNamespace(responses=[[1]], accepted=0, report=RolloutReport(passes=1))
 
     monkeypatch.setattr(DasEngine, "roll_out", roll_out)
     return requested

@@ -14,6 +14,7 @@ import pytest
 from lag_runs import STEPS, outcome, tokens_of_checkpoints, train_again, train_all, train_with_killed_engine
 
 from analysis import read
+from das.engine.rollouts.report import ClusterReport, RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.trl.lag import FinishedRollout, Sync, ahead_problem, indexes_of_rollouts, load_ahead, save_ahead
 from experiments.tasks.kill_test import differing_files, timeless
@@ -185,9 +186,15 @@ def finished(step: int, seed: int) -> FinishedRollout:
         problems=["a", "b", "\0ü"],
         responses=[[rng.randrange(2**31) for _ in range(length)] for length in lengths],
         finish_reasons=["stop", "length", "stop"],
-        requests=[{"passes": 1, "drafted": 0, "first_s": rng.random(), "last_s": 1 / 3}] * 3,
+        requests=[RequestCost(1, 0, first_s=rng.random(), last_s=1 / 3, turns=[2, 1])] * 3,
         rollout_s=rng.random(),
-        report={"passes": 3, "step_time_s": [rng.random(), 1e-300], "alarms": ["x"]},
+        report=RolloutReport(
+            passes=3,
+            step_time_s=[rng.random(), 1e-300],
+            alarms=["x"],
+            traces={"pass_speedup": [0.5]},
+            cluster=ClusterReport(2, 1, 1, 1, 0.5, 100, {"0": {"responses": 3}}),
+        ),
     )
     logprobs: list[list[float | None]] = [[-rng.random() for _ in range(length)] for length in lengths]
     return FinishedRollout(rollout, logprobs, [[1, 2], [3], [4, 5, 6]], step - 1, Sync(None, 0.1, 0.05))

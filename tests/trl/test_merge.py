@@ -1,30 +1,35 @@
 """Rollouts of several ranks are merged into one."""
 
+from dataclasses import replace
 from typing import Any
 
+from das.engine.rollouts.report import ClusterReport, RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, rollout_row
 from das.trl.merge import divided, merged
 
 
 def rollout(rollout_s: float, lengths: list[int], drafted: int, alarms: list[str]) -> Rollout:
-    report: dict[str, Any] = {
-        "passes": sum(lengths) - drafted,
-        "drafted": 2 * drafted,
-        "draft_s": rollout_s / 10,
-        "draft_rounds": drafted,
-        "draft_passes": 3 * drafted,
-        "draft_rows": 4 * drafted,
-        "draft_pass_s": rollout_s / 20,
-        "requantize_s": 0.0,
-        "decode_steps": max(lengths),
-        "tail_steps": max(lengths) - 2,
-        "history_tokens": 100,
-        "step_time_s": [rollout_s],
-        "alarms": alarms,
-    }
-    costs = [{"passes": n - drafted // len(lengths), "drafted": 2 * drafted // len(lengths)} for n in lengths]
+    report = RolloutReport(
+        passes=sum(lengths) - drafted,
+        drafted=2 * drafted,
+        draft_s=rollout_s / 10,
+        draft_rounds=drafted,
+        draft_passes=3 * drafted,
+        draft_rows=4 * drafted,
+        draft_pass_s=rollout_s / 20,
+        decode_steps=max(lengths),
+        tail_steps=max(lengths) - 2,
+        history_tokens=100,
+        step_time_s=[rollout_s],
+        alarms=alarms,
+    )
+    costs = [RequestCost(n - drafted // len(lengths), 2 * drafted // len(lengths)) for n in lengths]
     responses = [[n] * n for n in lengths]
     return Rollout(3, [f"p{n}" for n in lengths], responses, ["stop"] * len(lengths), costs, rollout_s, report)
+
+
+def reporting(rollout: Rollout, **values: Any) -> Rollout:
+    return replace(rollout, report=replace(rollout.report, **values))
 
 
 def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
@@ -32,8 +37,8 @@ def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
     both = merged([fast, slow])
     assert both.problems == ["p3", "p9", "p5", "p7"]
     assert [len(response) for response in both.responses] == [3, 9, 5, 7]
-    assert [cost["rank"] for cost in both.requests] == [0, 0, 1, 1]
-    assert both.report["step_time_s"] == [4.0]
+    assert [cost.rank for cost in both.requests] == [0, 0, 1, 1]
+    assert both.report.step_time_s == [4.0]
     row = rollout_row(both)
     assert row["rollout_s"] == 4.0
     assert row["tokens"] == 24
@@ -49,9 +54,9 @@ def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
 
 
 def test_the_largest_calibration_error_counts_whoever_was_slowest() -> None:
-    ranks = [rollout(4.0, [5], 2, []), rollout(3.0, [7], 2, [])]
-    ranks[0].report["calibration_error"], ranks[1].report["calibration_error"] = 0.1, 0.2
-    assert merged(ranks).report["calibration_error"] == merged(ranks[::-1]).report["calibration_error"] == 0.2
+    slow, fast = rollout(4.0, [5], 2, []), rollout(3.0, [7], 2, [])
+    ranks = [reporting(slow, calibration_error=0.1), reporting(fast, calibration_error=0.2)]
+    assert merged(ranks).report.calibration_error == merged(ranks[::-1]).report.calibration_error == 0.2
 
 
 def test_a_single_rollout_is_returned_as_it_is() -> None:
@@ -60,12 +65,12 @@ def test_a_single_rollout_is_returned_as_it_is() -> None:
 
 
 def test_a_rollout_that_was_made_for_all_ranks_is_merged_to_itself() -> None:
-    whole = rollout(4.0, [5, 7, 3, 9], 4, [])
-    whole.report |= {"cluster": {"engines": 2}, "calibration_error": 0.25}
+    cluster = ClusterReport(2, 0, 0, 0, 0.5, 100, {})
+    whole = reporting(rollout(4.0, [5, 7, 3, 9], 4, []), cluster=cluster, calibration_error=0.25)
     parts = divided(whole, [1, 3])
     assert [part.problems for part in parts] == [["p5"], ["p7", "p3", "p9"]]
-    assert [part.report["passes"] for part in parts] == [4, 16]
+    assert [part.report.passes for part in parts] == [4, 16]
     both = merged(parts)
-    assert [cost.pop("rank") for cost in both.requests] == [0, 1, 1, 1]
-    assert both == whole
+    assert [cost.rank for cost in both.requests] == [0, 1, 1, 1]
+    assert replace(both, requests=[replace(cost, rank=None) for cost in both.requests]) == whole
     assert rollout_row(both) == rollout_row(whole)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import EVALUATION, Rollout, RolloutRequest, evaluation_seed, request_seed, rollout_row
 from das.errors import EngineError
 from das.trl.conversations import RowTokens, Turn, added_turns, conversation_rows, follow_turns, joined
@@ -16,24 +17,27 @@ from das.trl.merge import merged
 PROMPTS = [[10], [10], [20], [20]]
 
 
-def cost(passes: int, last_s: float) -> dict[str, Any]:
-    return {"passes": passes, "drafted": 1, "first_s": 0.1, "last_s": last_s, "predicted_length": 5.0}
-
-
 def turn_rollout(problems: Sequence[str], responses: list[list[int]], passes: int) -> Rollout:
-    lists = {"step_time_s": [0.5, 1.0], "step_live": [2, 1], "pass_measured_s": [0.1]}
     return Rollout(
         step=3,
         problems=list(problems),
         responses=responses,
         finish_reasons=["stop"] * len(responses),
-        requests=[cost(passes, 0.9) for _ in responses],
+        requests=[RequestCost(passes, 1, 0.1, 0.9, predicted_length=5.0) for _ in responses],
         rollout_s=2.0,
-        report={
-            "passes": passes * len(responses), "drafted": len(responses), "draft_s": 0.25, "draft_rounds": 1,
-            "draft_passes": 0, "decode_steps": 2, "tail_steps": 1, **lists,
-        },
-    )  # fmt: skip
+        report=RolloutReport(
+            passes=passes * len(responses),
+            drafted=len(responses),
+            draft_s=0.25,
+            draft_rounds=1,
+            decode_steps=2,
+            tail_steps=1,
+            step_time_s=[0.5, 1.0],
+            step_live=[2, 1],
+            pass_measured_s=[0.1],
+            traces={"pass_speedup": [0.9]},
+        ),
+    )
 
 
 class Recorded:
@@ -56,9 +60,9 @@ class Recorded:
         self.requests.append(request)
         return [], turn_rollout(request.problems, [[7, 8] for _ in request.prompts], passes=1)
 
-    def _end(self, *args: Any) -> dict[str, Any]:
+    def _end(self, *args: Any) -> RolloutReport:
         self.ends.append(args)
-        return {"draft_s": 0.5, "history_tokens": 9, "alarms": []}
+        return RolloutReport(draft_s=0.5, history_tokens=9)
 
     def _finish(self) -> None:
         self.finished += 1
@@ -140,25 +144,28 @@ def test_sums_over_turns() -> None:
     first = turn_rollout(["p", "p", "q"], [[1], [2], [3]], passes=1)
     second = turn_rollout(["p", "q"], [[4, 5, 6], [7, 8, 9]], passes=2)
     whole = joined(
-        [Turn([0, 1, 2], first), Turn([0, 2], second)], {"draft_s": 0.5, "history_tokens": 9, "alarms": ["x"]}
+        [Turn([0, 1, 2], first), Turn([0, 2], second)], RolloutReport(draft_s=0.5, history_tokens=9, alarms=["x"])
     )
     assert whole.responses == [[1, 4, 5, 6], [2], [3, 7, 8, 9]]
-    assert [request["turns"] for request in whole.requests] == [[1, 3], [1], [1, 3]]
-    assert [request["passes"] for request in whole.requests] == [3, 1, 3]
-    assert [request["predicted_length"] for request in whole.requests] == [10.0, 5.0, 10.0]
-    assert [request["last_s"] for request in whole.requests] == [2.9, 0.9, 2.9]
+    assert [request.turns for request in whole.requests] == [[1, 3], [1], [1, 3]]
+    assert [request.passes for request in whole.requests] == [3, 1, 3]
+    assert [request.predicted_length for request in whole.requests] == [10.0, 5.0, 10.0]
+    assert [request.last_s for request in whole.requests] == [2.9, 0.9, 2.9]
     assert first.responses == [[1], [2], [3]], "the turns are left as they were"
-    assert whole.report["step_time_s"] == [0.5, 1.0, 2.5, 3.0]
-    assert (whole.rollout_s, whole.report["passes"], whole.report["draft_s"]) == (4.0, 7, 1.0)
-    assert (whole.report["history_tokens"], whole.report["alarms"]) == (9, ["x"])
+    assert whole.report.step_time_s == [0.5, 1.0, 2.5, 3.0]
+    assert (whole.rollout_s, whole.report.passes, whole.report.draft_s) == (4.0, 7, 1.0)
+    assert (whole.report.history_tokens, whole.report.alarms) == (9, ["x"])
+    timeline = whole.report.timeline()
+    assert (timeline["pass_measured_s"], timeline["pass_speedup"]) == ([0.1, 0.1], [0.9, 0.9])
+    assert "pass_predicted_s" not in timeline
     row = rollout_row(whole)
     assert row["tokens_per_pass"] == 9 / 7
     assert row["by_turn"] == [
         {"requests": 3, "tokens": 3, "passes": 3, "drafted": 3, "tokens_per_pass": 1.0},
         {"requests": 2, "tokens": 6, "passes": 4, "drafted": 2, "tokens_per_pass": 1.5},
     ]
-    both = merged([whole, joined([Turn([0, 1, 2], first)], {"history_tokens": 3, "alarms": []})])
-    assert [turn["requests"] for turn in both.report["by_turn"]] == [6, 2]
+    both = merged([whole, joined([Turn([0, 1, 2], first)], RolloutReport(history_tokens=3))])
+    assert [turn["requests"] for turn in both.report.by_turn or ()] == [6, 2]
     assert added_turns([[{"tokens": 1}], [{"tokens": 2}, {"tokens": 4}]]) == [{"tokens": 3}, {"tokens": 4}]
 
 

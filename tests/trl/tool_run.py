@@ -120,14 +120,14 @@ def train(policy: str, kind: str, method: str, out: Path) -> None:
     numbers = ("loss", "grad_norm", "reward", "entropy")
     same = {
         "responses": [rollout.responses for rollout, _ in steps],
-        "turns": [[cost["turns"] for cost in rollout.requests] for rollout, _ in steps],
+        "turns": [[cost.turns for cost in rollout.requests] for rollout, _ in steps],
         "problems": [rollout.problems for rollout, _ in steps],
         "logs": [[row.get(key) for key in numbers] for row in trainer.state.log_history],
         "weights": weights_digest(trainer.model),
     }
     costs = {
-        "by_turn": [rollout.report["by_turn"] for rollout, _ in steps],
-        "alarms": [rollout.report.get("alarms", []) for rollout, _ in steps],
+        "by_turn": [rollout.report.by_turn for rollout, _ in steps],
+        "alarms": [rollout.report.alarms for rollout, _ in steps],
         "ticks": [tick for _, tick in steps],
     }
     (out / f"{method}.json").write_text(json.dumps({"same": same, "costs": costs}))

@@ -3,16 +3,16 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from das.budget.draft_price import DraftWork
+from das.engine.rollouts.report import RequestCost, RolloutReport
 
 TAIL = 4  # passes with at most so many requests are the tail of a rollout
 
 
 @dataclass
-class RequestCost:
-    """Counts of one request."""
+class RequestCounts:
+    """Counts of one request so far."""
 
     passes: int = 0  # target passes that emitted at least one token
     num_drafted: int = 0  # draft tokens verified
@@ -20,9 +20,9 @@ class RequestCost:
     first_s: float = 0.0  # when its first token came, in seconds since the rollout began
     last_s: float = 0.0  # when its last token came
 
-    def report(self) -> dict[str, Any]:
+    def cost(self) -> RequestCost:
         """The counts that a rollout records of each request."""
-        return {"passes": self.passes, "drafted": self.num_drafted, "first_s": self.first_s, "last_s": self.last_s}
+        return RequestCost(self.passes, self.num_drafted, self.first_s, self.last_s)
 
 
 @dataclass
@@ -30,7 +30,7 @@ class RolloutMeter:
     """Costs of one rollout so far, by request and by decode step. The rollout begins when the meter is made."""
 
     began: float = field(default_factory=time.perf_counter)
-    requests: dict[str, RequestCost] = field(default_factory=dict)
+    requests: dict[str, RequestCounts] = field(default_factory=dict)
     step_time_s: list[float] = field(default_factory=list)  # when each target pass ended, since `began`
     step_live: list[int] = field(default_factory=list)  # requests in each pass
     step_tokens: list[int] = field(default_factory=list)  # rows of logits sampled in each pass: requests + drafted
@@ -48,13 +48,13 @@ class RolloutMeter:
         now = time.perf_counter() - self.began
         for request, drafted, emitted in zip(request_ids, num_drafted, num_emitted, strict=True):
             if emitted:
-                cost = self.requests.get(request)
-                if cost is None:
-                    cost = self.requests[request] = RequestCost(first_s=now)
-                cost.passes += 1
-                cost.num_drafted += drafted
-                cost.rounds += drafted > 0
-                cost.last_s = now
+                counts = self.requests.get(request)
+                if counts is None:
+                    counts = self.requests[request] = RequestCounts(first_s=now)
+                counts.passes += 1
+                counts.num_drafted += drafted
+                counts.rounds += drafted > 0
+                counts.last_s = now
         self.step_time_s.append(now)
         self.step_live.append(len(request_ids))
         self.step_tokens.append(len(request_ids) + sum(num_drafted))
@@ -67,26 +67,30 @@ class RolloutMeter:
         self.draft_pass_s += sum(seconds for _, seconds in work.passes)
         self.requantize_s += work.requantize_s
 
-    def report(self) -> dict[str, Any]:
-        """The counts as plain numbers and lists, which RPC and JSON can carry."""
-        return {
-            "requests": {name: cost.report() for name, cost in self.requests.items()},
-            "passes": sum(cost.passes for cost in self.requests.values()),
-            "drafted": sum(cost.num_drafted for cost in self.requests.values()),
-            "draft_rounds": sum(cost.rounds for cost in self.requests.values()),
-            "branches": self.branches,
-            "copied_blocks": self.copied_blocks,
-            "draft_s": self.draft_s,
-            "draft_passes": self.draft_passes,
-            "draft_rows": self.draft_rows,
-            "draft_pass_s": self.draft_pass_s,
-            "requantize_s": self.requantize_s,
-            "decode_steps": len(self.step_time_s),
-            "tail_steps": sum(live <= TAIL for live in self.step_live),
-            "live_sum": sum(self.step_live),
-            "drafted_steps": sum(tokens > live for tokens, live in zip(self.step_tokens, self.step_live, strict=True)),
-            "step_time_s": self.step_time_s,
-            "step_live": self.step_live,
-            "step_tokens": self.step_tokens,
-            "step_emitted": self.step_emitted,
-        }
+    def costs(self) -> dict[str, RequestCost]:
+        """What each request cost, by its name."""
+        return {name: counts.cost() for name, counts in self.requests.items()}
+
+    def report(self) -> RolloutReport:
+        """The counts of all requests and passes."""
+        requests = self.requests.values()
+        return RolloutReport(
+            passes=sum(counts.passes for counts in requests),
+            drafted=sum(counts.num_drafted for counts in requests),
+            draft_rounds=sum(counts.rounds for counts in requests),
+            branches=self.branches,
+            copied_blocks=self.copied_blocks,
+            draft_s=self.draft_s,
+            draft_passes=self.draft_passes,
+            draft_rows=self.draft_rows,
+            draft_pass_s=self.draft_pass_s,
+            requantize_s=self.requantize_s,
+            decode_steps=len(self.step_time_s),
+            tail_steps=sum(live <= TAIL for live in self.step_live),
+            live_sum=sum(self.step_live),
+            drafted_steps=sum(tokens > live for tokens, live in zip(self.step_tokens, self.step_live, strict=True)),
+            step_time_s=self.step_time_s,
+            step_live=self.step_live,
+            step_tokens=self.step_tokens,
+            step_emitted=self.step_emitted,
+        )

@@ -4,13 +4,13 @@ import hashlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from das.budget.schedule import LongestFirst
-from das.engine.rollouts.reports import of_engine
+from das.engine.rollouts.report import Plain, RequestCost, RolloutReport, costs_from_plain
 from das.verify.admission import PROBLEM_KEY
 from das.verify.noise import splitmix64
 
@@ -65,7 +65,7 @@ def own_parameters(sampling_params: Any, seed: int, problem: str) -> Any:
     return own
 
 
-@dataclass
+@dataclass(frozen=True)
 class Rollout:
     """One finished rollout: `responses[i]` answers prompt i. Times are in seconds."""
 
@@ -73,9 +73,9 @@ class Rollout:
     problems: list[str]
     responses: list[list[int]]  # token ids
     finish_reasons: list[str]
-    requests: list[dict[str, Any]]  # passes, drafted, first_s, last_s of each request
+    requests: list[RequestCost]
     rollout_s: float
-    report: dict[str, Any]  # the meter's report
+    report: RolloutReport
 
     @property
     def tokens(self) -> int:
@@ -84,8 +84,19 @@ class Rollout:
 
     @property
     def accepted(self) -> int:
-        """Drafted tokens that were emitted: each pass of a request emits one more token than it accepts."""
-        return self.tokens - int(self.report["passes"])
+        """Drafted tokens that were emitted."""
+        return sum(self.accepted_by_request)
+
+    @property
+    def accepted_by_request(self) -> list[int]:
+        """The same for each request: each of its passes emits one token more than it accepts."""
+        return [len(response) - cost.passes for response, cost in zip(self.responses, self.requests, strict=True)]
+
+    def handed_over(self, us_per_token: float) -> "Rollout":
+        """The rollout with more processor time of the training process in a cluster's report; others have no such."""
+        if self.report.cluster is None:
+            return self
+        return replace(self, report=replace(self.report, cluster=self.report.cluster.handed_over(us_per_token)))
 
 
 def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False, turn: int = 0) -> int:
@@ -119,9 +130,10 @@ def roll_out(
     RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
     """
     outputs, rollout_s = _generate(llm, request, "das_begin_rollout", generate)
-    report = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick, not request.evaluation))[0]
-    warn_of(report, request.step)
-    return outputs, _measured(request, outputs, report, rollout_s)
+    answer = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick, not request.evaluation))[0]
+    rollout = _measured(request, outputs, answer, rollout_s)
+    warn_of(rollout.report, request.step)
+    return outputs, rollout
 
 
 def roll_out_turn(
@@ -135,16 +147,17 @@ def roll_out_turn(
     return outputs, _measured(request, outputs, llm.collective_rpc("das_end_turn")[0], rollout_s)
 
 
-def end_turns(llm: Any, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+def end_turns(llm: Any, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
     """End a rollout in several turns. Returns the report of what was done after the last of them."""
-    report: dict[str, Any] = llm.collective_rpc("das_end_rollout", args=(next_history_tick, not evaluation))[0]
+    answer = llm.collective_rpc("das_end_rollout", args=(next_history_tick, not evaluation))[0]
+    report = RolloutReport.from_plain(answer)
     warn_of(report, step)
-    return of_engine(report)
+    return report
 
 
-def warn_of(report: dict[str, Any], step: int) -> None:
+def warn_of(report: RolloutReport, step: int) -> None:
     """Raise what the alarm says as a RuntimeWarning."""
-    for alarm in report.get("alarms", []):
+    for alarm in report.alarms:
         warnings.warn(f"speculation, step {step}: {alarm}", RuntimeWarning, stacklevel=3)
 
 
@@ -163,19 +176,17 @@ def _generate(
     return [output for _, output in by_prompt], rollout_s
 
 
-def _measured(request: RolloutRequest, outputs: list[Any], report: dict[str, Any], rollout_s: float) -> Rollout:
-    """The rollout that gave these outputs. report: the meter's; what it says of single requests is taken out of it."""
+def _measured(request: RolloutRequest, outputs: list[Any], answer: Plain, rollout_s: float) -> Rollout:
+    """The rollout that gave these outputs. answer: the worker's, at the end."""
     # vLLM appends a random tail to request ids inside the engine.
-    costs = {name.rsplit("-", 1)[0]: cost for name, cost in report.pop("requests").items()}
-    for name, predicted in report.pop("predicted_length", {}).items():
-        costs[name.rsplit("-", 1)[0]]["predicted_length"] = predicted
+    costs = {name.rsplit("-", 1)[0]: cost for name, cost in costs_from_plain(answer).items()}
     return measured_rollout(
         request,
         [list(output.outputs[0].token_ids) for output in outputs],
         [str(output.outputs[0].finish_reason) for output in outputs],
         [costs[output.request_id] for output in outputs],
         rollout_s,
-        report,
+        RolloutReport.from_plain(answer),
     )
 
 
@@ -183,9 +194,9 @@ def measured_rollout(
     request: RolloutRequest,
     responses: list[list[int]],
     finish_reasons: list[str],
-    costs: list[dict[str, Any]],
+    costs: list[RequestCost],
     rollout_s: float,
-    report: dict[str, Any],
+    report: RolloutReport,
 ) -> Rollout:
     """The rollout of these responses, from whose lengths the schedule learns. The lists are in the order of prompts."""
     if request.schedule is not None:
@@ -196,39 +207,37 @@ def measured_rollout(
 def rollout_row(rollout: Rollout) -> dict[str, Any]:
     """The numbers of one rollout that go into metrics.jsonl (names: docs/metrics.md)."""
     lengths = [len(response) for response in rollout.responses]
-    passes = rollout.report["passes"]
-    row = {
+    report, accepted = rollout.report, rollout.accepted
+    row: dict[str, Any] = {
         "rollout_s": rollout.rollout_s,
         "tokens": rollout.tokens,
-        "passes": passes,
-        "tokens_per_pass": rollout.tokens / passes,
-        "drafted": rollout.report["drafted"],
-        "accepted": rollout.accepted,
-        "draft_s": rollout.report["draft_s"],
-        "draft_share": rollout.report["draft_s"] / rollout.rollout_s,
-        "draft_rounds": rollout.report["draft_rounds"],
-        "decode_steps": rollout.report["decode_steps"],
-        "tail_steps": rollout.report["tail_steps"],
+        "passes": report.passes,
+        "tokens_per_pass": rollout.tokens / report.passes,
+        "drafted": report.drafted,
+        "accepted": accepted,
+        "draft_s": report.draft_s,
+        "draft_share": report.draft_s / rollout.rollout_s,
+        "draft_rounds": report.draft_rounds,
+        "decode_steps": report.decode_steps,
+        "tail_steps": report.tail_steps,
         "length_mean": float(np.mean(lengths)),
         "length_median": float(np.median(lengths)),
         "length_max": int(np.max(lengths)),
         "longest_over_mean": longest_over_mean(rollout.problems, lengths),
-        "history_tokens": rollout.report.get("history_tokens", 0),
-        "wasted": rollout.report["drafted"] - rollout.accepted,
+        "history_tokens": report.history_tokens,
+        "wasted": report.drafted - accepted,
     }
-    if rollout.report["draft_passes"]:
-        row |= {key: rollout.report[key] for key in ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s")}
-    if "head_rests" in rollout.report:
-        row["head_rests"] = rollout.report["head_rests"]
-    if row["draft_rounds"]:
-        row["accepted_per_round"] = row["accepted"] / row["draft_rounds"]
-    if "cluster" in rollout.report:
-        row["cluster"] = rollout.report["cluster"]
-    if "by_turn" in rollout.report:
-        row["by_turn"] = [
-            {**turn, "tokens_per_pass": turn["tokens"] / turn["passes"]} for turn in rollout.report["by_turn"]
-        ]
-    return row | by_class(rollout) | prediction_errors(rollout) | {"alarms": rollout.report.get("alarms", [])}
+    if report.draft_passes:
+        row |= {key: getattr(report, key) for key in ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s")}
+    if report.head_rests is not None:
+        row["head_rests"] = report.head_rests
+    if report.draft_rounds:
+        row["accepted_per_round"] = accepted / report.draft_rounds
+    if report.cluster is not None:
+        row["cluster"] = report.cluster.plain()
+    if report.by_turn is not None:
+        row["by_turn"] = [{**turn, "tokens_per_pass": turn["tokens"] / turn["passes"]} for turn in report.by_turn]
+    return row | by_class(rollout) | prediction_errors(rollout) | {"alarms": list(report.alarms)}
 
 
 def longest_over_mean(problems: Sequence[str], lengths: Sequence[int]) -> float:
@@ -243,8 +252,8 @@ def by_class(rollout: Rollout) -> dict[str, int]:
     """Drafted, accepted and wasted tokens of three groups of responses: the shorter half, the longest fifth, the rest
     between them."""
     lengths = np.array([len(response) for response in rollout.responses])
-    num_drafted = np.array([request["drafted"] for request in rollout.requests])
-    num_accepted = lengths - np.array([request["passes"] for request in rollout.requests])
+    num_drafted = np.array([cost.drafted for cost in rollout.requests])
+    num_accepted = np.array(rollout.accepted_by_request)
     rank = np.argsort(np.argsort(lengths, kind="stable"), kind="stable") / len(lengths)
     row: dict[str, int] = {}
     for name, (low, high) in CLASSES.items():
@@ -261,18 +270,18 @@ def prediction_errors(rollout: Rollout) -> dict[str, float]:
     An arm that did not predict a quantity has no entry for it.
     """
     row: dict[str, float] = {}
-    if "calibration_error" in rollout.report:
-        row["calibration_error"] = rollout.report["calibration_error"]
+    if rollout.report.calibration_error is not None:
+        row["calibration_error"] = rollout.report.calibration_error
     length_pairs = [
-        (request["predicted_length"], len(response))
-        for request, response in zip(rollout.requests, rollout.responses, strict=True)
-        if "predicted_length" in request
+        (cost.predicted_length, len(response))
+        for cost, response in zip(rollout.requests, rollout.responses, strict=True)
+        if cost.predicted_length is not None
     ]
     if length_pairs:
         predicted, actual = np.array(length_pairs).T
         row["length_error"] = float(np.abs(predicted - actual).sum() / actual.sum())
-    expected_s = np.array(rollout.report.get("pass_predicted_s", []), float)
-    measured_s = np.array(rollout.report.get("pass_measured_s", []), float)
+    expected_s = np.array(rollout.report.pass_predicted_s, float)
+    measured_s = np.array(rollout.report.pass_measured_s, float)
     usable = np.isfinite(expected_s)
     if usable.any():
         row["pass_time_error"] = float(np.abs(expected_s[usable] / measured_s[usable] - 1).mean())

@@ -1,7 +1,6 @@
 """The proposer's notes about the running rollout, for its report, for the alarm and for the history's clock."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from das.budget import LiveRequest
 
@@ -27,14 +26,6 @@ class RolloutRecord:
         self.num_accepted += request.num_accepted
         self.tokens += request.generated
         self.requests += 1
-
-    def predictions(self) -> dict[str, Any]:
-        """Expected lengths, expected and measured pass times, for the report of a rollout or of a turn."""
-        return {
-            "predicted_length": self.predicted_length,
-            "pass_predicted_s": self.predicted_s,
-            "pass_measured_s": self.measured_s,
-        }
 
     def forget_predictions(self) -> None:
         """The next turn of the rollout has a report of its own."""

@@ -178,7 +178,7 @@ class FixedLagWorker:
                 completion_ids=response,
                 tally=tally,
                 loop_exhausted=False,
-                duration_s=finished.rollout.requests[place]["last_s"],
+                duration_s=finished.rollout.requests[place].last_s,
             )
         return trl_worker.RolloutGroup(
             prompts=[row["prompt"]] * size,

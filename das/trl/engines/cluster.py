@@ -17,6 +17,7 @@ import torch
 from das import ranks
 from das.cluster.cluster import Cluster
 from das.cluster.messages import ClusterError, WeightsPart
+from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError
 from das.trl.merge import divided
@@ -63,7 +64,7 @@ class ClusterEngines:
         responses, rollout = ranks.scatter(parts)
         if ranks.is_main():
             tokens = sum(part.tokens for _, part in parts)
-            rollout.report["cluster"]["handover_us_per_token"] += 1e6 * (time.thread_time() - start) / tokens
+            rollout = rollout.handed_over(1e6 * (time.thread_time() - start) / tokens)
         return responses, rollout
 
     def _roll_out_for(
@@ -80,7 +81,7 @@ class ClusterEngines:
         """As Engines says, with one rank."""
         return self.cluster.roll_out_turn(request, turn)
 
-    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """As Engines says, with one rank."""
         return self.cluster.end_turns(step, next_history_tick, evaluation)
 

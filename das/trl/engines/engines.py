@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from das.cluster.messages import WeightsPart
+from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.weights.weight_check import WeightSample
 
@@ -22,8 +23,8 @@ class Engines(Protocol):
     def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
         """`roll_out` for one turn of a rollout that goes on, counted from 0."""
 
-    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
-        """The last turn is over. Returns what this adds to the rollout's report."""
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
+        """The last turn is over. Returns the report of what was done since."""
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Within this a drafter that knows nothing yet drafts. It is dropped at the end."""

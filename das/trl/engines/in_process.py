@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from das.engine.build import EngineSettings, build_engine
+from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
 from das.engine.stock import build_stock, roll_out_stock
 from das.trl.engines.engines import TrainersEngine
@@ -46,7 +47,7 @@ class DasEngine:
         """As Engines says."""
         return roll_out_turn(self.llm, request, turn, self.generate)
 
-    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """As Engines says."""
         return end_turns(self.llm, step, next_history_tick, evaluation)
 
@@ -108,9 +109,9 @@ class StockEngine:
         """As Engines says."""
         return self.roll_out(request)
 
-    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """As Engines says."""
-        return {}
+        return RolloutReport()
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:

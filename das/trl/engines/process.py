@@ -15,7 +15,7 @@ import torch
 
 from das.cluster.messages import Response, WeightsPart, requests_of, weights_checksum
 from das.engine.build import EngineSettings
-from das.engine.rollouts.reports import of_engine
+from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 from das.errors import EngineDied
 from das.process import die_with_parent, spawned
@@ -103,11 +103,11 @@ class EngineProcess:
         responses, rollout_s = self._generate(request, turn)
         return responses, _measured(request, responses, rollout_s, self.call("end_turn"))
 
-    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> dict[str, Any]:
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """As Engines says."""
-        report = self.call("end", next_history_tick, not evaluation)
+        report: RolloutReport = self.call("end", next_history_tick, not evaluation)
         warn_of(report, step)
-        return of_engine(report)
+        return report
 
     def _generate(self, request: RolloutRequest, turn: int) -> tuple[list[Response], float]:
         """The responses, in the order of the prompts, and the seconds they took."""
@@ -162,7 +162,7 @@ class EngineProcess:
 
 
 def _measured(
-    request: RolloutRequest, responses: Sequence[Response], rollout_s: float, report: dict[str, Any]
+    request: RolloutRequest, responses: Sequence[Response], rollout_s: float, report: RolloutReport
 ) -> Rollout:
     return measured_rollout(
         request,
@@ -170,7 +170,7 @@ def _measured(
         [response.finish_reason for response in responses],
         [response.cost for response in responses],
         rollout_s,
-        of_engine(report),
+        report,
     )
 
 

@@ -15,7 +15,6 @@ from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.lock_step import expect, tell
 from experiments.harness.rollout_steps import tokenized
-from experiments.harness.step_record import decode_passes
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.small_policy.shapes import random_policy, shape_of
@@ -197,10 +196,10 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
             RolloutRequest(prompts, params, problems, seeds, step, next_history_tick=next_history_tick),
             _cut(llm, requests.longest(first.trainer.max_completion_length)),
         )
-        counts = {key: rollout.report[key] for key in ("live_sum", "drafted_steps")}
+        counts = {key: getattr(rollout.report, key) for key in ("live_sum", "drafted_steps")}
         digest = hashlib.sha256(repr(rollout.responses).encode()).hexdigest()
         row = {"arm": label, "workload": workload, "step": step + 1, "digest": digest, **counts, **rollout_row(rollout)}
-        pipe.send(("rolled", (row, decode_passes(rollout))))
+        pipe.send(("rolled", (row, rollout.report.timeline())))
 
 
 def _cut(llm: Any, longest: Sequence[int]) -> Callable[..., list[Any]]:

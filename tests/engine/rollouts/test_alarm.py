@@ -101,7 +101,7 @@ def roll(engines: Engines, tiny_policy: str) -> Iterator[tuple[Go, Any]]:
             outputs, rollout = roll_out(
                 llm, RolloutRequest(prompts, params, problems, seeds, tick, next_history_tick=tick, schedule=schedule)
             )
-        alarms = rollout.report["alarms"]
+        alarms = rollout.report.alarms
         assert [str(w.message).split(": ", 1)[1] for w in caught if "speculation" in str(w.message)] == alarms
         assert [list(output.outputs[0].token_ids) for output in outputs] == rollout.responses
         return alarms, rollout
@@ -157,9 +157,9 @@ def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: En
     prompts = [{"prompt_token_ids": [7 + i, *range(20, 90)]} for i in range(6)]
     params = SamplingParams(temperature=1.0, max_tokens=400, ignore_eos=True)
     _, rollout = roll_out(llm, RolloutRequest(prompts, params, list("abcdef"), range(6), step=1, next_history_tick=1))
-    assert rollout.tokens == rollout.report["history_tokens"]
+    assert rollout.tokens == rollout.report.history_tokens
     assert [len(response) for response in rollout.responses] == [128 - 71] * 6
-    assert len(decoding) == rollout.report["decode_steps"]
+    assert len(decoding) == rollout.report.decode_steps
     assert 0 < sum(decoding) < len(decoding) - 3
     engines.close()
 
@@ -172,7 +172,7 @@ def test_the_schedule_touches_no_token(roll: tuple[Go, Any]) -> None:
     assert schedule.order([name for name in PROMPTS for _ in range(2)])[:2] == [6, 7]
     _, scheduled = go(schedule=schedule)
     assert scheduled.responses == given.responses
-    first = [request["first_s"] for request in scheduled.requests]
+    first = [request.first_s for request in scheduled.requests]
     assert max(first[4:]) < min(first[:4])  # 4 slots: d and c started before a and b
 
 

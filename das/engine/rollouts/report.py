@@ -1,0 +1,171 @@
+"""The report of a rollout: what it cost, in total and by request. The engine makes it, and nobody changes it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+Plain = dict[str, Any]  # what RPC and JSON can carry: fields by their names, without those that are UNKNOWN
+UNKNOWN: tuple[Any, ...] = (None, ())  # values of fields that the engine does not know
+
+
+@dataclass(frozen=True)
+class RequestCost:
+    """What one request cost."""
+
+    passes: int  # target passes that emitted at least one token
+    drafted: int  # draft tokens verified
+    first_s: float = 0.0  # when its first token came, in seconds since the rollout began
+    last_s: float = 0.0  # when its last token came
+    predicted_length: float | None = None  # tokens that were expected when it began
+    engine: int | None = None  # of a cluster, that delivered the response
+    turns: Sequence[int] | None = None  # tokens of each turn, in a rollout of several turns
+    weights: int | None = None  # updates that the weights had seen; the trainer knows it
+    rank: int | None = None  # of the trainer, in a rollout of several ranks
+
+    def plain(self) -> Plain:
+        """The plain form."""
+        return _known(self)
+
+
+@dataclass(frozen=True)
+class ClusterReport:
+    """What a rollout cost a cluster beyond the costs of its engines (names: docs/metrics.md)."""
+
+    engines: int
+    lost_requests: int
+    replayed_requests: int
+    restarts: int  # of engines
+    handover_us_per_token: float  # processor time of the training process
+    history_bytes: int
+    by_engine: Mapping[str, Mapping[str, Any]]
+
+    def plain(self) -> Plain:
+        """The plain form: the entry `cluster` of metrics.jsonl."""
+        return dict(vars(self))
+
+    def handed_over(self, us_per_token: float) -> "ClusterReport":
+        """The report with more time of the training process in it."""
+        return replace(self, handover_us_per_token=self.handover_us_per_token + us_per_token)
+
+    def followed_by(self, turn: "ClusterReport") -> "ClusterReport":
+        """The report with a further turn of the rollout: counts are added, the rest is that of the last turn."""
+        counts = ("lost_requests", "replayed_requests", "restarts")
+        return replace(turn, **{name: getattr(self, name) + getattr(turn, name) for name in counts})
+
+
+@dataclass(frozen=True)
+class RolloutReport:
+    """What a rollout, or one turn of it, cost an engine. `merged` and `added` make one report of several.
+
+    Counts are sums over requests or passes. What engines of a kind do not know has its default.
+    """
+
+    passes: int = 0  # target passes of each request that emitted a token
+    drafted: int = 0  # draft tokens verified
+    draft_rounds: int = 0  # passes of each request that verified a draft token or more
+    branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
+    copied_blocks: int = 0  # blocks of the KV cache that were copied for them, before and after their passes
+    draft_s: float = 0.0  # drafting and the drafter's bookkeeping, with the times of the next four lines
+    draft_passes: int = 0  # passes of a model that drafts
+    draft_rows: int = 0  # rows that they computed
+    draft_pass_s: float = 0.0
+    requantize_s: float = 0.0  # a self-draft quantized the policy's weights
+    decode_steps: int = 0  # passes of the engine
+    tail_steps: int = 0  # of them, those with few requests
+    live_sum: int = 0  # requests of each pass
+    drafted_steps: int = 0  # passes that verified a draft token or more
+    history_tokens: int = 0  # in the drafter's history once the rollout was over
+    head_rests: int | None = None  # 1 if the draft head rested; over several engines, how many did
+    calibration_error: float | None = None  # of the probabilities that the drafter gives to its tokens
+    draft_scale: float | None = None  # of coupled drafts
+    alarms: Sequence[str] = ()  # what is wrong with speculation, a line for each problem
+    # One number for each pass of the engine:
+    step_time_s: Sequence[float] = ()  # when it ended, since the rollout began
+    step_live: Sequence[int] = ()  # its requests
+    step_tokens: Sequence[int] = ()  # rows of logits sampled: requests + drafted tokens
+    step_emitted: Sequence[int] = ()  # tokens emitted
+    # One number for each decode pass, in which no request brought a prompt:
+    pass_predicted_s: Sequence[float] = ()  # the budget expected
+    pass_measured_s: Sequence[float] = ()  # it took
+    traces: Mapping[str, Sequence[float]] = field(default_factory=dict)  # the budget's own (BudgetPolicy.trace)
+    by_turn: Sequence[Mapping[str, int]] | None = None  # counts of each turn, in a rollout of several turns
+    cluster: ClusterReport | None = None
+    engines: Sequence[Mapping[str, Any]] = ()  # what happened to the engines of a cluster, and when
+
+    def timeline(self) -> dict[str, Sequence[float]]:
+        """The lists with a number for each pass, by their names in timeline files (docs/metrics.md)."""
+        return {name: value for name, value in self.plain().items() if name.startswith(("step_", "pass_"))}
+
+    def plain(self) -> Plain:
+        """The plain form. The budget's traces stand beside the fields."""
+        values = _known(self)
+        if self.cluster is not None:
+            values["cluster"] = self.cluster.plain()
+        return values | values.pop("traces")
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """The report of a plain form. What the class does not know is taken for a trace if it is named like one."""
+        values = {name: plain[name] for name in cls.__dataclass_fields__ if name in plain}
+        traces = {name: value for name, value in plain.items() if name not in values and name.startswith("pass_")}
+        if "cluster" in values:
+            values["cluster"] = ClusterReport(**values["cluster"])
+        return cls(**values, traces=traces)
+
+
+def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
+    """What each request cost, by vLLM's internal id, in an answer of das_end_turn or das_end_rollout."""
+    return {name: RequestCost(**cost) for name, cost in plain["requests"].items()}
+
+
+# Numbers that are summed over engines.
+COUNTS = (
+    *("passes", "drafted", "draft_rounds", "branches", "copied_blocks", "draft_passes", "draft_rows"),
+    *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens", "head_rests"),
+)
+
+
+def merged(reports: Mapping[str, RolloutReport], slowest: str) -> RolloutReport:
+    """The report of a rollout on several engines.
+
+    Counts are summed. The timeline of passes and the times are those of the engine that the others wait for. The
+    calibration error is the largest. Alarms name their engine.
+
+    reports: by a name of the engine, such as "rank 0". slowest: one of these names.
+    """
+    found = {name: [getattr(report, name) for report in reports.values()] for name in COUNTS}
+    errors = [report.calibration_error for report in reports.values() if report.calibration_error is not None]
+    return replace(
+        reports[slowest],
+        **{name: sum(counts) for name, counts in found.items() if None not in counts},
+        calibration_error=max(errors, default=None),
+        alarms=[f"{name}: {alarm}" for name, report in reports.items() for alarm in report.alarms],
+    )
+
+
+def of_engines(reports: Mapping[int, RolloutReport]) -> RolloutReport:
+    """The reports of a cluster's engines, by their numbers, as one."""
+    named = {f"engine {number}": report for number, report in reports.items()}
+    return merged(named, max(named, key=lambda name: max(named[name].step_time_s, default=0.0)))
+
+
+def added(first: RolloutReport, later: RolloutReport) -> RolloutReport:
+    """The report of two turns of a rollout: numbers are added, lists joined."""
+    values = {}
+    for name, later_value in vars(later).items():
+        value = getattr(first, name)
+        if value in UNKNOWN or later_value in UNKNOWN:
+            values[name] = later_value if value in UNKNOWN else value
+        elif isinstance(value, Mapping):
+            values[name] = {key: [*value.get(key, ()), *later_value.get(key, ())] for key in value | later_value}
+        elif isinstance(value, Sequence):
+            values[name] = [*value, *later_value]
+        elif isinstance(value, ClusterReport):
+            values[name] = value.followed_by(later_value)
+        else:
+            values[name] = value + later_value
+    return RolloutReport(**values)
+
+
+def _known(costs: "RequestCost | RolloutReport") -> Plain:
+    return {name: value for name, value in vars(costs).items() if value not in UNKNOWN}
