@@ -121,12 +121,3 @@ class Layout:
     def width(self) -> int:
         """The most tokens that a request may emit."""
         return int((self.num_drafted if self.parents is None else self.offset).max()) + 1
-
-    def cells(self, width: int) -> np.ndarray:
-        """Row of each cell of a table [requests, width]; shorter drafts repeat their request's last row.
-
-        For drafts that do not branch.
-        """
-        column = np.arange(width)[None, :]
-        rows: np.ndarray = self.first_row[:, None] + np.minimum(column, self.num_drafted[:, None])
-        return rows

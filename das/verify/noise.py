@@ -13,6 +13,7 @@ import ctypes
 import functools
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,31 +49,52 @@ def _native() -> ctypes.CDLL:
     """The compiled keyed.c, with the argument types of its functions declared."""
     library = load_native(Path(__file__).with_name("keyed.c"))
     pointer, i64, u32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
-    library.keyed_argmax.argtypes = [pointer, i64, i64, i64, pointer, pointer, pointer, pointer]
-    library.keyed_argmax.restype = None
-    library.keyed_verify.argtypes = [pointer, i64, i64, i64, *[pointer] * 5, i64, pointer]
-    library.keyed_verify.restype = None
-    library.keyed_walk.argtypes = [pointer, i64, i64, i64, *[pointer] * 6, i64, pointer, pointer]
-    library.keyed_walk.restype = None
-    library.keyed_draft.argtypes = [pointer, i64, i64, i64, *[pointer] * 4, i64, pointer, pointer]
-    library.keyed_draft.restype = None
-    library.keyed_noise.argtypes = [u32, u32, i64, pointer]
-    library.keyed_noise.restype = None
+    for name, types in {
+        "keyed_argmax": [pointer, i64, i64, i64, *[pointer] * 4],
+        "keyed_verify": [pointer, i64, i64, i64, *[pointer] * 5, i64, pointer],
+        "keyed_walk": [pointer, i64, i64, i64, *[pointer] * 6, i64, pointer, pointer],
+        "keyed_draft": [pointer, i64, i64, i64, *[pointer] * 4, i64, pointer, pointer],
+        "keyed_noise": [u32, u32, i64, pointer],
+    }.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = types, None
     return library
+
+
+def _call(name: str, *arguments: Any) -> None:
+    """Call a function of keyed.c. It gets the addresses of arrays and tensors, and other arguments as they are."""
+    addresses = []
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            argument = argument.data_ptr()
+        elif isinstance(argument, np.ndarray):
+            argument = argument.ctypes.data
+        addresses.append(argument)
+    getattr(_native(), name)(*addresses)
 
 
 def native_noise(key0: int, key1: int, vocab: int) -> np.ndarray:
     """Gumbel noise of one row from keyed.c, float32 [vocab]. For tests, which compare it with torch_noise."""
     out = np.empty(vocab, np.float32)
-    _native().keyed_noise(key0, key1, vocab, out.ctypes.data)
+    _call("keyed_noise", key0, key1, vocab, out)
     return out
 
 
-def _int64_address(values: np.ndarray) -> int:
-    """The address of a contiguous int64 array, for C. Raises TypeError for any other array."""
+def _int64(values: np.ndarray) -> np.ndarray:
+    """The array, as C can read it. Raises TypeError for an array that is not contiguous or of another type."""
     if values.dtype != np.int64 or not values.flags.c_contiguous:
         raise TypeError(f"seeds and positions must be contiguous int64 arrays, got {values.dtype}")
-    return values.ctypes.data
+    return values
+
+
+def _flags(greedy: np.ndarray | None) -> np.ndarray | None:
+    """The array, as C can read it."""
+    return None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
+
+
+def _in_rows(logits: torch.Tensor) -> torch.Tensor:
+    """The logits, as C can read them: the values of a row lie together."""
+    return logits if logits.stride(1) == 1 else logits.contiguous()
 
 
 def _mix32(h: torch.Tensor) -> torch.Tensor:
@@ -120,14 +142,10 @@ def keyed_argmax(
     Returns token ids, int64 [rows]. Raises TypeError unless seeds and positions are contiguous int64 arrays.
     """
     if logits.device.type == "cpu":
-        if logits.stride(1) != 1:
-            logits = logits.contiguous()
-        rows, vocab = logits.shape
-        tokens = torch.empty(rows, dtype=torch.int64)
-        flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
-        _native().keyed_argmax(
-            logits.data_ptr(), rows, vocab, logits.stride(0), _int64_address(seeds), _int64_address(positions),
-            None if flags is None else flags.ctypes.data, tokens.data_ptr(),
+        logits, tokens = _in_rows(logits), torch.empty(len(logits), dtype=torch.int64)
+        _call(
+            "keyed_argmax", logits, *logits.shape, logits.stride(0), _int64(seeds), _int64(positions), _flags(greedy),
+            tokens,
         )  # fmt: skip
         return tokens
     return device_argmax(logits, on_device(logits.device, noise_inputs(seeds, positions, greedy)))
@@ -170,15 +188,10 @@ def keyed_verify(
     """
     num_requests, width = len(num_drafted), width or max(num_drafted.tolist()) + 1
     if logits.device.type == "cpu":
-        if logits.stride(1) != 1:
-            logits = logits.contiguous()
-        emitted = torch.empty((num_requests, width), dtype=torch.int32)
-        flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
-        draft_tokens = draft_tokens.to(torch.int32)
-        _native().keyed_verify(
-            logits.data_ptr(), logits.shape[1], logits.stride(0), num_requests, _int64_address(num_drafted),
-            draft_tokens.data_ptr(), _int64_address(seeds), _int64_address(positions),
-            None if flags is None else flags.ctypes.data, width, emitted.data_ptr(),
+        logits, emitted = _in_rows(logits), torch.empty((num_requests, width), dtype=torch.int32)
+        _call(
+            "keyed_verify", logits, logits.shape[1], logits.stride(0), num_requests, _int64(num_drafted),
+            draft_tokens.to(torch.int32), _int64(seeds), _int64(positions), _flags(greedy), width, emitted,
         )  # fmt: skip
         return emitted
     owner = np.repeat(np.arange(num_requests), num_drafted + 1)  # [rows]
@@ -193,14 +206,18 @@ def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:
     """What `device_accept` must find on the device, for `on_device`: the row of each cell of what is emitted,
     [requests, width], and the rows that a drafted token follows, [sum(num_drafted)].
     """
-    last_row = np.cumsum(num_drafted + 1) - 1
-    column = np.arange(width)[None, :]
     is_last = np.zeros(int(num_drafted.sum()) + len(num_drafted), np.bool_)
-    is_last[last_row] = True
-    return {
-        "cells": (last_row - num_drafted)[:, None] + np.minimum(column, num_drafted[:, None]),
-        "followed": (~is_last).nonzero()[0],
-    }
+    is_last[np.cumsum(num_drafted + 1) - 1] = True
+    return {"cells": emitted_cells(num_drafted, width), "followed": (~is_last).nonzero()[0]}
+
+
+def emitted_cells(num_drafted: np.ndarray, width: int) -> np.ndarray:
+    """The row of each cell of what a pass emits, int64 [requests, width], where no draft branches. Shorter drafts
+    repeat their request's last row.
+    """
+    first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)
+    rows: np.ndarray = first_row[:, None] + np.minimum(np.arange(width)[None, :], num_drafted[:, None])
+    return rows
 
 
 def device_accept(tokens: torch.Tensor, draft_tokens: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -217,12 +234,6 @@ def device_accept(tokens: torch.Tensor, draft_tokens: torch.Tensor, inputs: Mapp
     matched = (sampled == drafted[inputs["cells"]]).cumprod(dim=1)
     sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
     return sampled
-
-
-def accept(tokens: torch.Tensor, num_drafted: np.ndarray, draft_tokens: torch.Tensor) -> torch.Tensor:
-    """device_accept for arrays of the host. The arguments and the result are those of keyed_verify."""
-    inputs = accept_inputs(num_drafted, int(num_drafted.max()) + 1)
-    return device_accept(tokens, draft_tokens, on_device(tokens.device, inputs))
 
 
 def keyed_walk(
@@ -246,15 +257,12 @@ def keyed_walk(
     """
     shape = len(num_drafted), width or int(offset.max()) + 1
     if logits.device.type == "cpu":
-        if logits.stride(1) != 1:
-            logits = logits.contiguous()
+        logits = _in_rows(logits)
         emitted, rows = torch.empty(shape, dtype=torch.int32), np.empty(shape, np.int64)
-        flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
-        draft_tokens = draft_tokens.to(torch.int32)
-        _native().keyed_walk(
-            logits.data_ptr(), logits.shape[1], logits.stride(0), shape[0], _int64_address(num_drafted),
-            draft_tokens.data_ptr(), _int64_address(parents), _int64_address(seeds), _int64_address(positions),
-            None if flags is None else flags.ctypes.data, shape[1], emitted.data_ptr(), rows.ctypes.data,
+        _call(
+            "keyed_walk", logits, logits.shape[1], logits.stride(0), shape[0], _int64(num_drafted),
+            draft_tokens.to(torch.int32), _int64(parents), _int64(seeds), _int64(positions), _flags(greedy), shape[1],
+            emitted, rows,
         )  # fmt: skip
         return emitted, rows
     owner = np.repeat(np.arange(shape[0]), num_drafted + 1)  # [rows]
@@ -309,16 +317,11 @@ def keyed_draft(
     if logits.device.type != "cpu":
         inputs = on_device(logits.device, noise_inputs(seeds, positions, greedy))
         return torch_draft(logits, scales, inputs["key0"], inputs["key1"], inputs["greedy"].bool())
-    if logits.stride(1) != 1:
-        logits = logits.contiguous()
-    shape = len(logits), len(scales)
+    logits, shape = _in_rows(logits), (len(logits), len(scales))
     tokens, margins = np.empty(shape, np.int64), np.empty(shape, np.float32)
-    flags = None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
-    scales = np.ascontiguousarray(scales, np.float32)
-    _native().keyed_draft(
-        logits.data_ptr(), shape[0], logits.shape[1], logits.stride(0), _int64_address(seeds),
-        _int64_address(positions), None if flags is None else flags.ctypes.data, scales.ctypes.data, shape[1],
-        tokens.ctypes.data, margins.ctypes.data,
+    _call(
+        "keyed_draft", logits, *logits.shape, logits.stride(0), _int64(seeds), _int64(positions), _flags(greedy),
+        np.ascontiguousarray(scales, np.float32), len(scales), tokens, margins,
     )  # fmt: skip
     return tokens, margins
 

@@ -23,6 +23,7 @@ from das.verify.noise import (
     accept_inputs,
     device_accept,
     device_argmax,
+    emitted_cells,
     keyed_argmax,
     keyed_verify,
     keyed_walk,
@@ -130,7 +131,7 @@ class KeyedSampler:
                 emitted = keyed_verify(
                     logits, layout.num_drafted, layout.draft_tokens, seeds, positions, greedy, work.width
                 )
-            cells = layout.cells(work.width) if wants_logprobs else None
+            cells = emitted_cells(layout.num_drafted, work.width) if wants_logprobs else None
         else:
             emitted, cells = keyed_walk(
                 logits, layout.num_drafted, layout.draft_tokens, layout.parents, layout.offset, seeds, positions,

@@ -87,9 +87,9 @@ def sampler_ratios(vocabulary: int, batch: int, draft: int, repeats: int) -> tup
     from vllm import SamplingParams
     from vllm.v1.sample.sampler import Sampler
 
-    from das.engine.runners.first.plain_batch import draft_metadata, plain_runner
     from das.verify.noise import keyed_argmax
     from das.verify.sampler import KeyedSampler
+    from experiments.harness.plain_batch import draft_metadata, plain_runner
 
     rows = batch * (draft + 1)
     batch_runner = plain_runner([SamplingParams(seed=i) for i in range(batch)], vocabulary)

@@ -82,9 +82,9 @@ def memory(scale: Scale) -> Verdict:
     from vllm import SamplingParams
 
     from das.digests import weights_digest
-    from das.engine.runners.first.plain_batch import draft_metadata, plain_runner
     from das.verify.sampler import KeyedSampler
     from das.verify.sampling_pieces import SAMPLER_BYTES
+    from experiments.harness.plain_batch import draft_metadata, plain_runner
 
     device = scale.pick("cuda", "cpu")
     vocab, requests, drafted = scale.pick(152064, 4000), scale.pick(256, 16), 31

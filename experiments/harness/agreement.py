@@ -21,8 +21,8 @@ def distribution(draws: int) -> dict[str, Any]:
     import torch
     from vllm import SamplingParams
 
-    from das.engine.runners.first.plain_batch import draft_metadata, plain_runner
     from das.verify.sampler import KeyedSampler
+    from experiments.harness.plain_batch import draft_metadata, plain_runner
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     runner: Any = plain_runner([SamplingParams(seed=i, temperature=1.0) for i in range(REQUESTS)], VOCAB, device)

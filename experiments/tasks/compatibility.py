@@ -1,6 +1,6 @@
 """task=compatibility: compare what das relies on with the sources of many versions of vLLM, and write a page of it.
 
-The lists are das/engine/contract/hooks.py and feature_hooks.py. Wheels are downloaded by pip and read as they are:
+The list is das/engine/contract/hooks.py. Wheels are downloaded by pip and read as they are:
 nothing of them runs.
 """
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from das.engine.contract.hook import Hook
-from das.engine.contract.hook_check import HOOKS, differences, installed_sources, wheel_sources
+from das.engine.contract.hook_check import differences, installed_sources, wheel_sources
+from das.engine.contract.hooks import HOOKS, Hook
 from das.engine.contract.versions import UNTESTED, VLLM, installed
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
@@ -21,7 +21,7 @@ PAGE = CONFIGS.parent / "docs" / "compatibility.md"
 HEAD = """# Versions of vLLM
 
 This page is made by `python run.py task=compatibility`. It compares every name of vLLM that das replaces, calls or
-reads (`das/engine/contract/hooks.py`, `feature_hooks.py`), with its parameters, with the sources of each
+reads (`das/engine/contract/hooks.py`), with its parameters, with the sources of each
 version. No version is installed for that.
 
 - **tested**: the tests of sample identity (`tests/engine/test_sample_identity.py`) passed on the CPU build of this

@@ -12,10 +12,10 @@ import pytest
 import torch
 from vllm import SamplingParams
 
-from das.engine.runners.first.plain_batch import draft_metadata, plain_runner
 from das.verify.coupled import CoupledSampler
 from das.verify.noise import keyed_argmax, keyed_draft
 from das.verify.sampler import KeyedSampler
+from experiments.harness.plain_batch import draft_metadata, plain_runner
 
 VOCAB, DEPTH = 40, 4
 Logits = Callable[[list[int]], torch.Tensor]  # of a text's next token

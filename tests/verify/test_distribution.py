@@ -16,8 +16,8 @@ from scipy.stats import chi2, chi2_contingency
 from vllm import SamplingParams
 from vllm.v1.sample.sampler import Sampler
 
-from das.engine.runners.first.plain_batch import draft_metadata, plain_runner
 from das.verify.sampler import KeyedSampler
+from experiments.harness.plain_batch import draft_metadata, plain_runner
 
 pytestmark = pytest.mark.slow
 

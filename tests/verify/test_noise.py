@@ -5,8 +5,10 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
+from das.verify.host_copies import on_device
 from das.verify.noise import (
-    accept,
+    accept_inputs,
+    device_accept,
     keyed_argmax,
     keyed_draft,
     keyed_verify,
@@ -87,7 +89,8 @@ def test_verifying_equals_sampling_every_row_and_accepting_the_common_prefix() -
         altered = torch.from_numpy(rng.random(len(matching)) < 0.25)
         draft_tokens = torch.where(altered, (matching + 1) % 20, matching)
         emitted = keyed_verify(logits, num_drafted, draft_tokens, seeds, positions, greedy)
-        assert torch.equal(emitted, accept(tokens, num_drafted, draft_tokens))
+        inputs = on_device(tokens.device, accept_inputs(num_drafted, emitted.shape[1]))
+        assert torch.equal(emitted, device_accept(tokens, draft_tokens, inputs))
         first_row = first_draft = 0
         for row, n in zip(emitted.tolist(), num_drafted.tolist(), strict=True):
             num_accepted = 0

@@ -12,9 +12,9 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor import MinTokensLogitsProcessor
 from vllm.v1.sample.sampler import Sampler
 
-from das.engine.runners.first.plain_batch import plain_runner
 from das.engine.runners.first.runner import FirstRunner
 from das.verify.sampler import KeyedSampler
+from experiments.harness.plain_batch import plain_runner
 
 
 @pytest.mark.skipif(

@@ -10,7 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from vllm import SamplingParams
 
-from das.engine.runners.first.plain_batch import draft_metadata, plain_runner
 from das.verify import sampler as sampler_module
 from das.verify import sampling_pieces
 from das.verify.host_copies import on_device
@@ -18,6 +17,7 @@ from das.verify.layout import PARENTS
 from das.verify.noise import accept_inputs, device_accept, device_argmax, keyed_verify, noise_inputs
 from das.verify.sampler import KeyedSampler
 from das.verify.sampling_pieces import max_piece_rows
+from experiments.harness.plain_batch import draft_metadata, plain_runner
 
 ORDINARY = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.01, "logprobs": 0}  # what training asks for
 

@@ -8,11 +8,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from das.engine.contract.feature_hooks import FEATURES
-from das.engine.contract.hook import Hook
-from das.engine.contract.hooks import EVERY_ENGINE
-
-HOOKS = (*EVERY_ENGINE, *FEATURES)
+from das.engine.contract.hooks import HOOKS, Hook
 
 Sources = Mapping[str, str]  # text of each module, by its dotted name
 
@@ -109,7 +105,7 @@ def _names(node: ast.AST) -> list[str]:
 def _takes(node: ast.AST, parameters: tuple[str, ...]) -> bool:
     """Whether a definition begins with these parameters and requires no further one. A class is called as its __init__.
 
-    Of a name that is only imported nothing is known.
+    A name that is only imported passes: its definition is in another module.
     """
     if isinstance(node, ast.Import | ast.ImportFrom):
         return True

@@ -1,238 +1,291 @@
-"""Names of vLLM that every engine of das relies on: each one that das replaces, calls or reads, and its parameters.
+"""Names of vLLM that das relies on: each one that it replaces, calls or reads, and its parameters.
 
-feature_hooks.py has those of single features. das uses these names in das/engine/patches/, das/engine/runners/,
-das/engine/worker.py and das/verify/.
-das/engine/contract/hook_check.py compares all hooks with the sources of a vLLM.
+das uses them in das/engine/patches/, das/engine/runners/, das/engine/drafters/, das/engine/worker.py, das/verify/ and
+das/weights/. das/engine/contract/hook_check.py compares them with the sources of a vLLM.
 """
 
-from das.engine.contract.hook import hooks
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-EVERY_ENGINE = (
-    # The front end.
-    *hooks(
-        "v1.engine.input_processor",
-        "refuses requests that the sampler cannot answer, accepts min_p and logit_bias with drafts",
-        "InputProcessor.__init__(self, vllm_config)",
-        "InputProcessor._validate_params(self, params, supported_tasks)",
-        "InputProcessor.speculative_config",
-    ),
-    *hooks("exceptions", "how a request is refused", "VLLMValidationError.__init__(self, message)"),
-    *hooks(
-        "sampling_params",
-        "what a request asks for",
-        "SamplingParams.seed",
-        "SamplingParams.extra_args",
-        "SamplingParams.max_tokens",
-        "SamplingParams.stop_token_ids",
-        "SamplingParams.all_stop_token_ids",
-        "SamplingParams.ignore_eos",
-        "SamplingParams.allowed_token_ids",
-        "SamplingParams.logprob_token_ids",
-        "SamplingParams.thinking_token_budget",
-    ),
-    # The engine's configuration.
-    *hooks("config.parallel", "engines ask for das by their worker class", "ParallelConfig.worker_cls"),
-    *hooks("config.parallel", "part of the seed of a request without one", "ParallelConfig.data_parallel_index"),
-    *hooks("config.vllm", "the settings of das", "VllmConfig.additional_config"),
-    *hooks("config.vllm", "the second model runner has a sampler of its own", "VllmConfig.use_v2_model_runner"),
-    # The worker.
-    *hooks(
-        "v1.worker.gpu_worker",
-        "the worker that das subclasses (GPU)",
-        "Worker.init_device(self)",
-        "Worker.use_v2_model_runner",
-    ),
-    *hooks("v1.worker.cpu_worker", "the worker that das subclasses (CPU)", "CPUWorker.init_device(self)"),
-    *hooks("v1.worker.gpu_worker", "attention is hooked when the KV cache is made", "Worker.initialize_from_config"),
-    *hooks("v1.worker.gpu_worker", "a pass begins", "Worker.execute_model"),
-    *hooks(
-        "v1.worker.gpu_worker",
-        "new weights arrive",
-        "Worker.load_model",
-        "Worker.reload_weights",
-        "Worker.update_weights",
-        "Worker.finish_weight_update",
-    ),
-    *hooks("v1.core.block_pool", "the prefix cache is seen to be empty after a sync", "BlockPool.blocks"),
-    *hooks("v1.core.kv_cache_manager", "the same", "KVCacheManager.block_pool"),
-    # The model runner.
-    *hooks(
-        "v1.worker.gpu_model_runner",
-        "verification by keyed noise",
-        "GPUModelRunner._sample(self, logits, spec_decode_metadata)",
-        "GPUModelRunner.input_batch",
-        "GPUModelRunner.requests",
-        "GPUModelRunner.discard_request_mask",
-        "GPUModelRunner.vllm_config",
-        "GPUModelRunner.model_config",
-    ),
-    *hooks(
-        "v1.worker.gpu_model_runner",
-        "a pass is counted when its tokens are on the host",
-        "GPUModelRunner._bookkeeping_sync",
-    ),
-    *hooks(
-        "v1.worker.gpu_model_runner",
-        "the memory of a pass with drafts is profiled (GPU)",
-        "GPUModelRunner.profile_run(self)",
-        "GPUModelRunner.max_num_tokens",
-        "GPUModelRunner.max_num_reqs",
-        "GPUModelRunner.num_spec_tokens",
-        "GPUModelRunner.device",
-    ),
-    *hooks(
-        "v1.worker.gpu_model_runner",
-        "graphs for passes in which nobody drafts (GPU)",
-        "GPUModelRunner.uniform_decode_query_len",
-        "GPUModelRunner.cudagraph_dispatcher",
-    ),
-    *hooks("v1.cudagraph_dispatcher", "the same", "CudagraphDispatcher.uniform_decode_query_len"),
-    *hooks(
-        "v1.worker.gpu_model_runner",
-        "drafting with request ids",
-        "GPUModelRunner.propose_draft_token_ids",
-        "GPUModelRunner.drafter",
-        "create_custom_proposer",
-    ),
-    *hooks(
-        "v1.worker.gpu_model_runner",
-        "drafts near max_model_len",
-        "GPUModelRunner._input_fits_in_drafter(self, common_attn_metadata)",
-    ),
-    *hooks(
-        "v1.worker.gpu_model_runner",
-        "min_p and logit_bias with drafts",
-        "build_logitsprocs(vllm_config, device, is_pin_memory, is_pooling_model, custom_logitsprocs)",
-    ),
-    *hooks(
-        "distributed.parallel_state",
-        "one rank drafts for all",
-        "get_tp_group()",
-        "GroupCoordinator.is_first_rank",
-        "GroupCoordinator.broadcast_object(self, obj, src)",
-    ),
-    *hooks("v1.worker.gpu_model_runner", "where the attention's builders are", "GPUModelRunner.attn_groups"),
-    *hooks("v1.worker.gpu_model_runner", "the model whose weights are replaced", "GPUModelRunner.get_model(self)"),
-    *hooks("v1.worker.utils", "where the attention's builders are", "AttentionGroup.metadata_builders"),
-    # The batch, as the sampler reads it.
-    *hooks(
-        "v1.worker.gpu_input_batch",
-        "the requests of a pass",
-        "InputBatch.req_ids",
-        "InputBatch.num_reqs",
-        "InputBatch.generators",
-        "InputBatch.sampling_metadata",
-        "InputBatch.temperature_cpu",
-        "InputBatch.num_tokens_no_spec",
-        "InputBatch.num_prompt_tokens",
-        "InputBatch.update_async_output_token_ids(self)",
-        "CachedRequestState.prompt_token_ids",
-        "CachedRequestState.output_token_ids",
-        "CachedRequestState.sampling_params",
-    ),
-    *hooks(
-        "v1.sample.metadata",
-        "the sampling parameters of a pass",
-        *(
-            f"SamplingMetadata.{name}"
-            for name in (
-                "all_greedy",
-                "all_random",
-                "top_p",
-                "top_k",
-                "max_num_logprobs",
-                "logprob_token_ids",
-                "no_penalties",
-                "prompt_token_ids",
-                "frequency_penalties",
-                "presence_penalties",
-                "repetition_penalties",
-                "output_token_ids",
-                "allowed_token_ids_mask",
-                "bad_words_token_ids",
-                "logitsprocs",
-                "thinking_budget_state_holder",
-            )
-        ),
-    ),
-    *hooks(
-        "v1.spec_decode.metadata",
-        "the drafted tokens of a pass",
-        "SpecDecodeMetadata.draft_token_ids",
-        "SpecDecodeMetadata.num_draft_tokens",
-    ),
-    *hooks(
-        "v1.outputs",
-        "what the sampler returns",
-        "SamplerOutput.sampled_token_ids",
-        "SamplerOutput.logprobs_tensors",
-        "LogprobsTensors.logprob_token_ids",
-        "LogprobsTensors.logprobs",
-        "LogprobsTensors.selected_token_ranks",
-    ),
-    *hooks(
-        "v1.sample.logits_processor",
-        "the processors of min_p, min_tokens and logit_bias",
-        "BUILTIN_LOGITS_PROCESSORS",
-        "LogitsProcessors",
-    ),
-    *hooks(
-        "v1.sample.logits_processor.builtin",
-        "their state, row by row",
-        "MinPLogitsProcessor.min_p",
-        "MinPLogitsProcessor.min_p_count",
-        "LogitBiasLogitsProcessor.biases",
-        "MinTokensLogitsProcessor.min_toks",
-    ),
-    *hooks(
-        "v1.sample.ops.topk_topp_sampler",
-        "top-k and top-p by sorting",
-        "apply_top_k_top_p_pytorch(logits, k, p)",
-    ),
-    *hooks(
-        "v1.sample.ops.penalties",
-        "penalties",
-        "apply_all_penalties(logits, prompt_token_ids, presence_penalties, frequency_penalties, repetition_penalties,"
-        " output_token_ids)",
-    ),
-    *hooks("v1.sample.ops.bad_words", "bad words", "apply_bad_words(logits, bad_words_token_ids, past_tokens_ids)"),
-    # The CPU's kernels.
-    *hooks(
-        "model_executor.layers.utils",
-        "packed weights that can be packed again (CPU)",
-        "dispatch_cpu_unquantized_gemm(layer, remove_weight)",
-    ),
-    *hooks(
-        "model_executor.layers.quantization.base_config",
-        "layers that whoever loaded weights lets vLLM process again (CPU)",
-        "QuantizeMethodBase.process_weights_after_loading(self, layer)",
-    ),
-    *hooks(
-        "distributed.device_communicators.cpu_communicator",
-        "ranks that torchrun launched meet in shared memory of their own (CPU)",
-        "_CPUSHMDistributed.make_group_name(communicator)",
-    ),
-    *hooks(
-        "v1.attention.backends.cpu_attn",
-        "attention whose bits do not depend on the batch (CPU)",
-        "CPUAttentionMetadataBuilder.build(self, common_prefix_len, common_attn_metadata, fast_build)",
-        "envs",
-    ),
-    *hooks(
-        "v1.attention.backend",
-        "queries in pieces (CPU)",
-        *(
-            f"CommonAttentionMetadata.{name}"
-            for name in (
-                "num_reqs",
-                "max_query_len",
-                "query_start_loc",
-                "seq_lens",
-                "block_table_tensor",
-                "causal",
-            )
-        ),
-    ),
-    # A GPU's kernels.
-    *hooks("config.compilation", "norms that are batch-invariant (GPU)", "CompilationConfig.custom_ops"),
-)
+# A line that is not indented: a module of vLLM, and what das wants of it. Below it are names: functions, and members
+# behind their class. A function brings the parameters that das gives it, where they matter. A line that ends with a
+# comma goes on. The names below [a feature] are for this feature alone.
+TABLE = """
+# The front end.
+v1.engine.input_processor: refuses requests that the sampler cannot answer, accepts min_p and logit_bias with drafts
+    InputProcessor: __init__(self, vllm_config), _validate_params(self, params, supported_tasks), speculative_config
+exceptions: how a request is refused
+    VLLMValidationError: __init__(self, message)
+sampling_params: what a request asks for
+    SamplingParams: seed, extra_args, max_tokens, stop_token_ids, all_stop_token_ids, ignore_eos, allowed_token_ids,
+        logprob_token_ids, thinking_token_budget
+# The engine's configuration.
+config.parallel: engines ask for das by their worker class
+    ParallelConfig: worker_cls
+config.parallel: part of the seed of a request without one
+    ParallelConfig: data_parallel_index
+config.vllm: the settings of das
+    VllmConfig: additional_config
+config.vllm: the second model runner has a sampler of its own
+    VllmConfig: use_v2_model_runner
+# The worker.
+v1.worker.gpu_worker: the worker that das subclasses (GPU)
+    Worker: init_device(self), use_v2_model_runner
+v1.worker.cpu_worker: the worker that das subclasses (CPU)
+    CPUWorker: init_device(self)
+v1.worker.gpu_worker: attention is hooked when the KV cache is made
+    Worker: initialize_from_config
+v1.worker.gpu_worker: a pass begins
+    Worker: execute_model
+v1.worker.gpu_worker: new weights arrive
+    Worker: load_model, reload_weights, update_weights, finish_weight_update
+v1.core.block_pool: the prefix cache is seen to be empty after a sync
+    BlockPool: blocks
+v1.core.kv_cache_manager: the same
+    KVCacheManager: block_pool
+# The model runner.
+v1.worker.gpu_model_runner: verification by keyed noise
+    GPUModelRunner: _sample(self, logits, spec_decode_metadata), input_batch, requests, discard_request_mask,
+        vllm_config, model_config
+v1.worker.gpu_model_runner: a pass is counted when its tokens are on the host
+    GPUModelRunner: _bookkeeping_sync
+v1.worker.gpu_model_runner: the memory of a pass with drafts is profiled (GPU)
+    GPUModelRunner: profile_run(self), max_num_tokens, max_num_reqs, num_spec_tokens, device
+v1.worker.gpu_model_runner: graphs for passes in which nobody drafts (GPU)
+    GPUModelRunner: uniform_decode_query_len, cudagraph_dispatcher
+v1.cudagraph_dispatcher: the same
+    CudagraphDispatcher: uniform_decode_query_len
+v1.worker.gpu_model_runner: drafting with request ids
+    GPUModelRunner: propose_draft_token_ids, drafter
+    create_custom_proposer
+v1.worker.gpu_model_runner: drafts near max_model_len
+    GPUModelRunner: _input_fits_in_drafter(self, common_attn_metadata)
+v1.worker.gpu_model_runner: min_p and logit_bias with drafts
+    build_logitsprocs(vllm_config, device, is_pin_memory, is_pooling_model, custom_logitsprocs)
+distributed.parallel_state: one rank drafts for all
+    get_tp_group()
+    GroupCoordinator: is_first_rank, broadcast_object(self, obj, src)
+v1.worker.gpu_model_runner: where the attention's builders are
+    GPUModelRunner: attn_groups
+v1.worker.gpu_model_runner: the model whose weights are replaced
+    GPUModelRunner: get_model(self)
+v1.worker.utils: where the attention's builders are
+    AttentionGroup: metadata_builders
+# The batch, as the sampler reads it.
+v1.worker.gpu_input_batch: the requests of a pass
+    InputBatch: req_ids, num_reqs, generators, sampling_metadata, temperature_cpu, num_tokens_no_spec,
+        num_prompt_tokens, update_async_output_token_ids(self)
+    CachedRequestState: prompt_token_ids, output_token_ids, sampling_params
+v1.sample.metadata: the sampling parameters of a pass
+    SamplingMetadata: all_greedy, all_random, top_p, top_k, max_num_logprobs, logprob_token_ids, no_penalties,
+        prompt_token_ids, frequency_penalties, presence_penalties, repetition_penalties, output_token_ids,
+        allowed_token_ids_mask, bad_words_token_ids, logitsprocs, thinking_budget_state_holder
+v1.spec_decode.metadata: the drafted tokens of a pass
+    SpecDecodeMetadata: draft_token_ids, num_draft_tokens
+v1.outputs: what the sampler returns
+    SamplerOutput: sampled_token_ids, logprobs_tensors
+    LogprobsTensors: logprob_token_ids, logprobs, selected_token_ranks
+v1.sample.logits_processor: the processors of min_p, min_tokens and logit_bias
+    BUILTIN_LOGITS_PROCESSORS
+    LogitsProcessors
+v1.sample.logits_processor.builtin: their state, row by row
+    MinPLogitsProcessor: min_p, min_p_count
+    LogitBiasLogitsProcessor: biases
+    MinTokensLogitsProcessor: min_toks
+v1.sample.ops.topk_topp_sampler: top-k and top-p by sorting
+    apply_top_k_top_p_pytorch(logits, k, p)
+v1.sample.ops.penalties: penalties
+    apply_all_penalties(logits, prompt_token_ids, presence_penalties, frequency_penalties, repetition_penalties,
+        output_token_ids)
+v1.sample.ops.bad_words: bad words
+    apply_bad_words(logits, bad_words_token_ids, past_tokens_ids)
+# The CPU's kernels.
+model_executor.layers.utils: packed weights that can be packed again (CPU)
+    dispatch_cpu_unquantized_gemm(layer, remove_weight)
+model_executor.layers.quantization.base_config: layers that whoever loaded weights lets vLLM process again (CPU)
+    QuantizeMethodBase: process_weights_after_loading(self, layer)
+distributed.device_communicators.cpu_communicator: ranks that torchrun launched meet in shared memory of their own (CPU)
+    _CPUSHMDistributed: make_group_name(communicator)
+v1.attention.backends.cpu_attn: attention whose bits do not depend on the batch (CPU)
+    CPUAttentionMetadataBuilder: build(self, common_prefix_len, common_attn_metadata, fast_build)
+    envs
+v1.attention.backend: queries in pieces (CPU)
+    CommonAttentionMetadata: num_reqs, max_query_len, query_start_loc, seq_lens, block_table_tensor, causal
+# A GPU's kernels.
+config.compilation: norms that are batch-invariant (GPU)
+    CompilationConfig: custom_ops
+
+[tuned batch-invariant kernels of 7B and 8B models]
+model_executor.determinism.batch_invariant_configs: tiles for more shapes (GPU)
+    _BATCH_INVARIANT_MATMUL_TUNED_CONFIGS
+
+[drafts that branch]
+v1.worker.gpu_model_runner: rows of branches, their positions and their places in the KV cache
+    GPUModelRunner: _prepare_inputs(self, scheduler_output, num_scheduled_tokens), positions, kv_caches,
+        kv_cache_config, _kernel_block_sizes, compilation_config, parallel_config, shared_kv_cache_layers, uses_mrope
+v1.core.sched.output: which drafts the scheduler found room for
+    SchedulerOutput: scheduled_spec_decode_tokens
+v1.worker.gpu_input_batch: where the requests lie in the KV cache
+    InputBatch: num_computed_tokens_cpu, block_table
+v1.worker.block_table: the same
+    BlockTable: block_table, slot_mapping
+v1.kv_cache_interface: blocks that the scheduler does not know of
+    FullAttentionSpec
+    KVCacheConfig: num_blocks, kv_cache_tensors, kv_cache_groups
+    KVCacheTensor: size, layer_stride, block_stride
+v1.worker.utils: blocks are copied
+    copy_kv_cache_blocks_inplace(kv_caches, num_blocks, kv_cache_block_copies)
+v1.attention.backend: every run of nodes is a request of its own
+    CommonAttentionMetadata: num_actual_tokens, query_start_loc_cpu, seq_lens_cpu_upper_bound, is_prefilling
+v1.attention.backends.cpu_attn: keys and values are written for branches too
+    CPUAttentionBackendImpl: forward(self, layer, query, key, value, kv_cache, attn_metadata, output),
+        do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping)
+v1.attention.backends.flash_attn: keys and values are written for branches too
+    FlashAttentionImpl: forward(self, layer, query, key, value, kv_cache, attn_metadata, output),
+        do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping)
+v1.cudagraph_dispatcher: no full graph where drafts branch
+    CudagraphDispatcher: dispatch
+sampling_params: requests with a grammar draft chains
+    SamplingParams: structured_outputs
+
+[coupled drafts]
+v1.spec_decode.llm_base_proposer: drafters that run a model draw with the verifier's noise
+    SpecDecodeBaseProposer: _sample_draft_tokens(self, hidden_states, sampling_metadata),
+        _greedy_sample(self, hidden_states), propose, model, num_speculative_tokens, parallel_drafting
+
+[EAGLE-3 heads]
+config.speculative: where the head lies
+    SpeculativeConfig: model, method
+model_executor.models.llama_eagle3: new weights of the head; whether vLLM shares its lm_head
+    Eagle3LlamaForCausalLM: load_weights(self, weights), lm_head
+
+[das_eagle3]
+model_executor.models.llama_eagle3: passes of a head beside a history
+    Eagle3LlamaForCausalLM: combine_hidden_states(self, hidden_states),
+        forward(self, input_ids, positions, hidden_states, inputs_embeds)
+v1.spec_decode.llm_base_proposer: the same
+    SpecDecodeBaseProposer: draft_attn_groups, kv_cache_gid
+forward_context: the same
+    set_forward_context(attn_metadata, vllm_config, num_tokens)
+v1.worker.utils: the same
+    AttentionGroup: layer_names, get_metadata_builder(self)
+v1.worker.gpu_model_runner: which hidden states are whose
+    GPUModelRunner: query_start_loc
+v1.worker.gpu_input_batch: the same
+    InputBatch: num_computed_tokens_cpu
+v1.worker.block_table: the head's KV blocks
+    BlockTable: block_table
+v1.core.sched.output: which blocks are new, and the head has read nothing in them
+    SchedulerOutput: scheduled_new_reqs, scheduled_cached_reqs
+    NewRequestData: block_ids, num_computed_tokens
+    CachedRequestData: req_ids, resumed_req_ids, new_block_ids, num_computed_tokens
+v1.kv_cache_interface: the same
+    KVCacheConfig: num_blocks
+config.speculative: emitted tokens come as lists
+    SpeculativeConfig: disable_padded_drafter_batch
+
+[self-drafts]
+forward_context: passes of the policy's model that draft
+    set_forward_context(attn_metadata, vllm_config, num_tokens)
+v1.attention.backend: the same
+    CommonAttentionMetadata: max_seq_len, slot_mapping
+v1.worker.utils: the same
+    AttentionGroup: layer_names, get_metadata_builder(self)
+model_executor.layers.linear: the layers that are quantized for them
+    LinearBase
+_custom_ops: how they are multiplied (CPU)
+    create_onednn_mm(weight, primitive_cache_size)
+    onednn_mm(dnnl_handler, x, bias)
+    create_onednn_scaled_mm(weight, weight_scales, output_type, dynamic_quant, use_azp, primitive_cache_size)
+    onednn_scaled_int8_quant(input, scale, azp, symmetric)
+    onednn_scaled_mm(dnnl_handler, x, output, input_scale, input_zp, input_zp_adj, bias)
+_custom_ops: the same (GPU)
+    scaled_int8_quant(input)
+    cutlass_scaled_mm(a, b, scale_a, scale_b, out_dtype, bias)
+model_executor.kernels.linear: the same (GPU)
+    choose_mp_linear_kernel(config)
+model_executor.kernels.linear.mixed_precision.MPLinearKernel: the same (GPU)
+    MPLinearLayerConfig: full_weight_shape, zero_points
+    MPLinearKernel: process_weights_after_loading(self, layer), apply_weights(self, layer, x, bias)
+model_executor.parameter: the same (GPU)
+    GroupQuantScaleParameter
+    PackedvLLMParameter
+
+# Nothing of das uses these yet.
+[planned: the second model runner, docs/model_runner.md]
+v1.worker.gpu.spec_decode: what drafts is chosen
+    init_speculator(vllm_config, device, req_states)
+v1.worker.gpu.spec_decode.speculator: what drafts, on the device
+    BaseSpeculator: propose, init_cudagraph_manager(self, cudagraph_mode), capture(self)
+v1.worker.gpu.spec_decode.rejection_sampler: what verifies, in pieces
+    RejectionSampler: __call__(self, logits, input_batch, draft_logits)
+    gather_draft_sampled
+v1.worker.gpu.model_states.interface: a sampler and a verifier of somebody else's
+    ModelState: custom_sampler(self, sampler)
+v1.worker.gpu.sample.gumbel: noise keyed by seed and position
+    gumbel_sample(logits, expanded_idx_mapping, temperature, seed, pos, apply_temperature, is_drafting)
+v1.worker.gpu.model_runner: drafts of the pass, by request
+    GPUModelRunner: speculator, rejection_sampler, req_states
+
+[server mode without a GPU]
+config.vllm: the backend that an engine asks for
+    VllmConfig: weight_transfer_config
+distributed.weight_transfer.factory: a backend without CUDA is added
+    WeightTransferEngineFactory: _registry, register_engine(cls, name, module_path_or_cls, class_name)
+distributed.weight_transfer.base: what a backend is
+    WeightTransferInitInfo
+    WeightTransferUpdateInfo
+    WeightTransferEngine: init_transfer_engine(self, init_info), start_weight_update, update_weights,
+        parse_update_info, receive_weights, finish_weight_update, shutdown(self)
+distributed.utils: trainer and workers meet
+    stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend, group_name, return_store,
+        listen_socket, timeout)
+
+[weights that are broadcast to a cluster of GPUs]
+distributed.utils: trainer and engines meet
+    StatelessProcessGroup: barrier(self, timeout),
+        create(host, port, rank, world_size, data_expiration_seconds, store_timeout, listen_socket)
+distributed.device_communicators.pynccl: the trainer sends
+    PyNcclCommunicator: __init__(self, group, device, library_path), broadcast(self, tensor, src, stream),
+        destroy(self)
+"""
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A name in a module of vLLM.
+
+    name: dotted, such as Class.method or Class.attribute. parameters: the first ones of a function, behind which none
+    may be required; None if the name is no function, or if its parameters do not matter. only_for: the one feature that
+    needs it; a vLLM without it lacks that feature and is not refused. None: every engine of das needs it.
+    """
+
+    module: str
+    name: str
+    why: str
+    parameters: tuple[str, ...] | None = None
+    only_for: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+def _read(table: str) -> Iterator[Hook]:
+    """The hooks of a table like TABLE, in its order."""
+    module = why = ""
+    feature = None
+    for line in re.sub(r",\n +", ", ", table).splitlines():
+        if line.startswith("["):
+            feature = line.strip("[]")
+        elif line.startswith("    "):
+            first, colon, members = line.strip().partition(": ")
+            for name, parameters in re.findall(r"(\w+)(\(.*?\))?", members if colon else first):
+                dotted = f"{first}.{name}" if colon else name
+                taken = tuple(re.findall(r"\w+", parameters)) if parameters else None
+                yield Hook(f"vllm.{module}", dotted, why, taken, feature)
+        elif line and not line.startswith("#"):
+            module, _, why = line.partition(": ")
+
+
+HOOKS = tuple(_read(TABLE))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from das.engine.contract import hook_check
-from das.engine.contract.hook_check import HOOKS, differences, installed_sources, wheel_sources
+from das.engine.contract.hook_check import differences, installed_sources, wheel_sources
+from das.engine.contract.hooks import HOOKS
 
 INPUT_PROCESSOR = "vllm.v1.engine.input_processor"
 RUNNER = "vllm.v1.worker.gpu_model_runner"

@@ -7,7 +7,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from das.engine.contract.hook_check import HOOKS, installed_sources
+from das.engine.contract.hook_check import installed_sources
+from das.engine.contract.hooks import HOOKS
 from das.engine.contract.versions import VLLM, installed
 from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import compatibility

@@ -7,6 +7,7 @@ policy computed, although its own values overwrite them.)
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,23 @@ def attention_inputs(
     return common, positions
 
 
+def in_pass(vllm_config: Any, group: Any, common: Any) -> AbstractContextManager[None]:
+    """Inside, a model computes a pass of its own. group: vLLM's AttentionGroup of its layers. common: of
+    `attention_inputs`.
+    """
+    from vllm.forward_context import set_forward_context
+
+    names = group.layer_names
+    context: AbstractContextManager[None] = set_forward_context(
+        dict.fromkeys(names, group.get_metadata_builder().build(0, common)),
+        vllm_config,
+        num_tokens=common.num_actual_tokens,
+        slot_mapping=dict.fromkeys(names, common.slot_mapping),
+        skip_compiled=True,
+    )
+    return context
+
+
 class DraftPasses:
     """Passes of `runner`'s model over rows of its batch.
 
@@ -66,9 +84,6 @@ class DraftPasses:
         self.scratch = np.array(scratch, np.int32).reshape(-1, blocks_needed(max_tokens, self.block_size))
         if len(runner.attn_groups[0]) != 1:
             raise refusal("a model whose layers have one kind of attention")
-        group = runner.attn_groups[0][0]
-        self._names: list[str] = group.layer_names
-        self._builder = group.get_metadata_builder()
         self._next = np.empty(0, np.int64)  # position of each row's next token
         self._tables = np.empty((0, 0), np.int32)  # blocks of each row
 
@@ -92,23 +107,13 @@ class DraftPasses:
         among: which, int64 [A]. tokens: those of each, one or more. Returns the hidden state behind the last token of
         each, [A, hidden].
         """
-        from vllm.forward_context import set_forward_context
-
         device = self.runner.device
         counts = np.array([len(own) for own in tokens], np.int64)
         starts = self._next[among]
         self._next[among] = starts + counts
         common, positions = attention_inputs(device, self._tables[among], self.block_size, starts, counts)
-        slot_mapping = common.slot_mapping
-        metadata = self._builder.build(0, common)
         ids = torch.tensor([token for own in tokens for token in own], dtype=torch.int32, device=device)
-        with set_forward_context(
-            dict.fromkeys(self._names, metadata),
-            self.runner.vllm_config,
-            num_tokens=len(positions),
-            slot_mapping=dict.fromkeys(self._names, slot_mapping),
-            skip_compiled=True,
-        ):
+        with in_pass(self.runner.vllm_config, self.runner.attn_groups[0][0], common):
             hidden = self.runner.model(ids, torch.from_numpy(positions).to(device))
         return hidden[torch.from_numpy(np.cumsum(counts) - 1).to(device)]
 

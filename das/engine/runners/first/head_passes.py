@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from das.engine.branching.scratch import check_block_size
-from das.engine.runners.first.draft_passes import attention_inputs
+from das.engine.runners.first.draft_passes import attention_inputs, in_pass
 
 KEPT = 128  # tokens; 21 KB each for a policy with hidden states of 3584 numbers in 16 bits
 
@@ -263,24 +263,14 @@ class HeadPasses:
         tokens: those behind the positions; hidden: what the head takes beside them, [tokens, hidden]. Returns hidden
         states for logits and those for the next input, both [tokens, hidden].
         """
-        from vllm.forward_context import set_forward_context
-
         drafter, device = self._drafter, self.runner.device
-        group = drafter.draft_attn_groups[0]
         tables = self._tables()[rows].copy()
         for table, skipped in zip(tables, (firsts // self.block_size).tolist(), strict=True):
             if skipped:
                 table[:-skipped] = table[skipped:].copy()
         common, positions = attention_inputs(device, tables, self.block_size, starts - firsts, counts)
         positions += np.repeat(firsts, counts)
-        names = group.layer_names
-        with set_forward_context(
-            dict.fromkeys(names, group.get_metadata_builder().build(0, common)),
-            self.runner.vllm_config,
-            num_tokens=len(positions),
-            slot_mapping=dict.fromkeys(names, common.slot_mapping),
-            skip_compiled=True,
-        ):
+        with in_pass(self.runner.vllm_config, drafter.draft_attn_groups[0], common):
             last, after = drafter.model(
                 input_ids=torch.from_numpy(tokens.astype(np.int32)).to(device),
                 positions=torch.from_numpy(positions).to(device),
