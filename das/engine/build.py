@@ -23,7 +23,7 @@ DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What an engine needs to know. Sizes are in tokens unless the comment gives another unit."""
+    """The settings of an engine. Sizes are in tokens unless the comment gives another unit."""
 
     model: str  # directory or hub id
     method: str = "none"  # what drafts: a row of das/engine/methods.py
@@ -53,7 +53,7 @@ class EngineSettings:
 
     @property
     def das_options(self) -> DasOptions:
-        """What its engine is told to draft with."""
+        """The options that the engine gets, to draft with."""
         has_head = self.row.proposes and self.row.model == "head"
         return self._options({"passes": self.speculative["num_speculative_tokens"]} if has_head else None)
 
@@ -85,7 +85,7 @@ def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
 
 
 def _vocabulary(folder: str) -> int | None:
-    """How many tokens the model in this folder knows; None if there is no such folder, or if it does not say."""
+    """The number of tokens that the model in this folder knows; None if there is no folder, or it does not say."""
     config = Path(folder) / "config.json"
     return json.loads(config.read_text()).get("vocab_size") if folder and config.is_file() else None
 

@@ -16,7 +16,7 @@ WORKER = "das.engine.worker.DasWorker"
 
 @dataclass(frozen=True)
 class DasOptions:
-    """What an engine shall draft with: the `das` part of its additional_config.
+    """The options of an engine that drafts: the `das` part of its additional_config.
 
     Raises ValueError or TypeError, in one line, for options that no engine can have.
 

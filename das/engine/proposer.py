@@ -40,7 +40,7 @@ HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"  # files
 
 @dataclass(slots=True)
 class _Emitted:
-    """What the requests that the drafter knows emitted in a pass. All lists are in the same order."""
+    """The tokens of a pass, of the requests that the drafter knows. All lists are in the same order."""
 
     rows: list[int] = field(default_factory=list)  # in vLLM's batch
     requests: list[LiveRequest] = field(default_factory=list)
@@ -325,7 +325,7 @@ class DasProposer:
         return alarms
 
     def _judge(self, judged: bool) -> list[str]:
-        """What the alarm says of the rollout that ends."""
+        """The alarms about the rollout that ends."""
         drafter, record = self.draft_round.drafter, self._record
         broken = [] if self.drafting_model is None else self.drafting_model.alarms()
         lost = record.history_before + record.tokens - drafter.history_tokens if drafter.window else 0

@@ -32,8 +32,7 @@ class StepClock:
         self.finished_s.update(dict.fromkeys(finished, now))
 
     def finish(self, tokens: Mapping[str, int], seats: int) -> RolloutMeter:
-        """The meter with what the clock knows: as many unfinished requests as there are seats are live, and each emits
-        one token in each step.
+        """Fill the meter. As many unfinished requests as there are seats are live in a step, and each emits one token.
 
         tokens: response tokens of each request. When its first token came is not seen from outside: `first_s` is 0.
         """
@@ -76,7 +75,7 @@ def warm_up(llm: Any) -> None:
 def roll_out_stock(
     llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None, seats: int | None = None
 ) -> tuple[list[Any], Rollout]:
-    """What `das.engine.rollouts.rollout.roll_out` does, with a stock engine.
+    """Like `das.engine.rollouts.rollout.roll_out`, with a stock engine.
 
     Requests have neither seeds nor problem ids, because vLLM as it comes gets none: a seed for each request makes its
     sampler slower. They are handed over in the order given. As in the other arms, text is only made of tokens where a

@@ -309,7 +309,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return report.plain() | {"requests": costs}
 
     def _costs(self, requests: Iterable[str]) -> dict[str, Plain]:
-        """What these requests of the running rollout or turn cost so far, by their names."""
+        """The costs so far of these requests of the running rollout or turn, by their names."""
         costs = {name: self.das_runner.meter.requests[name].cost() for name in requests}
         if self._das_proposer is not None:
             predicted = self._das_proposer.predicted_length
@@ -317,7 +317,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return {name: cost.plain() for name, cost in costs.items()}
 
     def das_costs(self, requests: Sequence[str]) -> list[Plain]:
-        """What these requests of the running rollout or turn cost so far. requests: vLLM's internal ids."""
+        """The costs so far of these requests of the running rollout or turn. requests: vLLM's internal ids."""
         return list(self._costs(requests).values())
 
     def das_waiting(self, requests: int) -> None:

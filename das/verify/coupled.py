@@ -116,7 +116,7 @@ class CoupledSampler:
         self._check = TokenCalibration(memory=CALIBRATION_MEMORY)
 
     def state(self) -> dict[str, np.ndarray]:
-        """What was learned, for a checkpoint. No round may be running."""
+        """The learned values, for a checkpoint. No round may be running."""
         scales = list(self._calibrations)
         counts = [self._calibrations[scale].counts for scale in scales]
         return {
@@ -272,7 +272,7 @@ class CoupledSampler:
         return probs
 
     def _calibrations_of(self, scale: float, greedy: np.ndarray) -> list[tuple[TokenCalibration, np.ndarray]]:
-        """What maps margins to probabilities, each with a mask of its rows. greedy: of each row."""
+        """The maps from margins to probabilities, each with a mask of its rows. greedy: of each row."""
         masks = [(scale, ~greedy), (math.inf, greedy)]
         return [
             (self._calibrations.setdefault(key, TokenCalibration(CALIBRATION_TRUST, CALIBRATION_MEMORY)), mask)

@@ -1,4 +1,4 @@
-"""Which request and position each row of logits belongs to in a pass with drafts."""
+"""The request and the position of each row of logits in a pass with drafts."""
 
 import functools
 from typing import Protocol
@@ -11,7 +11,7 @@ PARENTS = "das_parents"  # attribute of vLLM's description of a pass whose draft
 
 
 class RowLayout(Protocol):
-    """What sampling parameters must know of rows of logits."""
+    """Rows of logits, as sampling parameters need to know them."""
 
     @property
     def owner(self) -> np.ndarray:

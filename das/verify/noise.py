@@ -152,7 +152,7 @@ def keyed_argmax(
 
 
 def noise_inputs(seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None) -> dict[str, np.ndarray]:
-    """What `device_argmax` must find on the device: arrays [rows] for `on_device`. The arguments are keyed_argmax's."""
+    """The inputs of `device_argmax`: arrays [rows] for `on_device`. The arguments are keyed_argmax's."""
     key0, key1 = row_keys(seeds, positions)
     flags = np.zeros(len(seeds), np.int32) if greedy is None else greedy.astype(np.int32)
     return {"key0": key0.view(np.int32), "key1": key1.view(np.int32), "greedy": flags}
@@ -203,7 +203,7 @@ def keyed_verify(
 
 
 def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:
-    """What `device_accept` must find on the device, for `on_device`: the row of each cell of what is emitted,
+    """The inputs of `device_accept`, for `on_device`: the row of each cell of the emitted tokens,
     [requests, width], and the rows that a drafted token follows, [sum(num_drafted)].
     """
     is_last = np.zeros(int(num_drafted.sum()) + len(num_drafted), np.bool_)
@@ -212,8 +212,8 @@ def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:
 
 
 def emitted_cells(num_drafted: np.ndarray, width: int) -> np.ndarray:
-    """The row of each cell of what a pass emits, int64 [requests, width], where no draft branches. Shorter drafts
-    repeat their request's last row.
+    """The row of each emitted token, int64 [requests, width], where no draft branches. Shorter drafts repeat the last
+    row of their request.
     """
     first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)
     rows: np.ndarray = first_row[:, None] + np.minimum(np.arange(width)[None, :], num_drafted[:, None])
@@ -275,7 +275,7 @@ def keyed_walk(
 def walk(
     tokens: np.ndarray, num_drafted: np.ndarray, draft_tokens: np.ndarray, parents: np.ndarray, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What keyed_walk returns, given the tokens sampled on all rows. width: columns of the results."""
+    """keyed_walk, given the tokens that were sampled on all rows. width: columns of the results."""
     first_rows = np.cumsum(num_drafted + 1) - (num_drafted + 1)
     emitted = np.full((len(num_drafted), width), REJECTED, np.int32)
     rows = np.repeat(first_rows[:, None], width, axis=1)

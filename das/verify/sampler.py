@@ -36,7 +36,7 @@ from das.verify.seeds import DefaultSeeds, RequestSeeds
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """What the pieces of a pass share. All arrays are of the batch's requests."""
+    """The arrays that the pieces of a pass share. All arrays are of the batch's requests."""
 
     metadata: SamplingMetadata
     num_requests: int
@@ -150,8 +150,10 @@ class KeyedSampler:
         positions: np.ndarray,
         greedy: np.ndarray | None,
     ) -> dict[str, np.ndarray]:
-        """What sampling a piece needs on the device, for `on_device`. seeds, positions, greedy: of the piece's
-        requests, [requests]."""
+        """The arrays that sampling a piece needs on the device, for `on_device`.
+
+        seeds, positions, greedy: of the piece's requests, [requests].
+        """
         temperature = applied_temperature(work.temperature, work.greedy)
         if layout is None:
             inputs = noise_inputs(seeds, positions, greedy)

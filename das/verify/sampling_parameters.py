@@ -32,13 +32,13 @@ class UnsupportedSampling(ValueError):
 
 
 def has_custom_processors(metadata: SamplingMetadata) -> bool:
-    """Whether a processor of somebody else's, which knows whole batches only, changes logits."""
+    """Whether a processor that vLLM does not bring changes logits. Such a processor knows whole batches only."""
     own = (MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor)
     return not all(isinstance(processor, own) for processor in metadata.logitsprocs.all)
 
 
 def applied_temperature(temperature: np.ndarray, greedy: np.ndarray | None) -> np.ndarray | None:
-    """What logits are divided by: 1 for greedy requests. None where all is 1. Both arrays are [requests]."""
+    """The divisors of the logits: 1 for greedy requests. None where all are 1. Both arrays are [requests]."""
     if greedy is not None:
         temperature = np.where(greedy, np.float32(1.0), temperature)
     return temperature if np.any(temperature != 1.0) else None

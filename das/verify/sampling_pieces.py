@@ -16,7 +16,7 @@ CELL_BYTES, SORTED_CELL_BYTES = 24, 48
 
 
 def max_piece_rows(metadata: SamplingMetadata, vocab: int) -> int:
-    """How many rows of logits are sampled at once, so that they take at most SAMPLER_BYTES."""
+    """The most rows of logits to sample at once: they take at most SAMPLER_BYTES."""
     sorts = metadata.top_k is not None or metadata.top_p is not None
     return max(1, SAMPLER_BYTES // (vocab * (SORTED_CELL_BYTES if sorts else CELL_BYTES)))
 
@@ -42,7 +42,7 @@ def pieces_of(
 
 
 def joined(sampled: Sequence[tuple[torch.Tensor, LogprobsTensors | None]]) -> SamplerOutput:
-    """What the sampler returns, from the emitted tokens and log-probs of all pieces in order."""
+    """The sampler's output, made of the emitted tokens and log-probs of all pieces in order."""
     parts = [logprobs for _, logprobs in sampled if logprobs is not None]
     return SamplerOutput(
         sampled_token_ids=torch.cat([tokens for tokens, _ in sampled]),

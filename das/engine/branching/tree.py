@@ -1,4 +1,4 @@
-"""How the nodes of branching drafts lie in the rows and in the KV cache of a pass.
+"""The nodes of branching drafts, and their places in the rows and in the KV cache of a pass.
 
 A draft is a list of nodes. `parents[i]` is the node before node i, or -1 if node i follows the request's last token,
 the root. A parent precedes its children. Of a request's rows the first is the root, and row i + 1 is node i.
@@ -36,7 +36,7 @@ def in_runs(tokens: Sequence[int], parents: Sequence[int]) -> tuple[list[int], l
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """How many nodes lead to each node, itself included."""
+    """The number of nodes that lead to each node, itself included."""
     found: list[int] = []
     for parent in parents:
         found.append(found[parent] + 1 if parent >= 0 else 1)
@@ -87,7 +87,7 @@ def branches(parents: Sequence[int], root: int, block_size: int) -> list[Branch]
 
 
 def num_fitting(parents: Sequence[int], root: int, block_size: int, free: int) -> tuple[int, int]:
-    """How many of a draft's nodes fit, counted from the first, where `free` scratch blocks are left.
+    """Count the nodes of a draft, from the first on, that fit into `free` scratch blocks.
 
     Returns that number and the scratch blocks that they take.
     """

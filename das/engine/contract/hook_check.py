@@ -58,7 +58,7 @@ def differences(sources: Sources) -> dict[Hook, str]:
 
 
 def _definitions(tree: ast.Module, name: str) -> list[ast.AST]:
-    """Where the module defines the dotted name: statements, or assignments to an attribute of `self`."""
+    """The places where a module defines a dotted name: statements, or assignments to an attribute of `self`."""
     first, _, attribute = name.partition(".")
     owners = [node for node in _statements(tree) if first in _names(node)]
     if not attribute:
@@ -124,7 +124,7 @@ def _signature(node: ast.AST) -> str:
 
 
 def _elsewhere(sources: Sources, name: str) -> str:
-    """Where a name that is not in its module is defined, or that it is nowhere."""
+    """Say in which other module a name is defined, or that it is nowhere."""
     first = name.partition(".")[0]
     definition = re.compile(rf"^(?:class|def) {first}\b|^{first}\b.*=", re.MULTILINE)
     for module, text in sources.items():

@@ -42,15 +42,15 @@ class EngineModel(ABC):
         return time.perf_counter()
 
     def prepare(self, requests: Sequence[str]) -> float | None:
-        """As DraftingModel says."""
+        """See DraftingModel."""
         return None if self._broken == self._runner.weights_version else 0.0
 
     def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-        """As DraftingModel says."""
+        """See DraftingModel."""
         self.sampler.observe(requests, tokens)
 
     def alarms(self) -> list[str]:
-        """What went wrong since the last call."""
+        """The faults since the last call, a line for each."""
         alarms, self._alarms = self._alarms, []
         return alarms
 

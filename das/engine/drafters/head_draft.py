@@ -29,43 +29,43 @@ class HeadDraft(EngineModel):
         self._resting = False
 
     def attach(self, runner: "Runner") -> None:
-        """As EngineModel says."""
+        """See EngineModel."""
         if self._runner is runner:
             return
         self._runner, self._passes = runner, runner.head_passes()
         self._head = runner.vllm.drafter.model
 
     def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
-        """What the pass of the policy that just ended computed for the head. Called after every pass."""
+        """Keep the hidden states of the pass of the policy that just ended. Called after every pass."""
         if self._resting:
             self._passes.skip()
         else:
             self._passes.keep(scheduler_output, aux_hidden_states)
 
     def rest(self, resting: bool) -> None:
-        """As HeadModel says."""
+        """See HeadModel."""
         self._resting = resting
 
     def forget(self, request: str) -> None:
-        """As HeadModel says."""
+        """See HeadModel."""
         self._passes.forget(request)
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
-        """As HeadModel says."""
+        """See HeadModel."""
         return self._passes.able(requests)
 
     def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
-        """As HeadModel says."""
+        """See HeadModel."""
         self._drafting = self._rows(requests)
         return self._passes.num_unread(self._drafting, among)
 
     @torch.inference_mode()
     def read(self, among: np.ndarray) -> Drawn:
-        """As HeadModel says."""
+        """See HeadModel."""
         self.sampler.begin(self._runner, self._drafting)
         return self._drawn(self._head, self._passes.read(self._drafting, among), among)
 
     @torch.inference_mode()
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> Drawn:
-        """As HeadModel says."""
+        """See HeadModel."""
         return self._drawn(self._head, self._passes.go_on(among, tokens), among)

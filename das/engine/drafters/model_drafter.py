@@ -1,4 +1,4 @@
-"""Which model drafts, alone or beside a history."""
+"""Make the drafter of an engine in which a model drafts, alone or beside a history."""
 
 from collections.abc import Mapping
 from typing import Any

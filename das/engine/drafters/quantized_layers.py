@@ -12,7 +12,7 @@ from das.engine.drafters.quantized import Linear
 
 
 def linear_maker(weights: str) -> Callable[[torch.Tensor], Linear]:
-    """What makes a layer from the policy's weight [outputs, inputs] on this device. `weights`: one of FORMATS."""
+    """The function that makes a layer of a weight [outputs, inputs] on this device. weights: one of FORMATS."""
     from vllm.platforms import current_platform
 
     linears = cpu_linears if current_platform.is_cpu() else cuda_linears

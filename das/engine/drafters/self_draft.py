@@ -37,7 +37,7 @@ class SelfDraft(EngineModel):
         self._last: dict[int, int] = {}  # the last token of each request, as long as no pass has computed it
 
     def attach(self, runner: "Runner") -> None:
-        """As EngineModel says."""
+        """See EngineModel."""
         if self._runner is runner:
             return
         layers: QuantizedLayers | None = runner.quantized
@@ -62,7 +62,7 @@ class SelfDraft(EngineModel):
         return time.perf_counter() - start
 
     def begin(self, requests: Sequence[str]) -> None:
-        """As ChainModel says."""
+        """See ChainModel."""
         batch, rows = self._runner.input_batch, self._rows(requests)
         self._passes.begin(rows)
         self.sampler.begin(self._runner, rows)
@@ -70,7 +70,7 @@ class SelfDraft(EngineModel):
 
     @torch.inference_mode()
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> Drawn:
-        """As ChainModel says."""
+        """See ChainModel."""
         inputs = []
         for i, own in zip(among.tolist(), tokens, strict=True):
             if i in self._last:

@@ -1,11 +1,11 @@
-"""Changes of vLLM that all engines of das need, or that their device needs. Each file says what it replaces, and why.
+"""Changes of vLLM at its front end, in loading weights, and for a device. Each file names what it replaces, and why.
 
-front_end.py: what a request may ask. weights.py: new weights. cpu.py, cpu_invariance.py, gpu.py, tuned_matmuls.py: what
-a device needs. replace.py: how anything is replaced. Changes of one part of das lie beside that part: those of the
-model runner in das/engine/runners, those of TRL's trainers in das/trl/patches.py.
+front_end.py: requests. weights.py: new weights. cpu.py, cpu_invariance.py, gpu.py, tuned_matmuls.py: devices.
+replace.py: the two ways to replace a name. Other changes lie beside the part that needs them: those of the model runner
+in das/engine/runners, that of a stock engine's steps in das/engine/stock.py, those of TRL in das/trl.
 
-An engine asks for das by its worker class, `worker_cls="das.engine.worker.DasWorker"`. The patches go onto the objects
-of that engine, so the classes that other engines share stay as they are; the one exception is in front_end.py. Features
-hook the objects of one engine too, where it asks for them: see das/engine/runners/first/ for drafts that
-branch (branches.py), coupled drafts (coupled_method.py) and a history beside a head (runner.py).
+An engine asks for das by its worker class, `worker_cls="das.engine.worker.DasWorker"`. Nearly all changes are made on
+the objects of that engine, so other engines of the process stay as they are. What all of them share gets three
+additions: a front end that looks for das (front_end.py), a backend for weights (weights.py) and tiles of matrix
+products (gpu.py). Other shared functions are replaced only while an engine is built or loads weights.
 """

@@ -20,7 +20,7 @@ MIN_ACCEPTED = 0.1  # if usually fewer tokens are accepted per pass, nothing can
 
 
 def _held(prompt: "array[int] | None") -> int:
-    """What a remembered prompt counts for in MAX_PROMPT_TOKENS."""
+    """The tokens of MAX_PROMPT_TOKENS that a remembered prompt takes."""
     return 0 if prompt is None else len(prompt) + ENTRY
 
 
@@ -63,7 +63,7 @@ class Alarm:
         judged: bool = True,
         compared: bool = True,
     ) -> list[str]:
-        """What is wrong with the rollout that ended, a line for each problem; [] if nothing is wrong.
+        """Judge the rollout that ended: a line for each thing that is wrong with it; [] if nothing is.
 
         passes, num_drafted, num_accepted: sums over its requests. lost_tokens: response tokens that finished but did
         not join the history. judged: False for an evaluation, which is not compared with the training's rollouts.

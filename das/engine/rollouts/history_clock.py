@@ -1,4 +1,4 @@
-"""How far the drafter's window moves when a rollout ends: by what the caller says, or by what was generated."""
+"""The clock of the drafter's window. It moves when a rollout ends: as the caller says, or by what was generated."""
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
 # window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/engine_soak.py).

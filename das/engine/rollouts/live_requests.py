@@ -9,7 +9,7 @@ from das.verify.seeds import default_problem
 
 
 def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) -> LiveRequest:
-    """What `state`, vLLM's CachedRequestState, says of a request. longest_draft: its limit unless it brings another.
+    """Read a request from `state`, vLLM's CachedRequestState. longest_draft: its limit unless it brings another.
 
     A request that asks for no drafts and names no problem is untracked: the drafter never hears of it.
     """

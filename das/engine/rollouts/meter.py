@@ -68,29 +68,20 @@ class RolloutMeter:
         self.requantize_s += work.requantize_s
 
     def costs(self) -> dict[str, RequestCost]:
-        """What each request cost, by its name."""
+        """The costs of each request, by its name."""
         return {name: counts.cost() for name, counts in self.requests.items()}
 
     def report(self) -> RolloutReport:
-        """The counts of all requests and passes."""
+        """The counts of all requests and passes, and their sums."""
         requests = self.requests.values()
+        counts = {name: value for name, value in vars(self).items() if name not in ("began", "requests")}
         return RolloutReport(
+            **counts,
             passes=sum(counts.passes for counts in requests),
             drafted=sum(counts.num_drafted for counts in requests),
             draft_rounds=sum(counts.rounds for counts in requests),
-            branches=self.branches,
-            copied_blocks=self.copied_blocks,
-            draft_s=self.draft_s,
-            draft_passes=self.draft_passes,
-            draft_rows=self.draft_rows,
-            draft_pass_s=self.draft_pass_s,
-            requantize_s=self.requantize_s,
             decode_steps=len(self.step_time_s),
             tail_steps=sum(live <= TAIL for live in self.step_live),
             live_sum=sum(self.step_live),
             drafted_steps=sum(tokens > live for tokens, live in zip(self.step_tokens, self.step_live, strict=True)),
-            step_time_s=self.step_time_s,
-            step_live=self.step_live,
-            step_tokens=self.step_tokens,
-            step_emitted=self.step_emitted,
         )

@@ -10,17 +10,17 @@ UNKNOWN: tuple[Any, ...] = (None, ())  # values of fields that the engine does n
 
 @dataclass(frozen=True)
 class RequestCost:
-    """What one request cost."""
+    """The costs of one request."""
 
     passes: int  # target passes that emitted at least one token
     drafted: int  # draft tokens verified
     first_s: float = 0.0  # when its first token came, in seconds since the rollout began
     last_s: float = 0.0  # when its last token came
     predicted_length: float | None = None  # tokens that were expected when it began
-    engine: int | None = None  # of a cluster, that delivered the response
+    engine: int | None = None  # the engine of a cluster that delivered the response
     turns: Sequence[int] | None = None  # tokens of each turn, in a rollout of several turns
     weights: int | None = None  # updates that the weights had seen; the trainer knows it
-    rank: int | None = None  # of the trainer, in a rollout of several ranks
+    rank: int | None = None  # the trainer's rank that asked for it, in a rollout of several ranks
 
     def plain(self) -> Plain:
         """The plain form."""
@@ -29,12 +29,12 @@ class RequestCost:
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """What a rollout cost a cluster beyond the costs of its engines (names: docs/metrics.md)."""
+    """The costs of a cluster beside those of its engines (names: docs/metrics.md)."""
 
     engines: int
     lost_requests: int
     replayed_requests: int
-    restarts: int  # of engines
+    restarts: int  # engines that were started again
     handover_us_per_token: float  # processor time of the training process
     history_bytes: int
     by_engine: Mapping[str, Mapping[str, Any]]
@@ -55,9 +55,9 @@ class ClusterReport:
 
 @dataclass(frozen=True)
 class RolloutReport:
-    """What a rollout, or one turn of it, cost an engine. `merged` and `added` make one report of several.
+    """The costs of a rollout, or of one turn of it, on an engine. `merged` and `added` make one report of several.
 
-    Counts are sums over requests or passes. What engines of a kind do not know has its default.
+    Counts are sums over requests or passes. A field that the engine does not know keeps its default.
     """
 
     passes: int = 0  # target passes of each request that emitted a token
@@ -71,26 +71,26 @@ class RolloutReport:
     draft_pass_s: float = 0.0
     requantize_s: float = 0.0  # a self-draft quantized the policy's weights
     decode_steps: int = 0  # passes of the engine
-    tail_steps: int = 0  # of them, those with few requests
-    live_sum: int = 0  # requests of each pass
+    tail_steps: int = 0  # passes of the engine with few requests
+    live_sum: int = 0  # requests, added up over all passes
     drafted_steps: int = 0  # passes that verified a draft token or more
     history_tokens: int = 0  # in the drafter's history once the rollout was over
     head_rests: int | None = None  # 1 if the draft head rested; over several engines, how many did
-    calibration_error: float | None = None  # of the probabilities that the drafter gives to its tokens
-    draft_scale: float | None = None  # of coupled drafts
-    alarms: Sequence[str] = ()  # what is wrong with speculation, a line for each problem
+    calibration_error: float | None = None  # error of the probabilities that the drafter gives to its tokens
+    draft_scale: float | None = None  # the scale of coupled drafts (das/verify/coupled.py)
+    alarms: Sequence[str] = ()  # a line for each thing that is wrong with speculation
     # One number for each pass of the engine:
     step_time_s: Sequence[float] = ()  # when it ended, since the rollout began
     step_live: Sequence[int] = ()  # its requests
     step_tokens: Sequence[int] = ()  # rows of logits sampled: requests + drafted tokens
     step_emitted: Sequence[int] = ()  # tokens emitted
     # One number for each decode pass, in which no request brought a prompt:
-    pass_predicted_s: Sequence[float] = ()  # the budget expected
-    pass_measured_s: Sequence[float] = ()  # it took
+    pass_predicted_s: Sequence[float] = ()  # the time that the budget expected
+    pass_measured_s: Sequence[float] = ()  # the time that it took
     traces: Mapping[str, Sequence[float]] = field(default_factory=dict)  # the budget's own (BudgetPolicy.trace)
     by_turn: Sequence[Mapping[str, int]] | None = None  # counts of each turn, in a rollout of several turns
     cluster: ClusterReport | None = None
-    engines: Sequence[Mapping[str, Any]] = ()  # what happened to the engines of a cluster, and when
+    engines: Sequence[Mapping[str, Any]] = ()  # events of the engines of a cluster, and their times
 
     def timeline(self) -> dict[str, Sequence[float]]:
         """The lists with a number for each pass, by their names in timeline files (docs/metrics.md)."""
@@ -114,7 +114,7 @@ class RolloutReport:
 
 
 def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
-    """What each request cost, by vLLM's internal id, in an answer of das_end_turn or das_end_rollout."""
+    """The costs of each request, by vLLM's internal id, in an answer of das_end_turn or das_end_rollout."""
     return {name: RequestCost(**cost) for name, cost in plain["requests"].items()}
 
 

@@ -22,7 +22,7 @@ TURN = 4  # those of `request_seed` end in TURN * turn, or one more in evaluatio
 
 @dataclass(frozen=True)
 class RolloutRequest:
-    """What to roll out: `prompts[i]`, of problem `problems[i]`, gets one response, sampled with `seeds[i]`."""
+    """The prompts to roll out: `prompts[i]`, of problem `problems[i]`, gets a response, sampled with `seeds[i]`."""
 
     prompts: Sequence[Any]  # as vLLM's generate takes them
     sampling_params: Any  # shared by all prompts; n must be 1
@@ -84,16 +84,16 @@ class Rollout:
 
     @property
     def accepted(self) -> int:
-        """Drafted tokens that were emitted."""
+        """The drafted tokens that were emitted."""
         return sum(self.accepted_by_request)
 
     @property
     def accepted_by_request(self) -> list[int]:
-        """The same for each request: each of its passes emits one token more than it accepts."""
+        """The accepted tokens of each request: each of its passes emits one token more than it accepts."""
         return [len(response) - cost.passes for response, cost in zip(self.responses, self.requests, strict=True)]
 
     def handed_over(self, us_per_token: float) -> "Rollout":
-        """The rollout with more processor time of the training process in a cluster's report; others have no such."""
+        """The rollout with more time of the training process in its cluster's report, if it has one."""
         if self.report.cluster is None:
             return self
         return replace(self, report=replace(self.report, cluster=self.report.cluster.handed_over(us_per_token)))
@@ -265,7 +265,7 @@ def by_class(rollout: Rollout) -> dict[str, int]:
 
 
 def prediction_errors(rollout: Rollout) -> dict[str, float]:
-    """How far the arm's predictions were off: calibration_error, length_error and pass_time_error (docs/metrics.md).
+    """The errors of the arm's predictions: calibration_error, length_error and pass_time_error (docs/metrics.md).
 
     An arm that did not predict a quantity has no entry for it.
     """

@@ -20,11 +20,11 @@ class Runner(RunningBatch, Protocol):
 
     @property
     def coupled(self) -> CoupledSampler | None:
-        """Draws the tokens of a drafter of vLLM's that is a model; None for other drafters."""
+        """The sampler of a drafter of vLLM's own that runs a model; None for other drafters."""
 
     @property
     def drafter(self) -> Any:
-        """What drafts: a DasProposer, or a proposer of vLLM's; None if nothing does. It can be exchanged."""
+        """The proposer that drafts, of das or of vLLM; None if nothing drafts. It can be exchanged."""
 
     @drafter.setter
     def drafter(self, drafter: Any) -> None: ...

@@ -107,7 +107,7 @@ class Branches:
         return logits_indices, drafts, num_sampled
 
     def _plan(self, drafts: dict[str, list[int]], num_scheduled: list[int], metadata: Any) -> BranchPass | None:
-        """Which rows the pass has and where they lie; None if no draft branches. Tells the sampler how they branch.
+        """Plan the rows of the pass and their places, and tell the sampler how drafts branch. None if none branches.
 
         drafts: those that the scheduler found room for, which may have cut them.
         """

@@ -89,29 +89,29 @@ class FirstRunner:
 
     @property
     def requests(self) -> Mapping[str, Any]:
-        """As RunningBatch says."""
+        """See RunningBatch."""
         requests: Mapping[str, Any] = self.vllm.requests
         return requests
 
     @property
     def input_batch(self) -> Any:
-        """As RunningBatch says."""
+        """See RunningBatch."""
         return self.vllm.input_batch
 
     @property
     def unfinished(self) -> np.ndarray:
-        """As RunningBatch says."""
+        """See RunningBatch."""
         mask: np.ndarray = self.vllm.discard_request_mask.np
         return mask
 
     @property
     def coupled(self) -> CoupledSampler | None:
-        """As Runner says."""
+        """See Runner."""
         return None if self._coupled_method is None else self._coupled_method.sampler
 
     @property
     def drafter(self) -> Any:
-        """As Runner says."""
+        """See Runner."""
         return getattr(self.vllm, "drafter", None) if self._beside_head is None else self._beside_head
 
     @drafter.setter
@@ -122,15 +122,15 @@ class FirstRunner:
             self._beside_head = drafter
 
     def verify_branches(self, scratch: range) -> None:
-        """As Runner says."""
+        """See Runner."""
         self._branches = Branches(self, scratch)
 
     def draft_passes(self, max_tokens: int) -> DraftPasses:
-        """As Runner says."""
+        """See Runner."""
         return DraftPasses(self.vllm, self.draft_blocks, max_tokens)
 
     def head_passes(self) -> HeadPasses:
-        """As Runner says. They are made once, because the blocks of the head's KV cache stay with the runner."""
+        """See Runner. The passes are made once, because the blocks of the head's KV cache stay with the runner."""
         if self._head_passes is None:
             self._head_passes = HeadPasses(self.vllm)
         return self._head_passes
