@@ -7,6 +7,7 @@ while running   Class = argmax_c  P(c | generated so far, Init)     P counted ov
 import bisect
 from collections import Counter, deque
 from enum import IntEnum
+from itertools import pairwise
 
 from das.budget.by_problem import ByProblem
 
@@ -53,16 +54,6 @@ class LengthModel:
         counts = Counter(self.classify(length) for length in past)
         return max(counts, key=lambda c: (counts[c], c))
 
-    def probabilities(self, generated: int, initial: LengthClass) -> list[float]:
-        """P(class | more than `generated` tokens, initial) for each class; all 0 if no such response was seen."""
-        lengths = self._lengths.get(initial, [])
-        alive = len(lengths) - bisect.bisect_right(lengths, generated)
-        if not alive:
-            return [0.0, 0.0, 0.0]
-        long = len(lengths) - bisect.bisect_left(lengths, max(self.long, generated + 1))
-        medium = len(lengths) - bisect.bisect_left(lengths, max(self.medium, generated + 1)) - long
-        return [(alive - long - medium) / alive, medium / alive, long / alive]
-
     def current(self, generated: int, initial: LengthClass) -> LengthClass:
         """argmax_c P(c | more than `generated` tokens, initial) (on ties, the longer), at least the class reached."""
         current = self._current.get((generated, initial))
@@ -72,12 +63,15 @@ class LengthModel:
 
     def _likeliest(self, generated: int, initial: LengthClass) -> LengthClass:
         reached = self.classify(generated)
-        if not self._lengths.get(initial):
+        lengths = self._lengths.get(initial)
+        if not lengths:
             return max(reached, initial)
-        chances = self.probabilities(generated, initial)
-        if not any(chances):
+        # The longer responses of each class begin here in the sorted lengths.
+        starts = [bisect.bisect_left(lengths, max(least, generated + 1)) for least in (0, self.medium, self.long)]
+        counts = [end - start for start, end in pairwise([*starts, len(lengths)])]
+        if not any(counts):
             return LengthClass.LONG  # longer than anything seen with this start
-        return max(reached, max(LengthClass, key=lambda c: (chances[c], c)))
+        return max(reached, max(LengthClass, key=lambda c: (counts[c], c)))
 
     def observe(self, problem: str, initial: LengthClass, length: int) -> None:
         """Remember a finished response. It counts from the next `refit` on."""

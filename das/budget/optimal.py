@@ -32,22 +32,6 @@ class Optimum:
         return self.drafted_R / self.passes
 
 
-def accepted(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """Expected accepted tokens of each request (Eq 3)."""
-    return k_R * length_R * -np.expm1(-alpha_R * drafted_R / length_R)
-
-
-def passes_needed(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """Target passes that each request needs (Eq 4)."""
-    return length_R - accepted(drafted_R, length_R, k_R, alpha_R)
-
-
-def cost(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c_tok: float) -> float:
-    """The cost J of Eq 5 without its constant C, in seconds."""
-    most_passes = passes_needed(drafted_R, length_R, k_R, alpha_R).max()
-    return float(c_base * most_passes + c_tok * drafted_R.sum())
-
-
 def budget_for(passes: float, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
     """p_i(N): the fewest drafted tokens that finish each request within `passes`; inf where none suffice."""
     saved = np.clip(1 - passes / length_R, 0, None) / k_R  # as a share of the most that can be saved
