@@ -106,7 +106,6 @@ def test_latency_model_learns_the_costs_and_ignores_interruptions() -> None:
     assert model.form.token == pytest.approx(5e-5, rel=0.1)
     assert model.form.drafting == pytest.approx(1e-3, rel=0.3)
     assert model.predict(10, 40, 0) == pytest.approx(10e-3, rel=0.05)
-    assert 0.08 < model.error < 0.15  # a tenth of the passes was interrupted; their error is 0.95
 
 
 def test_classes_follow_history_and_growth() -> None:
