@@ -1,7 +1,4 @@
-"""One rollout on several simulated engines that know all their requests from the start, and how long it takes.
-
-A rollout whose requests are placed while it runs is in dispatched.py.
-"""
+"""A rollout on simulated engines that know all their requests from the start, and how long it takes."""
 
 import heapq
 from collections.abc import Sequence

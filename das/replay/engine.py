@@ -3,7 +3,6 @@
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,28 +10,27 @@ from das.replay.times import Times
 from das.replay.workload import Workload
 
 
-@dataclass
 class Timeline:
-    """What every pass did."""
+    """The passes of a rollout: when each of them ended, and what it did."""
 
-    time_s: list[np.ndarray] = field(default_factory=list)  # when it ended, in seconds since the rollout began
-    live: list[np.ndarray] = field(default_factory=list)  # requests
-    tokens: list[np.ndarray] = field(default_factory=list)  # requests + drafted tokens
-    emitted: list[np.ndarray] = field(default_factory=list)  # tokens
+    def __init__(self) -> None:
+        self._passes: list[tuple[np.ndarray, int, int, int]] = []
 
     def add(self, times: np.ndarray, live: int, tokens: int, emitted: int) -> None:
-        """Add passes that differ only in their end times."""
-        self.time_s.append(times)
-        for column, value in ((self.live, live), (self.tokens, tokens), (self.emitted, emitted)):
-            column.append(np.full(len(times), value))
+        """Add passes that differ only in their end times. times: in seconds since the rollout began [passes].
+
+        live: requests. tokens: requests + drafted tokens. emitted: tokens.
+        """
+        self._passes.append((times, live, tokens, emitted))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """time_s, live, tokens, emitted: one value for each pass."""
-        columns = {}
-        for name in ("time_s", "live", "tokens", "emitted"):
-            parts = getattr(self, name)
-            columns[name] = np.concatenate(parts) if parts else np.empty(0)
-        return columns
+        names = ("time_s", "live", "tokens", "emitted")
+        if not self._passes:
+            return {name: np.empty(0) for name in names}
+        times, *counts = zip(*self._passes, strict=True)
+        repeats = [len(ends) for ends in times]
+        return dict(zip(names, [np.concatenate(times), *(np.repeat(count, repeats) for count in counts)], strict=True))
 
 
 class Engine:
@@ -69,11 +67,6 @@ class Engine:
         """How many requests decode now."""
         return len(self._ids)
 
-    @property
-    def free(self) -> int:
-        """How many more requests could decode now."""
-        return self.max_num_seqs - len(self._ids)
-
     def add(self, requests: Sequence[int], behind: int) -> None:
         """Requests join the waiting ones amid the rollout. behind: how many more wait for whichever engine is free."""
         self.waiting.extend(requests)
@@ -83,7 +76,7 @@ class Engine:
 
         Their prompts are computed in the coming pass.
         """
-        count = min(self.free, len(self.waiting))
+        count = min(self.max_num_seqs - self.live, len(self.waiting))
         admitted = [self.waiting.popleft() for _ in range(count)]
         if admitted:
             starts = self.work.starts

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from dispatched import Change, Dispatched, simulate_dispatched
 from test_cluster import TIMES, long_tailed, lower_bound
 
 from das.budget import make_budget
@@ -12,7 +13,6 @@ from das.cluster.dispatcher import Dispatcher, QueuedRequest
 from das.cluster.history_store import HistoryStore
 from das.drafter import HistoryDrafter
 from das.replay.cluster import simulate_rollout
-from das.replay.dispatched import Change, Dispatched, simulate_dispatched
 from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times

@@ -1,4 +1,4 @@
-"""One rollout on simulated engines whose requests a Dispatcher places while it runs, as on a real cluster.
+"""A rollout on simulated engines whose requests a Dispatcher places while it runs, as on a real cluster.
 
 Engines may join, die and drain amid the rollout. Answers cost no time here: an engine asks for requests whenever one of
 its own finishes.
@@ -13,6 +13,7 @@ import numpy as np
 
 from das.cluster.dispatcher import Dispatcher
 from das.cluster.history_store import HistoryStore, Trajectory
+from das.drafter.constants import PROMPT_CONTEXT
 from das.replay.cluster import Step, end_rollout, report
 from das.replay.engine import Engine
 from das.replay.text_engine import TextEngine
@@ -139,9 +140,10 @@ class _Rollout:
             self.end_s = now
             self.placement.finished(e, request)
             if self.store is not None and isinstance(engine, TextEngine):
-                text = engine.text(request)
-                version = text.history_tick  # new weights in each step
-                self.store.add(Trajectory(text.problem, text.history_tick, text.context, text.tokens, version), e)
+                prompt = engine._prompt[-PROMPT_CONTEXT:]
+                tokens = np.concatenate([prompt, self.work.response(request)])
+                tick = engine.drafter.history_tick  # it also stands for the version of the weights, new in each step
+                self.store.add(Trajectory(self.work.problems[request], tick, len(prompt), tokens, tick), e)
 
     def _change(self, change: Change) -> None:
         if change.kind == "joined":
