@@ -1,6 +1,5 @@
 """Simulated engines with a fixed number of sequences and a clock. An engine runs the passes of a rollout one by one."""
 
-import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -50,7 +49,6 @@ class Engine:
         self.work = work
         self.now = 0.0
         self.waiting = deque(requests)
-        self.until = math.inf  # `advance` stops at the first pass that ends then or later: something happens then
         self.timeline = Timeline()
         self.passes = 0  # target passes, summed over requests
         self.num_drafted = self.num_accepted = 0  # draft tokens
@@ -66,10 +64,6 @@ class Engine:
     def live(self) -> int:
         """How many requests decode now."""
         return len(self._ids)
-
-    def add(self, requests: Sequence[int], behind: int) -> None:
-        """Requests join the waiting ones amid the rollout. behind: how many more wait for whichever engine is free."""
-        self.waiting.extend(requests)
 
     def admit(self) -> list[int]:
         """Move waiting requests to the live ones while there is room. Returns the new ones.
@@ -87,8 +81,7 @@ class Engine:
         return admitted
 
     def advance(self) -> None:
-        """Admit waiting requests, then run one or more passes, but no further than until a request finishes, and not
-        beyond the first pass that ends at `until` or later."""
+        """Admit waiting requests, then run one or more passes, but no further than until a request finishes."""
         raise NotImplementedError
 
     def close_step(self) -> None:
@@ -104,7 +97,7 @@ class Engine:
         self._at, self._end = self._at[stay], self._end[stay]
 
     def _run_plain(self, num_admitted: int) -> None:
-        """Run passes without drafts until the first live request finishes or `until` is reached, all of them at once.
+        """Run passes without drafts until the first live request finishes, all of them at once.
 
         num_admitted: requests whose prompts the first of these passes computes.
         """
@@ -112,9 +105,6 @@ class Engine:
         seconds = self.times.plain(live, self._context, passes)
         seconds[0] += num_admitted * self.work.prompt * self.times.prefill
         ends = self.now + np.cumsum(seconds)
-        if ends[-1] > self.until:
-            passes = int(np.searchsorted(ends, self.until)) + 1
-            seconds, ends = seconds[:passes], ends[:passes]
         self.timeline.add(ends, live, live, live)
         self.now += float(seconds.sum())
         self.passes += live * passes

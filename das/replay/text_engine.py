@@ -78,10 +78,6 @@ class TextEngine(Engine):
         if self._model is not None:
             self._model.begin_text(self._text)
 
-    def add(self, requests: Sequence[int], behind: int) -> None:
-        super().add(requests, behind)
-        self.draft_round.budget.waiting(len(self.waiting) + behind)
-
     def advance(self) -> None:
         joined = self._join()
         live, num_drafted, context = len(self._requests), int(self._num_drafts.sum()), self._context
