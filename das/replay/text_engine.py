@@ -5,6 +5,7 @@ drafter and the budget are called through DraftRound, as in the engine's propose
 """
 
 from collections.abc import Sequence
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -12,14 +13,26 @@ from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.draft_price import DraftWork
 from das.draft_round import DraftRound
 from das.drafter import Drafter, TreeDrafts
-from das.model_drafts.drafter import ModelDrafter
+from das.model_drafts.drafter import DraftingModel, ModelDrafter
 from das.replay.engine import Engine
-from das.replay.model_on_text import ModelOnText
 from das.replay.times import Times
 from das.replay.workload import Workload
 
 PROMPT = 10**6  # recorded responses come without prompts: token ids of stand-in prompts start here
 KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
+
+
+class TextModel(DraftingModel, Protocol):
+    """A model that drafts on recorded text, such as those of experiments/replay/model_on_text.py."""
+
+    def begin_text(self, text: np.ndarray) -> None:
+        """A rollout begins. text: all its responses, one after the other, int32 [tokens]."""
+
+    def stand_at(self, places: np.ndarray, contexts: np.ndarray) -> None:
+        """Note where the coming drafts begin.
+
+        places: of each request's next token in the text. contexts: tokens of prompt and response that it has.
+        """
 
 
 class TextEngine(Engine):
@@ -46,10 +59,7 @@ class TextEngine(Engine):
         self.drafter = drafter
         self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks)
         self.max_tokens = max_tokens
-        self._model: ModelOnText | None = None
-        if isinstance(drafter, ModelDrafter):
-            assert isinstance(drafter.model, ModelOnText)
-            self._model = drafter.model
+        self._model = cast(TextModel, drafter.model) if isinstance(drafter, ModelDrafter) else None
         self._name = name
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
