@@ -1,4 +1,4 @@
-"""Draft with a model alone, or with history and model in turns (das.drafter.chains): self-drafts, arm das_self."""
+"""InTurns: a model drafts alone, or in turns with the history (das.drafter.chains). Arms self_draft and das_self."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -26,8 +26,11 @@ class ChainModel(DraftingModel, Protocol):
 class InTurns(ModelDrafter):
     """Drafts chains: the history's tokens where it is confident, the model's tokens elsewhere.
 
-    passes: the most model passes for one target pass; None: any number. worth, history: see ModelDrafter. Each pass
-    drafts one token for all requests at once, as long as these are expected to save more time than the pass takes.
+    passes          the most model passes for one target pass; None: any number
+    worth, history  see ModelDrafter
+
+    Each pass drafts one token for all requests at once. Passes go on while their tokens should save more time than they
+    take.
     """
 
     model: ChainModel
@@ -42,10 +45,10 @@ class InTurns(ModelDrafter):
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """See ModelDrafter."""
-        self._begin_round()
+        self.handed_out()  # what nobody took belongs to an earlier pass
         alone = None if self.history is None else self.history.propose_batch(requests, limits, floors)
-        # This check must be cheap: where the model does not pay, it is all that happens. A pass is worth most if it
-        # drafts for every request and the history has no drafts.
+        # This check must be cheap: where the model does not pay, nothing else is done for it. A pass is worth most if
+        # it drafts for every request and the history has no drafts.
         if not self._pays(len(requests) * self._usual, self.price.seconds(len(requests))):
             self._stop()
             return Chains(limits, floors).drafts() if alone is None else alone

@@ -20,7 +20,6 @@ class Step:
     passes: int  # target passes, summed over requests
     num_drafted: int
     num_accepted: int
-    draft_s: float
     timelines: tuple[dict[str, np.ndarray], ...]  # for each engine: see Timeline.arrays
 
     @property
@@ -60,6 +59,5 @@ def simulate_rollout(
         passes=sum(engine.passes for engine in engines),
         num_drafted=sum(engine.num_drafted for engine in engines),
         num_accepted=sum(engine.num_accepted for engine in engines),
-        draft_s=sum(engine.draft_s for engine in engines),
         timelines=tuple(engine.timeline.arrays() for engine in engines),
     )

@@ -53,7 +53,6 @@ class Engine:
         self.passes = 0  # target passes, summed over requests
         self.num_drafted = self.num_accepted = 0  # draft tokens
         self.finished: dict[int, float] = {}  # when the last token of each finished request came
-        self.draft_s = 0.0
         # Arrays with an entry for each live request.
         self._ids: list[int] = []
         self._at = np.empty(0, np.int64)  # position of its next token in work.tokens

@@ -183,7 +183,6 @@ class TextEngine(Engine):
         if isinstance(self.drafter, ModelDrafter):
             self._model_work = self.drafter.handed_out()
         self.draft_passes += len(self._model_work.passes)
-        self.draft_s += sum(took for _, took in self._model_work.passes)
         self._parents, self._branches, self._drafting_s = None, np.zeros(live, np.int64), 0.0
         if proposal is None:
             self._num_drafts, self._drafts = np.zeros(live, np.int64), np.empty((live, 0), np.int32)
@@ -195,7 +194,6 @@ class TextEngine(Engine):
             self._branches = np.array(proposal.drafts.branches(proposal.counts))
         num_proposed = int(proposal.drafts.counts.sum())
         self._drafting_s = self.times.draft_request * live + self.times.draft_token * num_proposed
-        self.draft_s += self._drafting_s
 
     def _drop(self, done: np.ndarray) -> None:
         """Free the rows of the requests whose response is complete."""
