@@ -76,8 +76,8 @@ class ClosedForm(BudgetPolicy):
             length[rows] = self.lengths.mean_remaining(problem, generated[rows])
             k[rows], alpha[rows] = curve.k, curve.alpha
         form = self.latency.form
-        optimum = optimal_budget(np.minimum(length, np.maximum(room, 1)), k, alpha, form.base, form.token)
-        self._per_pass = optimum.per_pass_R
+        drafted, passes = optimal_budget(np.minimum(length, np.maximum(room, 1)), k, alpha, form.base, form.token)
+        self._per_pass = drafted / passes
         self._age = 0
 
     def observe_pass(self, done: TargetPass) -> None:

@@ -31,7 +31,7 @@ class HeadShape:
     max_positions: int
     rope_theta: float
     norm_eps: float
-    aux_layers: tuple[int, ...]  # the policy's hidden states after so many layers are read
+    aux_layers: tuple[int, ...]  # the layers of the policy whose hidden states are read, counted from 1
 
 
 def shape_for(policy: Mapping[str, Any]) -> HeadShape:

@@ -40,12 +40,6 @@ class Grid:
     context: Array  # tokens of context per request
     seconds_L_D_C: Array
 
-    def __post_init__(self) -> None:
-        if self.seconds_L_D_C.shape != (len(self.live), len(self.drafts), len(self.context)):
-            raise ValueError("a latency grid needs a time for every combination of live, drafts and context")
-        if not (self.seconds_L_D_C > 0).all():
-            raise ValueError(f"times must be positive, got {float(self.seconds_L_D_C.min())}")
-
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         live, tokens, context = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (live, tokens, context)))
         ways = (

@@ -18,5 +18,3 @@ def test_grid_is_linear_between_its_points_and_beyond() -> None:
     predicted = grid.predict(b, b * (1 + d), b * c)
     assert predicted == pytest.approx(form.predict(b, b * (1 + d), b * c) + 1e-7 * b * c)
     assert Grid(live[:1], drafts[:1], context[:1], np.full((1, 1, 1), 2.0)).predict(9.0, 20.0, 5.0) == 2.0
-    with pytest.raises(ValueError, match="every combination"):
-        Grid(live, drafts, context, np.ones((3, 3, 1)))
