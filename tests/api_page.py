@@ -56,7 +56,6 @@ SECTIONS = (
     ("das.replay.workload", "Simulated rollouts", ("Workload", "workload")),
     ("das.replay.text_engine", "", ("TextEngine",)),
     ("das.replay.cluster", "", ("simulate_rollout",)),
-    ("das.replay.dispatched", "", ("simulate_dispatched", "Change")),
     (
         "das.cluster.dispatcher",
         "Many engines",

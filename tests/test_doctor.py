@@ -100,7 +100,7 @@ def test_vllm_for_gpus_on_a_machine_without_one(tmp_path: Path) -> None:
     [(None, "ok", "float32"), (90, "ok", "yes"), (86, "note", "no backward"), (75, "FAIL", "no:")],
 )
 def test_batch_invariance(capability: int | None, state: str, words: str) -> None:
-    check = doctor.check_batch_invariance(doctor.Device("", capability))
+    check = doctor.check_batch_invariance(capability)
     assert check.state == state
     assert words in check.line
 

@@ -29,10 +29,6 @@ class Curve:
     k: float
     alpha: float
 
-    def accepted(self, num_drafted: float, length: float) -> float:
-        """A: how many of `num_drafted` tokens are expected to be accepted in a response of `length` tokens."""
-        return self.k * length * -float(np.expm1(-self.alpha * num_drafted / length))
-
 
 @dataclass
 class _Sums:

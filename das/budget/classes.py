@@ -1,9 +1,19 @@
-"""The paper's deployed rule (§2.7): a draft limit for each of three length classes."""
+"""The paper's deployed rule (§2.7): a draft limit for each class of responses: Long, Medium and Short ones.
 
+at start        Init = argmax_c  #{past responses of the problem in class c}
+while running   Class = argmax_c  P(c | generated so far, Init)     P counted over past rollouts
+"""
+
+import bisect
+from collections import Counter, deque
 from collections.abc import Sequence
+from itertools import pairwise
 
-from das.budget.length import LengthClass, LengthModel
-from das.budget.policies import BudgetPolicy, LiveRequest
+from das.budget.by_problem import ByProblem
+from das.budget.policies import BudgetPolicy, LengthClass, LiveRequest
+
+PROBLEM_MEMORY = 64  # responses of each problem that are remembered for Init
+MEMORY = 4096  # responses that are remembered for P
 
 
 class Classes(BudgetPolicy):
@@ -20,21 +30,61 @@ class Classes(BudgetPolicy):
             raise ValueError(f"budgets must not be negative, got short={short}, medium={medium}, long={long}")
         if max(short, medium, long) == 0:
             raise ValueError("all three class budgets are 0: nothing would be drafted; for no drafts use budget=none")
+        if not 0 < medium_from < long_from:
+            raise ValueError(
+                f"length thresholds must satisfy 0 < medium < long, got medium={medium_from}, long={long_from}"
+            )
         self.by_class = {LengthClass.SHORT: short, LengthClass.MEDIUM: medium, LengthClass.LONG: long}
         self.max_draft_tokens = max(self.by_class.values())
-        self.lengths = LengthModel(medium=medium_from, long=long_from)
+        self._medium_from, self._long_from = medium_from, long_from
+        self._problems: ByProblem[deque[int]] = ByProblem(lambda: deque(maxlen=PROBLEM_MEMORY))  # response lengths
+        self._finished: deque[tuple[LengthClass, int]] = deque(maxlen=MEMORY)  # (class at start, final length)
+        self._lengths: dict[LengthClass, list[int]] = {}  # the same lengths, sorted, as of the last rollout's end
+        self._current: dict[tuple[int, LengthClass], LengthClass] = {}  # results of `_likeliest` in this rollout
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         limits = []
         for request in live:
             if request.initial is None:
-                request.initial = self.lengths.initial(request.problem)
-            limits.append(self.by_class[self.lengths.current(request.generated, request.initial)])
+                request.initial = self._initial(request.problem)
+            state = request.generated, request.initial
+            current = self._current.get(state)
+            if current is None:
+                current = self._current[state] = self._likeliest(*state)
+            limits.append(self.by_class[current])
         return limits
 
     def end(self, request: LiveRequest) -> None:
         if request.initial is not None:
-            self.lengths.observe(request.problem, request.initial, request.generated)
+            self._problems[request.problem].append(request.generated)
+            self._finished.append((request.initial, request.generated))
 
     def end_step(self) -> None:
-        self.lengths.refit()
+        self._current.clear()
+        self._lengths = {c: sorted(n for start, n in self._finished if start == c) for c in LengthClass}
+
+    def _class_of(self, length: int) -> LengthClass:
+        if length >= self._long_from:
+            return LengthClass.LONG
+        return LengthClass.MEDIUM if length >= self._medium_from else LengthClass.SHORT
+
+    def _initial(self, problem: str) -> LengthClass:
+        """The most frequent class of the problem's past responses (on ties, the longer one); Medium without any."""
+        past = self._problems.get(problem)
+        if not past:
+            return LengthClass.MEDIUM
+        counts = Counter(map(self._class_of, past))
+        return max(counts, key=lambda c: (counts[c], c))
+
+    def _likeliest(self, generated: int, initial: LengthClass) -> LengthClass:
+        """argmax_c P(c | more than `generated` tokens, initial) (on ties, the longer), at least the class reached."""
+        reached = self._class_of(generated)
+        lengths = self._lengths.get(initial)
+        if not lengths:
+            return max(reached, initial)
+        # Where each class begins among the sorted lengths beyond `generated`.
+        starts = [bisect.bisect_left(lengths, max(n, generated + 1)) for n in (0, self._medium_from, self._long_from)]
+        counts = [end - start for start, end in pairwise([*starts, len(lengths)])]
+        if not any(counts):
+            return LengthClass.LONG  # longer than anything seen with this start
+        return max(reached, max(LengthClass, key=lambda c: (counts[c], c)))

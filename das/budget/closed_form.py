@@ -73,10 +73,11 @@ class ClosedForm(BudgetPolicy):
         length, k, alpha = np.empty((3, len(live)))
         for problem, rows in rows_of.items():
             curve = self.acceptance.curve(problem)
-            length[rows], k[rows], alpha[rows] = self.lengths.means(problem, generated[rows]), curve.k, curve.alpha
+            length[rows] = self.lengths.mean_remaining(problem, generated[rows])
+            k[rows], alpha[rows] = curve.k, curve.alpha
         form = self.latency.form
-        optimum = optimal_budget(np.minimum(length, np.maximum(room, 1)), k, alpha, form.base, form.token)
-        self._per_pass = optimum.per_pass_R
+        drafted, passes = optimal_budget(np.minimum(length, np.maximum(room, 1)), k, alpha, form.base, form.token)
+        self._per_pass = drafted / passes
         self._age = 0
 
     def observe_pass(self, done: TargetPass) -> None:

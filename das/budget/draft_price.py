@@ -26,22 +26,22 @@ class DraftPassPrice:
     def __init__(self) -> None:
         self._sums = [0.0] * 5  # sums of 1, rows, rows^2, seconds, seconds * rows, weighted by 1 / seconds^2
         self.base = self.row = 0.0
-        self.faded = False  # whether the price was lowered since the last pass
+        self._faded = False  # whether the price was lowered since the last pass
         self._patience = 1  # the price falls this many times more slowly than at first
 
-    def fade(self, factor: float = FADE) -> None:
-        """Lower the price until the next pass. Otherwise a declined pass could never show that it became cheaper."""
-        self.base, self.row, self.faded = factor * self.base, factor * self.row, True
-
     def decline(self) -> None:
-        """A pass was declined because of its price: lower the price. Repeated failed trials become rarer."""
-        self.fade(FADE ** (1 / self._patience))
+        """Lower the price, because a pass was declined for it: a declined pass could never show that it became cheaper.
+
+        Repeated trials that fail become rarer.
+        """
+        factor = FADE ** (1 / self._patience)
+        self.base, self.row, self._faded = factor * self.base, factor * self.row, True
 
     def observe(self, rows: int, seconds: float) -> None:
         """Learn from a pass. A pass at a lowered price is a trial; a pass at the learned price resets the patience."""
-        self._patience = min(2 * self._patience, MAX_PATIENCE) if self.faded else 1
+        self._patience = min(2 * self._patience, MAX_PATIENCE) if self._faded else 1
         expected = self.seconds(rows)
-        if expected and not self.faded:
+        if expected and not self._faded:
             seconds = min(seconds, SLOW * expected)
         weight = 1 / seconds**2
         terms = (1.0, rows, rows * rows, seconds, seconds * rows)
@@ -54,7 +54,7 @@ class DraftPassPrice:
             row, base = 0.0, y / count
         elif base < 0:
             row, base = xy / xx, 0.0
-        self.base, self.row, self.faded = base, row, False
+        self.base, self.row, self._faded = base, row, False
 
     def seconds(self, rows: int) -> float:
         """Predicted seconds of a pass with this many rows."""

@@ -41,7 +41,7 @@ def chances_of_being_last(lengths: RemainingLength, live: Sequence[LiveRequest])
         rows_of[request.problem].append(row)
     for problem, rows in rows_of.items():
         generated = np.array([live[row].generated for row in rows])
-        ended[rows] = 1 - lengths.beyond_many(problem, generated, tokens[rows])
+        ended[rows] = 1 - lengths.beyond(problem, generated, tokens[rows])
     ended[tokens >= room[:, None] * (1 - 1e-9)] = 1.0  # max_tokens cuts it off there
     ends_here = np.diff(ended, axis=1)
     log_ended = np.log(np.maximum((ended[:, 1:] + ended[:, :-1]) / 2, 1e-9))

@@ -11,41 +11,10 @@ J is convex in N and dJ/dN rises, so bisection finds its zero. The paper's Eq 7 
 that budget a request still needs l (1 - k^2 (1 - N / l)) passes, more than N unless k = 1.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Optimum:
-    """The budget that minimises J."""
-
-    drafted_R: Array  # p*: tokens to draft for each request over the rollout; all 0 if speculation never pays
-    passes: float  # N*: target passes of the rollout
-
-    @property
-    def per_pass_R(self) -> Array:
-        """d* = p* / N*: draft tokens per pass of each request (the paper gives only totals)."""
-        return self.drafted_R / self.passes
-
-
-def accepted(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """Expected accepted tokens of each request (Eq 3)."""
-    return k_R * length_R * -np.expm1(-alpha_R * drafted_R / length_R)
-
-
-def passes_needed(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """Target passes that each request needs (Eq 4)."""
-    return length_R - accepted(drafted_R, length_R, k_R, alpha_R)
-
-
-def cost(drafted_R: Array, length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c_tok: float) -> float:
-    """The cost J of Eq 5 without its constant C, in seconds."""
-    most_passes = passes_needed(drafted_R, length_R, k_R, alpha_R).max()
-    return float(c_base * most_passes + c_tok * drafted_R.sum())
 
 
 def budget_for(passes: float, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
@@ -55,8 +24,10 @@ def budget_for(passes: float, length_R: Array, k_R: Array, alpha_R: Array) -> Ar
         return np.where(saved < 1, -length_R / alpha_R * np.log1p(-np.minimum(saved, 1)), np.inf)
 
 
-def optimal_budget(length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c_tok: float) -> Optimum:
-    """The budget p that minimises J.
+def optimal_budget(length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c_tok: float) -> tuple[Array, float]:
+    """The budget that minimises J: p*, the tokens to draft for each request over the rollout, and its passes N*.
+
+    All p* are 0 if speculation never pays.
 
     length_R: remaining tokens, > 0. k_R: in (0, 1]. alpha_R: > 0. c_base, c_tok: seconds of a pass and of a token, > 0.
     Raises ValueError for parameters out of these ranges.
@@ -83,4 +54,4 @@ def optimal_budget(length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c
         else:
             high = middle
     # If J falls all the way up to the longest request, `high` never moves and no request is drafted for.
-    return Optimum(budget_for(high, length_R, k_R, alpha_R), high)
+    return budget_for(high, length_R, k_R, alpha_R), high

@@ -2,9 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
-from das.budget.length import LengthClass
 from das.drafter import Drafts
+
+
+class LengthClass(IntEnum):
+    """Class of a response's final length, in ascending order."""
+
+    SHORT = 0
+    MEDIUM = 1
+    LONG = 2
 
 
 @dataclass

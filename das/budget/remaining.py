@@ -6,7 +6,6 @@ counts; the hazard of all problems together serves as a prior that counts for a 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +16,6 @@ from das.budget.by_problem import ByProblem
 Array = NDArray[np.float64]
 
 MAX_RESPONSE = 2**18  # tokens; longest response that budgets and schedules handle where no limit is known
-
-
-@dataclass(frozen=True)
-class Remaining:
-    """Remaining tokens of a response: mean, median, and the limits of the middle 80 %."""
-
-    mean: float
-    median: float
-    low: float
-    high: float
 
 
 class RemainingLength:
@@ -91,22 +80,18 @@ class RemainingLength:
             self._survivals[problem] = np.concatenate([[1.0], np.cumprod(1 - hazard)])
         return self._survivals[problem]
 
-    def beyond(self, problem: str, generated: int, lengths: Array) -> Array:
-        """P(final length > each of `lengths` | more than `generated` tokens), linear within bins."""
-        survival = self._survival(problem)
-        alive = float(np.interp(generated, self._edges, survival))
-        if alive <= 0:
-            return np.zeros(len(lengths))
-        return np.interp(np.maximum(lengths, generated), self._edges, survival) / alive
-
-    def beyond_many(self, problem: str, generated_R: Array, more_R_M: Array) -> Array:
+    def beyond(self, problem: str, generated_R: Array, more_R_M: Array) -> Array:
         """P(more than `generated` + `more` tokens | more than `generated`) [R, M]; 1 beyond all known lengths."""
         survival = self._survival(problem)
         alive = np.interp(generated_R, self._edges, survival)
         longer = np.interp(generated_R[:, None] + more_R_M, self._edges, survival)
         return np.where(alive[:, None] > 0, longer / np.maximum(alive, 1e-300)[:, None], 1.0)
 
-    def means(self, problem: str, generated_R: Array) -> Array:
+    def mean_length(self, problem: str) -> float:
+        """Mean length of the problem's responses."""
+        return float(np.trapezoid(self._survival(problem), self._edges))
+
+    def mean_remaining(self, problem: str, generated_R: Array) -> Array:
         """Mean number of remaining tokens after `generated` [R], at least 1."""
         survival = self._survival(problem)
         steps = np.diff(self._edges) * (survival[1:] + survival[:-1]) / 2
@@ -119,12 +104,3 @@ class RemainingLength:
     def quantiles(self, problem: str, shares: Array) -> Array:
         """Quantiles of the problem's response lengths, linear within bins. shares: in [0, 1]."""
         return np.interp(shares, 1 - self._survival(problem), self._edges)
-
-    def estimate(self, problem: str, generated: int) -> Remaining:
-        """Remaining tokens after `generated`, up to `max_tokens`."""
-        points = np.concatenate([[float(generated)], self._edges[self._edges > generated]])
-        if len(points) == 1:
-            return Remaining(0.0, 0.0, 0.0, 0.0)
-        alive = self.beyond(problem, generated, points)
-        low, median, high = (np.interp([-0.9, -0.5, -0.1], -alive, points) - generated).tolist()
-        return Remaining(float(np.trapezoid(alive, points)), median, low, high)

@@ -17,7 +17,7 @@ class LongestFirst:
 
     def order(self, problems: Sequence[str]) -> list[int]:
         """Indices of the requests in starting order, one problem after the other."""
-        expected = {problem: self.lengths.estimate(problem, 0).mean for problem in problems}
+        expected = {problem: self.lengths.mean_length(problem) for problem in problems}
         first_index = {problem: i for i, problem in reversed(list(enumerate(problems)))}
         return sorted(range(len(problems)), key=lambda i: (-expected[problems[i]], first_index[problems[i]], i))
 

@@ -385,7 +385,7 @@ class DasProposer:
         self.draft_round.begin(request, prompt, state.output_token_ids[:-num_emitted])
         if PROBLEM_KEY in (state.sampling_params.extra_args or {}):
             self.alarm.begin(request.problem, prompt)
-        expected = self.lengths.estimate(request.problem, 0).mean
+        expected = self.lengths.mean_length(request.problem)
         self._record.predicted_length[name] = min(expected, float(request.max_tokens))
         return request
 

@@ -1,4 +1,4 @@
-"""A draft model that learns from the policy's responses: distillation of what the policy samples from as it trains."""
+"""A draft model that learns the policy's distribution on the policy's responses."""
 
 import torch
 from torch import nn
@@ -22,11 +22,12 @@ class DraftModel(TrainedDrafter):
         return [value for value in self.model.parameters() if value.ndim == 2 and id(value) not in of_vocabulary]
 
     def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
-        """Mean KL divergence from the policy's distribution to the model's, in nats, over the response's tokens but the
-        first, which no drafter drafts. `embedding` and `depth` are not used: the model has its own embedding, and every
-        token that it drafts follows the text in the same way.
+        """See TrainedDrafter. The mean is over the response's tokens but the first, which no drafter drafts.
+
+        `embedding` and `depth` are not used: the model has its own embedding, and every token that it drafts follows
+        the text in the same way.
         """
-        target = text.logits[:-1].log_softmax(-1)  # what the policy says behind the last token is no part of the text
+        target = text.logits[:-1].log_softmax(-1)  # nothing follows the last token
         if not len(target):
             return None
         drafted = self.model(input_ids=text.tokens[None, :-1], use_cache=False).logits[0, text.prompt :]

@@ -1,9 +1,8 @@
 """The head of EAGLE-3: one decoder layer that drafts from hidden states of the policy.
 
-It reads the hidden states after some of the policy's layers and the embedding of the next token, which is the policy's
-own, and predicts the token after that. For deeper drafts it reads its own last hidden state in place of the policy's.
-Its loss unrolls that. vLLM computes the same in vllm/model_executor/models/llama_eagle3.py; names and files are those
-that it loads.
+The head reads the hidden states after some of the policy's layers, and the embedding of the next token, which is the
+policy's own. It predicts the token after that. For deeper drafts it reads its own last hidden state in place of the
+policy's. vLLM computes the same in vllm/model_executor/models/llama_eagle3.py and loads the same names and files.
 """
 
 from collections.abc import Iterator
@@ -15,28 +14,24 @@ from das.heads.unrolled import Attended, HeadShape, UnrolledDrafter, gated_mlp, 
 
 
 class Eagle3Head(UnrolledDrafter):
-    """The head. Its parameters have the names of vLLM's files."""
+    """The head. Its parameters have the names of vLLM's files. `new_head` and `load_head` fill its weights."""
 
-    def __init__(self, shape: HeadShape):
-        """The weights are left empty: see `new_head` and `load_head`."""
-        super().__init__()
-        self.shape, self.aux_layers = shape, shape.aux_layers
+    def lay_out(self, shape: HeadShape) -> None:
+        """See UnrolledDrafter."""
         hidden, query, kv = shape.hidden_size, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        with torch.device("meta"):  # so that no random number of the process is drawn
-            self.fc = nn.Linear(len(shape.aux_layers) * hidden, hidden, bias=False)
-            projections = {"q_proj": (2 * hidden, query), "k_proj": (2 * hidden, kv), "v_proj": (2 * hidden, kv)}
-            projections["o_proj"] = (query, hidden)
-            norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
-            self.midlayer = nn.ModuleDict(
-                {
-                    "self_attn": linears(projections),
-                    "mlp": gated_mlp(shape),
-                    **{name: nn.RMSNorm(hidden, eps=shape.norm_eps) for name in norms},
-                }
-            )
-            self.norm = nn.RMSNorm(hidden, eps=shape.norm_eps)
-            self.lm_head = nn.Linear(hidden, shape.vocabulary, bias=False)
-        self.to_empty(device="cpu")
+        self.fc = nn.Linear(len(shape.aux_layers) * hidden, hidden, bias=False)
+        projections = {"q_proj": (2 * hidden, query), "k_proj": (2 * hidden, kv), "v_proj": (2 * hidden, kv)}
+        projections["o_proj"] = (query, hidden)
+        norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+        self.midlayer = nn.ModuleDict(
+            {
+                "self_attn": linears(projections),
+                "mlp": gated_mlp(shape),
+                **{name: nn.RMSNorm(hidden, eps=shape.norm_eps) for name in norms},
+            }
+        )
+        self.norm = nn.RMSNorm(hidden, eps=shape.norm_eps)
+        self.lm_head = nn.Linear(hidden, shape.vocabulary, bias=False)
 
     def matrices(self) -> list[nn.Parameter]:
         """All weight matrices but lm_head's."""

@@ -1,13 +1,14 @@
-"""EAGLE-3 heads in files. vLLM loads these files, and training goes on from them."""
+"""Save and load EAGLE-3 heads. vLLM loads the same files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
 from das.heads.eagle3 import Eagle3Head
 from das.heads.on_disk import CONFIG, WEIGHTS, aux_layers_of, read_head
-from das.heads.unrolled import HeadShape
+from das.heads.unrolled import shape_for
 
 
 def save_head(head: Eagle3Head, folder: Path, tokenizer: str | None) -> None:
@@ -53,19 +54,7 @@ def save_head(head: Eagle3Head, folder: Path, tokenizer: str | None) -> None:
 def load_head(folder: Path) -> Eagle3Head:
     """The head that `save_head` wrote. Raises ValueError, in one line, for files of another form."""
     config = read_head(folder)
-    shape = HeadShape(
-        hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
-        heads=config["num_attention_heads"],
-        kv_heads=config["num_key_value_heads"],
-        head_dim=config["head_dim"],
-        vocabulary=config["vocab_size"],
-        max_positions=config["max_position_embeddings"],
-        rope_theta=config["rope_parameters"]["rope_theta"],
-        norm_eps=config["rms_norm_eps"],
-        aux_layers=aux_layers_of(config),
-    )
-    head = Eagle3Head(shape)
+    head = Eagle3Head(replace(shape_for(config), aux_layers=aux_layers_of(config)))
     weights = load_file(folder / WEIGHTS)
     if odd := head.misfit(weights):
         raise ValueError(f"head {folder}: {WEIGHTS} does not fit its {CONFIG} ({odd}): das trains its own heads only")

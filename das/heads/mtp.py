@@ -1,11 +1,12 @@
-"""A layer for multi-token prediction (MTP) of a Qwen2-shaped policy, as MiMo has one, in torch.
+"""A layer for multi-token prediction (MTP) of a Qwen2-shaped policy, like the layer of MiMo, in torch.
 
-It reads the policy's last hidden state before the last norm and the embedding of the next token, and predicts the token
-after that, through the policy's own lm_head. For deeper drafts it reads its own last hidden state. vLLM computes the
-same in vllm/model_executor/models/mimo_mtp.py; the names of the weights are those of MiMo's files.
+The layer reads the policy's last hidden state before the last norm, and the embedding of the next token. It predicts
+the token after that through the policy's own lm_head. For deeper drafts it reads its own last hidden state. vLLM
+computes the same in vllm/model_executor/models/mimo_mtp.py; the names of the weights are those of MiMo's files.
 
-transformers has no such class: it loads and trains the policy as a Qwen2 and saves it without the layer and under
-Qwen2's name. So the layer has a file of its own beside the policy's weights, and `put_back` completes what was saved.
+transformers has no such class: it loads and trains the policy as a Qwen2, and it saves the policy without the layer and
+under Qwen2's name. So the layer has a file of its own beside the policy's weights, and `put_back` completes a folder
+that transformers saved.
 """
 
 import json
@@ -31,23 +32,19 @@ Tensors = list[tuple[str, torch.Tensor]]
 
 
 class MtpLayer(UnrolledDrafter):
-    """The layer. Its parameters have the names of MiMo's files, without FIRST."""
+    """The layer. Its parameters have the names of MiMo's files, without FIRST. `new_mtp` and `load_mtp` fill them."""
 
-    def __init__(self, shape: HeadShape):
-        """The weights are left empty: see `new_mtp` and `load_mtp`."""
-        super().__init__()
-        self.shape, self.aux_layers = shape, shape.aux_layers
+    def lay_out(self, shape: HeadShape) -> None:
+        """See UnrolledDrafter."""
         hidden, query, kv = shape.hidden_size, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        with torch.device("meta"):  # so that no random number of the process is drawn
-            self.input_proj = nn.Linear(2 * hidden, hidden, bias=False)
-            projections = {"q_proj": (hidden, query), "k_proj": (hidden, kv), "v_proj": (hidden, kv)}
-            self.self_attn = linears(projections, bias=True)
-            self.self_attn["o_proj"] = nn.Linear(query, hidden, bias=False)
-            self.mlp = gated_mlp(shape)
-            for norm in ("token_layernorm", "hidden_layernorm", "input_layernorm", "post_attention_layernorm"):
-                setattr(self, norm, nn.RMSNorm(hidden, eps=shape.norm_eps))
-            self.final_layernorm = nn.RMSNorm(hidden, eps=shape.norm_eps)
-        self.to_empty(device="cpu")
+        self.input_proj = nn.Linear(2 * hidden, hidden, bias=False)
+        projections = {"q_proj": (hidden, query), "k_proj": (hidden, kv), "v_proj": (hidden, kv)}
+        self.self_attn = linears(projections, bias=True)
+        self.self_attn["o_proj"] = nn.Linear(query, hidden, bias=False)
+        self.mlp = gated_mlp(shape)
+        for norm in ("token_layernorm", "hidden_layernorm", "input_layernorm", "post_attention_layernorm"):
+            setattr(self, norm, nn.RMSNorm(hidden, eps=shape.norm_eps))
+        self.final_layernorm = nn.RMSNorm(hidden, eps=shape.norm_eps)
 
     def matrices(self) -> list[nn.Parameter]:
         """All weight matrices: those of the vocabulary are the policy's."""

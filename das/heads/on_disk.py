@@ -1,8 +1,8 @@
-"""Draft heads on disk, EAGLE-3's and MTP layers: what an engine needs to know of one before it loads it.
+"""Checks of draft heads on disk, before an engine loads them: EAGLE-3 heads and MTP layers.
 
-A head of EAGLE-3 belongs to one policy. vLLM would load the head of another as long as the shapes fit, and draft
-nonsense, or fail in the middle of a pass where they do not. An MTP layer was trained with the policy and lies in the
-policy's own folder; vLLM drafts with it by its method `mtp`.
+A head of EAGLE-3 belongs to one policy. If the head of another policy has the same shapes, vLLM loads it and drafts
+nonsense; with other shapes, vLLM fails in the middle of a pass. An MTP layer was trained with the policy and lies in
+the policy's own folder; vLLM drafts with it by its method `mtp`.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 DEEPEST = 7  # drafted tokens for which heads have been measured
-MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")  # how configs count MTP layers
+MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")  # keys of their number
 
 
 def read_head(folder: Path) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def read_head(folder: Path) -> dict[str, Any]:
 
 
 def aux_layers_of(head: Mapping[str, Any]) -> tuple[int, ...]:
-    """After how many layers of the policy the head reads hidden states; () if its config leaves it to vLLM."""
+    """The layers of the policy whose hidden states the head reads; () if its config leaves the choice to vLLM."""
     listed = head.get("eagle_aux_hidden_state_layer_ids")
     listed = listed or (head.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
     return tuple(listed or ())
@@ -40,7 +40,7 @@ def aux_layers_of(head: Mapping[str, Any]) -> tuple[int, ...]:
 def head_problem(folder: Path, policy: Path | None) -> str:
     """Why the head cannot draft for the policy, in one line; empty if nothing speaks against it.
 
-    policy: its folder. Of a hub id, which is no folder, and of a policy that is not made yet, None, nothing is known.
+    policy: its folder. A hub id is no folder, and a policy that is not made yet is None: nothing is known of them.
     """
     try:
         head = read_head(folder)
@@ -67,7 +67,7 @@ def head_problem(folder: Path, policy: Path | None) -> str:
 
 
 def tokenizer_digest(policy: Path) -> str | None:
-    """What tells the tokenizer of a policy from others; None where there is no tokenizer.json."""
+    """Digest of a policy's tokenizer; None where there is no tokenizer.json."""
     file = policy / TOKENIZER
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else None
 
@@ -83,7 +83,7 @@ def mtp_problem(policy: str, tokens: Any) -> str:
     """Why the policy cannot draft `tokens` tokens a pass with an MTP layer, in one line; empty if nothing speaks
     against it.
 
-    policy: its folder. Of a hub id, which is no folder, and of "" nothing is known here.
+    policy: its folder. Nothing is known here of a hub id, which is no folder, and of "".
     """
     if problem := depth_problem(tokens, "mtp"):
         return problem

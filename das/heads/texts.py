@@ -1,8 +1,7 @@
-"""Hooks read the training data of a drafter off the policy's own forward passes.
+"""HeadTexts: hooks that copy the training data of a drafter from the policy's own forward passes.
 
 A training step computes hidden states and the policy's distribution anyway. The hooks copy them for a sample of the
-responses. They read only: they detach what they copy and draw from a generator of their own, so the policy's training
-keeps its bits.
+responses. They detach the copies and draw from a generator of their own, so no bit of the policy's training changes.
 """
 
 from collections.abc import Sequence
@@ -14,15 +13,15 @@ from torch.nn import functional
 
 from das.heads.trained_drafter import HeadText
 
-IGNORED = -100  # label of a token that is no response
+IGNORED = -100  # label of a token outside the response
 
 
 class HeadTexts:
     """Copies texts from the forward passes of `model` that have labels, as TRL's have for response tokens."""
 
     def __init__(self, model: Any, aux_layers: Sequence[int], share: float, seed: int, training_only: bool):
-        """model: the policy, of transformers. share: of the responses that are copied, drawn anew for every step.
-        training_only: copy only from passes that will have a backward.
+        """model: the policy, a model of transformers. share: the share of responses that is copied, drawn anew in every
+        step. training_only: copy only from passes that will have a backward.
 
         Raises ValueError for a model without a list of decoder layers and a last norm.
         """

@@ -14,14 +14,14 @@ class HeadText:
 
     tokens: torch.Tensor  # [tokens] ids
     hidden: torch.Tensor  # [tokens, aux layers * hidden size]
-    logits: torch.Tensor  # [response tokens, vocabulary]: after each response token, what the policy says of the next
+    logits: torch.Tensor  # [response tokens, vocabulary]: the policy's, of the token after each response token
     prompt: int  # tokens of the prompt
 
 
 class TrainedDrafter(nn.Module):
     """A drafter that learns the policy's distribution. Its parameters have the names that the engine loads."""
 
-    aux_layers: Sequence[int] = ()  # the policy's hidden states after so many layers are read
+    aux_layers: Sequence[int] = ()  # the layers of the policy whose hidden states are read, counted from 1
 
     def matrices(self) -> list[nn.Parameter]:
         """The weight matrices that Muon trains: all but those of the vocabulary."""
@@ -30,8 +30,8 @@ class TrainedDrafter(nn.Module):
     def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
         """Mean KL divergence from the policy's distribution to the drafter's, in nats, over places of the response.
 
-        embedding: the policy's weights [vocabulary, hidden size]. depth: drafted tokens that a drafter unrolls which
-        reads hidden states. None for a response that is too short for a draft.
+        embedding: the policy's weights [vocabulary, hidden size]. depth: how many drafted tokens are unrolled, by a
+        drafter that reads hidden states. None for a response that is too short for a draft.
         """
         raise NotImplementedError
 

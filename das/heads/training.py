@@ -112,7 +112,7 @@ class HeadLearner:
 
 
 class OnlineHead(TrainerCallback):
-    """Trains a drafter beside the policy: after each step, on a sample of the step's texts.
+    """Trains a drafter beside the policy, after each step, on a sample of the step's texts.
 
     The trainer's backend loads `tensors()` into the engine with every weight sync (SpeculativeGeneration.head).
     """
@@ -127,9 +127,7 @@ class OnlineHead(TrainerCallback):
         self._learner = HeadLearner(head, options)
         self._model = model
         self._texts = HeadTexts(model, head.aux_layers, share, seed, training_only=True)
-        self.train_s = 0.0  # of the last step
-        self.loss: float | None = None  # in the last step
-        self.texts = 0  # that the last step trained on
+        self._row: dict[str, Any] = {"head_train_s": 0.0, "head_loss": None, "head_texts": 0}  # of the last step
 
     @property
     def head(self) -> TrainedDrafter:
@@ -144,9 +142,8 @@ class OnlineHead(TrainerCallback):
         """The policy's optimizer has stepped."""
         start = time.perf_counter()
         texts = self._texts.take()
-        self.texts = len(texts)
-        self.loss = self._learner.learn(texts, self._model.get_input_embeddings().weight.detach().float())
-        self.train_s = time.perf_counter() - start
+        loss = self._learner.learn(texts, self._model.get_input_embeddings().weight.detach().float())
+        self._row = {"head_train_s": time.perf_counter() - start, "head_loss": loss, "head_texts": len(texts)}
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         """The drafter's weights by the names that the engine loads."""
@@ -157,8 +154,8 @@ class OnlineHead(TrainerCallback):
         return digest(*(value.float().cpu().numpy() for _, value in sorted(self.tensors())))
 
     def row(self) -> dict[str, Any]:
-        """What the last step's row of metrics says of the head."""
-        return {"head_train_s": self.train_s, "head_loss": self.loss, "head_texts": self.texts}
+        """The head's part of the last step's row of metrics."""
+        return self._row
 
     def save(self, folder: Path) -> None:
         """Write the head's part of a checkpoint."""

@@ -1,7 +1,7 @@
-"""Drafters that read the policy's hidden states: one decoder layer, which reads its own output for deeper drafts.
+"""The base class of drafters that read the policy's hidden states by one decoder layer.
 
-An EAGLE-3 head (eagle3.py) and an MTP layer (mtp.py) differ in what the layer reads and in where its logits come from.
-Their loss unrolls the drafts from all places of a text at once.
+For deeper drafts the layer reads its own output. An EAGLE-3 head (eagle3.py) and an MTP layer (mtp.py) differ in what
+the layer reads and in where its logits come from. Their loss unrolls the drafts from all places of a text at once.
 """
 
 import math
@@ -31,7 +31,7 @@ class HeadShape:
     max_positions: int
     rope_theta: float
     norm_eps: float
-    aux_layers: tuple[int, ...]  # the policy's hidden states after so many layers are read
+    aux_layers: tuple[int, ...]  # the layers of the policy whose hidden states are read, counted from 1
 
 
 def shape_for(policy: Mapping[str, Any]) -> HeadShape:
@@ -48,13 +48,11 @@ def shape_for(policy: Mapping[str, Any]) -> HeadShape:
         rope_theta=policy["rope_parameters"]["rope_theta"],
         norm_eps=policy["rms_norm_eps"],
         # An early, a middle and a late layer: vLLM's choice, which needs seven layers to be three.
-        aux_layers=(2, layers // 2, layers - 3) if layers > 6 else _few(layers),
+        # A small policy's are the first, the middle and the last but one, as far as they differ.
+        aux_layers=(
+            (2, layers // 2, layers - 3) if layers > 6 else tuple(sorted({1, max(1, layers // 2), max(1, layers - 1)}))
+        ),
     )
-
-
-def _few(layers: int) -> tuple[int, ...]:
-    """The auxiliary layers of a small policy: the first, the middle and the last but one, as far as they differ."""
-    return tuple(sorted({1, max(1, layers // 2), max(1, layers - 1)}))
 
 
 def linears(sizes: Mapping[str, tuple[int, int]], bias: bool = False) -> nn.ModuleDict:
@@ -71,7 +69,17 @@ def gated_mlp(shape: HeadShape) -> nn.ModuleDict:
 class UnrolledDrafter(TrainedDrafter):
     """A drafter of one decoder layer."""
 
-    shape: HeadShape
+    def __init__(self, shape: HeadShape):
+        """The weights are left empty."""
+        super().__init__()
+        self.shape, self.aux_layers = shape, shape.aux_layers
+        with torch.device("meta"):  # so that no random number of the process is drawn
+            self.lay_out(shape)
+        self.to_empty(device="cpu")
+
+    def lay_out(self, shape: HeadShape) -> None:
+        """Make the modules."""
+        raise NotImplementedError
 
     def begin(self, seed: int) -> None:
         """Draw the weights of a drafter that has learned nothing: random matrices, norms of one, biases of zero. An
@@ -122,10 +130,7 @@ class UnrolledDrafter(TrainedDrafter):
         raise NotImplementedError
 
     def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
-        """Mean KL divergence from the policy's distribution to the drafter's, in nats, over places and `depth` steps.
-
-        None for a response that is too short for a draft.
-        """
+        """See TrainedDrafter. The mean is over places and `depth` steps."""
         total, count = torch.zeros((), device=text.logits.device), 0
         for step, logits in enumerate(self.unrolled(text.tokens, text.hidden, embedding, depth)):
             rows, of_policy = places_of(text, step)

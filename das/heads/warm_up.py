@@ -1,4 +1,4 @@
-"""An EAGLE-3 head's first training: on responses that the policy itself samples, before any run."""
+"""Train a new EAGLE-3 head on responses that the policy samples, before any run."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from das.heads.unrolled import agreement, shape_for, tokens_per_pass
 
 AT_ONCE = 128  # responses that are sampled together
 NOTE_S = 10.0  # seconds between two lines about what is being sampled
-HELD_OUT = 8  # one of so many responses is not learned from, and judges the head
+HELD_OUT = 8  # one response in so many is not learned from, but judges the head
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class WarmUp:
 
 
 class _Progress(StoppingCriteria):
-    """Stops nothing. transformers calls it after each token, and it says how far the responses are."""
+    """Reports how long the responses are so far. transformers calls it after each token; it stops nothing."""
 
     def __init__(self, note: Callable[[str], None], what: str, width: int, max_tokens: int):
         """what: the responses that are sampled. width: tokens of their prompts, padding included."""

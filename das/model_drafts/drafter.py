@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from das.budget.draft_price import DraftPassPrice, DraftWork
-from das.drafter import Draft, Drafter, Drafts, HistoryDrafter, TreeDrafts
+from das.drafter import Draft, Drafter, Drafts, HistoryDrafter
 from das.drafter.saved import SavedText
 
 # The tokens that a pass drafted, int64 [A], and P(token is accepted | tokens before it are), float64 [A]. None: the
@@ -43,7 +43,7 @@ class ModelDrafter(Drafter):
         worth: Callable[[], float],
         history: HistoryDrafter | None = None,
     ):
-        self.model: DraftingModel = model
+        self.model = model
         self.worth = worth
         self.history = history
         self.window = 0 if history is None else history.window
@@ -61,7 +61,7 @@ class ModelDrafter(Drafter):
     def propose(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> list[Draft]:
-        """As `propose_batch`, draft by draft."""
+        """The drafts of `propose_batch`, one by one."""
         drafts = self.propose_batch(requests, limits, floors)
         return [drafts[row] for row in range(len(drafts))]
 
@@ -90,16 +90,6 @@ class ModelDrafter(Drafter):
         self.model.observe(requests, [list(new) for new in tokens])
         if self.history is not None:
             self.history.observe_batch(requests, tokens)
-
-    def propose_tree(
-        self,
-        requests: Sequence[str],
-        nodes: Sequence[int],
-        floors: Sequence[float] | None = None,
-        branch_floor: float = 0.0,
-    ) -> TreeDrafts:
-        """Not supported: drafts of models do not branch, and das.engine.build refuses such engines."""
-        raise NotImplementedError("drafts of models do not branch")
 
     def end(self, request: str, keep: bool = True) -> None:
         """A request finished."""
@@ -138,13 +128,9 @@ class ModelDrafter(Drafter):
 
     def handed_out(self) -> DraftWork:
         """The work of the last round of drafts. It is handed out once, because a later round may make no drafts."""
-        drafting = DraftWork(self._passes_made, self._requantize_s)
+        work = DraftWork(self._passes_made, self._requantize_s)
         self._passes_made, self._requantize_s = [], 0.0
-        return drafting
-
-    def _begin_round(self) -> None:
-        """Reset the accounts for the coming target pass."""
-        self._passes_made, self._requantize_s = [], 0.0
+        return work
 
     def _prepare(self, requests: Sequence[str]) -> bool:
         """Prepare the model. Returns whether it may draft in this round."""

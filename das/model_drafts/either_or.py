@@ -1,4 +1,4 @@
-"""Draft with a head only where it is expected to beat the history (das.drafter.alternatives): arm das_eagle3."""
+"""EitherOr: a head drafts where its draft should beat the history's (das.drafter.alternatives). Arm das_eagle3."""
 
 import logging
 import math
@@ -13,12 +13,12 @@ from das.model_drafts.drafter import DraftingModel, Drawn, ModelDrafter
 
 logger = logging.getLogger("vllm.das")
 
-LEAST_SAVED = 0.03  # a head that saves less than this share of a rollout rests: it costs the small policy 5 % of a pass
+LEAST_SAVED = 0.03  # a head that saves less than this share of a rollout rests; it costs the small policy 5 % of a pass
 MAX_REST = 8  # the longest rest, in rollouts
 
 
 class HeadModel(DraftingModel, Protocol):
-    """A draft head: it must read all of a request's text, and can continue only its own drafts."""
+    """A draft head. It must read all of a request's text, and it can continue only its own drafts."""
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
         """Whether the head has read enough text to draft, for each request, bool [R]; None: for all of them."""
@@ -40,14 +40,16 @@ class HeadModel(DraftingModel, Protocol):
 
 
 class EitherOr(ModelDrafter):
-    """Drafts chains: either the history's draft, or up to `passes` tokens of the head continued by the history.
+    """Drafts chains: either the history's draft, or up to `passes` tokens of the head that the history continues.
 
-    passes: the most head passes for one target pass, at least 1. worth, history: see ModelDrafter. The history drafts
-    first, which takes no pass of a model. Then each head pass drafts one token for all requests that the head should
-    improve, as long as these tokens are expected to save more time than the pass takes.
+    passes          the most head passes for one target pass, at least 1
+    worth, history  see ModelDrafter
 
-    A head that saves almost nothing in a rollout rests for 1 rollout, then 2, 4 and MAX_REST, until it saves again: to
-    keep text ready for the head costs time in every pass of the policy, whether the head drafts or not.
+    The history drafts first, because its drafts take no pass of a model. Then each head pass drafts one token for all
+    requests that the head should improve. Head passes go on while their tokens should save more time than they take.
+
+    The engine must keep text ready for a head, which costs time in every pass. So a head that saved almost nothing in a
+    rollout rests in the next one. The second rest in a row lasts 2 rollouts, then 4, then MAX_REST.
     """
 
     model: HeadModel
@@ -113,7 +115,7 @@ class EitherOr(ModelDrafter):
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """See ModelDrafter."""
-        self._begin_round()
+        self.handed_out()  # what nobody took belongs to an earlier pass
         alone = self.history.propose_batch(requests, limits, floors)
         if self.is_resting or not self._prepare(requests):
             return alone
@@ -129,7 +131,7 @@ class EitherOr(ModelDrafter):
     def _best_passes(self, num_requests: int) -> int:
         """The best number of head passes if the history had no drafts; 0: none pays.
 
-        This check must be cheap, because where the head does not pay it is all that happens.
+        This check must be cheap: where the head does not pay, nothing else is done for it.
         """
         worth = self.worth()
         if math.isnan(worth):

@@ -1,4 +1,4 @@
-"""Draft with a model alone, or with history and model in turns (das.drafter.chains): self-drafts, arm das_self."""
+"""InTurns: a model drafts alone, or in turns with the history (das.drafter.chains). Arms self_draft and das_self."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -26,8 +26,11 @@ class ChainModel(DraftingModel, Protocol):
 class InTurns(ModelDrafter):
     """Drafts chains: the history's tokens where it is confident, the model's tokens elsewhere.
 
-    passes: the most model passes for one target pass; None: any number. worth, history: see ModelDrafter. Each pass
-    drafts one token for all requests at once, as long as these are expected to save more time than the pass takes.
+    passes          the most model passes for one target pass; None: any number
+    worth, history  see ModelDrafter
+
+    Each pass drafts one token for all requests at once. Passes go on while their tokens should save more time than they
+    take.
     """
 
     model: ChainModel
@@ -42,20 +45,19 @@ class InTurns(ModelDrafter):
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """See ModelDrafter."""
-        self._begin_round()
-        alone = None if self.history is None else self.history.propose_batch(requests, limits, floors)
-        # This check must be cheap: where the model does not pay, it is all that happens. A pass is worth most if it
-        # drafts for every request and the history has no drafts.
+        self.handed_out()  # what nobody took belongs to an earlier pass
+        if self.history is None:
+            alone = Chains(limits, floors).drafts()
+        else:
+            alone = self.history.propose_batch(requests, limits, floors)
+        # This check must be cheap: where the model does not pay, nothing else is done for it. A pass is worth most if
+        # it drafts for every request and the history has no drafts.
         if not self._pays(len(requests) * self._usual, self.price.seconds(len(requests))):
             self._stop()
-            return Chains(limits, floors).drafts() if alone is None else alone
+            return alone
         chains = Chains(limits, floors)
-        pending: list[list[int]] = [[] for _ in requests]
-        if alone is not None:
-            pending = chains.take(np.arange(len(requests)), alone)
-        if not self._draft(requests, chains, pending):
-            return Chains(limits, floors).drafts() if alone is None else alone
-        return chains.drafts()
+        pending = chains.take(np.arange(len(requests)), alone)
+        return chains.drafts() if self._draft(requests, chains, pending) else alone
 
     def _draft(self, requests: Sequence[str], chains: Chains, pending: list[list[int]]) -> bool:
         """Let model and history extend the chains in turn, as long as a pass pays. Returns False if the model broke.
@@ -86,19 +88,8 @@ class InTurns(ModelDrafter):
             for i, token in zip(among.tolist(), drawn[0].tolist(), strict=True):
                 pending[i] = [token]
             if self.history is not None:
-                self._ask_history(self.history, requests, chains, among, pending)
+                texts, room, floors = chains.behind(among)
+                drafts = self.history.propose_behind([requests[i] for i in among.tolist()], texts, room, floors)
+                for i, taken in zip(among.tolist(), chains.take(among, drafts), strict=True):
+                    pending[i] += taken
             self._note_pass(num_rows, self.model.clock() - start, drawn[1])
-
-    def _ask_history(
-        self,
-        history: HistoryDrafter,
-        requests: Sequence[str],
-        chains: Chains,
-        among: np.ndarray,
-        pending: list[list[int]],
-    ) -> None:
-        """Let the history extend these chains after the model's token."""
-        tokens, room, floors = chains.behind(among)
-        drafts = history.propose_behind([requests[i] for i in among.tolist()], tokens, room, floors)
-        for i, taken in zip(among.tolist(), chains.take(among, drafts), strict=True):
-            pending[i] += taken

@@ -1,7 +1,4 @@
-"""One rollout on several simulated engines that know all their requests from the start, and how long it takes.
-
-A rollout whose requests are placed while it runs is in dispatched.py.
-"""
+"""A rollout on simulated engines that know all their requests from the start, and how long it takes."""
 
 import heapq
 from collections.abc import Sequence
@@ -23,7 +20,6 @@ class Step:
     passes: int  # target passes, summed over requests
     num_drafted: int
     num_accepted: int
-    draft_s: float
     timelines: tuple[dict[str, np.ndarray], ...]  # for each engine: see Timeline.arrays
 
     @property
@@ -52,27 +48,16 @@ def simulate_rollout(
         if engine.live or engine.waiting:
             engine.advance()
             heapq.heappush(events, (engine.now, e))
-    end_rollout(engines, next_history_tick)
-    return report(work, engines, max(engine.now for engine in engines))
-
-
-def end_rollout(engines: Sequence[Engine], next_history_tick: int) -> None:
-    """Close the step on all engines, and move the window of their drafters, which they may share."""
     for engine in engines:
         engine.close_step()
     drafters = [engine.draft_round.drafter for engine in engines if isinstance(engine, TextEngine)]
-    for drafter in {id(drafter): drafter for drafter in drafters}.values():
+    for drafter in {id(drafter): drafter for drafter in drafters}.values():  # engines may share one
         drafter.end_step(next_history_tick)
-
-
-def report(work: Workload, engines: Sequence[Engine], rollout_s: float) -> Step:
-    """What a rollout cost that ended after `rollout_s` seconds."""
     return Step(
-        rollout_s=rollout_s,
+        rollout_s=max(engine.now for engine in engines),
         tokens=len(work.tokens),
         passes=sum(engine.passes for engine in engines),
         num_drafted=sum(engine.num_drafted for engine in engines),
         num_accepted=sum(engine.num_accepted for engine in engines),
-        draft_s=sum(engine.draft_s for engine in engines),
         timelines=tuple(engine.timeline.arrays() for engine in engines),
     )

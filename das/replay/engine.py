@@ -1,9 +1,7 @@
 """Simulated engines with a fixed number of sequences and a clock. An engine runs the passes of a rollout one by one."""
 
-import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,28 +9,27 @@ from das.replay.times import Times
 from das.replay.workload import Workload
 
 
-@dataclass
 class Timeline:
-    """What every pass did."""
+    """The passes of a rollout: when each of them ended, and what it did."""
 
-    time_s: list[np.ndarray] = field(default_factory=list)  # when it ended, in seconds since the rollout began
-    live: list[np.ndarray] = field(default_factory=list)  # requests
-    tokens: list[np.ndarray] = field(default_factory=list)  # requests + drafted tokens
-    emitted: list[np.ndarray] = field(default_factory=list)  # tokens
+    def __init__(self) -> None:
+        self._passes: list[tuple[np.ndarray, int, int, int]] = []
 
     def add(self, times: np.ndarray, live: int, tokens: int, emitted: int) -> None:
-        """Add passes that differ only in their end times."""
-        self.time_s.append(times)
-        for column, value in ((self.live, live), (self.tokens, tokens), (self.emitted, emitted)):
-            column.append(np.full(len(times), value))
+        """Add passes that differ only in their end times. times: in seconds since the rollout began [passes].
+
+        live: requests. tokens: requests + drafted tokens. emitted: tokens.
+        """
+        self._passes.append((times, live, tokens, emitted))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """time_s, live, tokens, emitted: one value for each pass."""
-        columns = {}
-        for name in ("time_s", "live", "tokens", "emitted"):
-            parts = getattr(self, name)
-            columns[name] = np.concatenate(parts) if parts else np.empty(0)
-        return columns
+        names = ("time_s", "live", "tokens", "emitted")
+        if not self._passes:
+            return {name: np.empty(0) for name in names}
+        times, *counts = zip(*self._passes, strict=True)
+        repeats = [len(ends) for ends in times]
+        return dict(zip(names, [np.concatenate(times), *(np.repeat(count, repeats) for count in counts)], strict=True))
 
 
 class Engine:
@@ -52,12 +49,10 @@ class Engine:
         self.work = work
         self.now = 0.0
         self.waiting = deque(requests)
-        self.until = math.inf  # `advance` stops at the first pass that ends then or later: something happens then
         self.timeline = Timeline()
         self.passes = 0  # target passes, summed over requests
         self.num_drafted = self.num_accepted = 0  # draft tokens
         self.finished: dict[int, float] = {}  # when the last token of each finished request came
-        self.draft_s = 0.0
         # Arrays with an entry for each live request.
         self._ids: list[int] = []
         self._at = np.empty(0, np.int64)  # position of its next token in work.tokens
@@ -69,21 +64,12 @@ class Engine:
         """How many requests decode now."""
         return len(self._ids)
 
-    @property
-    def free(self) -> int:
-        """How many more requests could decode now."""
-        return self.max_num_seqs - len(self._ids)
-
-    def add(self, requests: Sequence[int], behind: int) -> None:
-        """Requests join the waiting ones amid the rollout. behind: how many more wait for whichever engine is free."""
-        self.waiting.extend(requests)
-
     def admit(self) -> list[int]:
         """Move waiting requests to the live ones while there is room. Returns the new ones.
 
         Their prompts are computed in the coming pass.
         """
-        count = min(self.free, len(self.waiting))
+        count = min(self.max_num_seqs - self.live, len(self.waiting))
         admitted = [self.waiting.popleft() for _ in range(count)]
         if admitted:
             starts = self.work.starts
@@ -94,8 +80,7 @@ class Engine:
         return admitted
 
     def advance(self) -> None:
-        """Admit waiting requests, then run one or more passes, but no further than until a request finishes, and not
-        beyond the first pass that ends at `until` or later."""
+        """Admit waiting requests, then run one or more passes, but no further than until a request finishes."""
         raise NotImplementedError
 
     def close_step(self) -> None:
@@ -111,7 +96,7 @@ class Engine:
         self._at, self._end = self._at[stay], self._end[stay]
 
     def _run_plain(self, num_admitted: int) -> None:
-        """Run passes without drafts until the first live request finishes or `until` is reached, all of them at once.
+        """Run passes without drafts until the first live request finishes, all of them at once.
 
         num_admitted: requests whose prompts the first of these passes computes.
         """
@@ -119,9 +104,6 @@ class Engine:
         seconds = self.times.plain(live, self._context, passes)
         seconds[0] += num_admitted * self.work.prompt * self.times.prefill
         ends = self.now + np.cumsum(seconds)
-        if ends[-1] > self.until:
-            passes = int(np.searchsorted(ends, self.until)) + 1
-            seconds, ends = seconds[:passes], ends[:passes]
         self.timeline.add(ends, live, live, live)
         self.now += float(seconds.sum())
         self.passes += live * passes

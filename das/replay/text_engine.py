@@ -5,6 +5,7 @@ drafter and the budget are called through DraftRound, as in the engine's propose
 """
 
 from collections.abc import Sequence
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -12,11 +13,8 @@ from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.draft_price import DraftWork
 from das.draft_round import DraftRound
 from das.drafter import Drafter, TreeDrafts
-from das.drafter.constants import PROMPT_CONTEXT
-from das.drafter.saved import SavedText
-from das.model_drafts.drafter import ModelDrafter
+from das.model_drafts.drafter import DraftingModel, ModelDrafter
 from das.replay.engine import Engine
-from das.replay.model_on_text import ModelOnText
 from das.replay.times import Times
 from das.replay.workload import Workload
 
@@ -24,10 +22,28 @@ PROMPT = 10**6  # recorded responses come without prompts: token ids of stand-in
 KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
 
 
+class TextModel(DraftingModel, Protocol):
+    """A model that drafts on recorded text, such as those of experiments/replay/model_on_text.py."""
+
+    def begin_text(self, text: np.ndarray) -> None:
+        """A rollout begins. text: all its responses, one after the other, int32 [tokens]."""
+
+    def stand_at(self, places: np.ndarray, contexts: np.ndarray) -> None:
+        """Note where the coming drafts begin.
+
+        places: of each request's next token in the text. contexts: tokens of prompt and response that it has.
+        """
+
+
 class TextEngine(Engine):
-    """drafter: engines may share a history. budget: this engine's own. max_tokens: the longest response allowed. name:
-    prefix of request names, which must differ between engines that share a drafter. branch_blocks: as in DraftRound;
-    attention reads a request's context once more for each branch."""
+    """An engine that drafts by a drafter and a budget.
+
+    drafter        engines may share a history
+    budget         this engine's own
+    max_tokens     the longest response allowed
+    name           prefix of request names, which must differ between engines that share a drafter
+    branch_blocks  as in DraftRound; attention reads a request's context once more for each branch
+    """
 
     def __init__(
         self,
@@ -43,10 +59,7 @@ class TextEngine(Engine):
         self.drafter = drafter
         self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks)
         self.max_tokens = max_tokens
-        self._model: ModelOnText | None = None
-        if isinstance(drafter, ModelDrafter):
-            assert isinstance(drafter.model, ModelOnText)
-            self._model = drafter.model
+        self._model = cast(TextModel, drafter.model) if isinstance(drafter, ModelDrafter) else None
         self._name = name
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
@@ -75,21 +88,11 @@ class TextEngine(Engine):
         if self._model is not None:
             self._model.begin_text(self._text)
 
-    def add(self, requests: Sequence[int], behind: int) -> None:
-        super().add(requests, behind)
-        self.draft_round.budget.waiting(len(self.waiting) + behind)
-
-    def text(self, request: int) -> SavedText:
-        """A finished response as other engines' drafters can add it to their history."""
-        prompt = self._prompt[-PROMPT_CONTEXT:]
-        tokens = np.concatenate([prompt, self.work.response(request)])
-        return SavedText(self.work.problems[request], self.drafter.history_tick, len(prompt), tokens)
-
     def advance(self) -> None:
         joined = self._join()
         live, num_drafted, context = len(self._requests), int(self._num_drafts.sum()), self._context
-        branches = int(self._branches.sum())
-        seconds = self.times.target(live, num_drafted, context + self._read_again(), branches > 0) + self._drafting_s
+        branches, read_again = int(self._branches.sum()), int(self._branches @ self._contexts())
+        seconds = self.times.target(live, num_drafted, context + read_again, branches > 0) + self._drafting_s
         seconds += len(joined) * self.work.prompt * self.times.prefill
         draft_passes = self._model_work.passes
         self.now += seconds + sum(took for _, took in draft_passes)
@@ -111,12 +114,9 @@ class TextEngine(Engine):
         if done.any():
             self._drop(done)
 
-    def _read_again(self) -> int:
-        """Tokens of context that the branches of the running pass attend to."""
-        if not self._branches.any():
-            return 0
-        contexts = self._at - self.work.starts[self._ids] + self.work.prompt
-        return int(self._branches @ contexts)
+    def _contexts(self) -> np.ndarray:
+        """Tokens of prompt and response that each live request has."""
+        return self._at - self.work.starts[self._ids] + self.work.prompt
 
     def _join(self) -> list[LiveRequest]:
         """Give waiting requests the free rows of the batch, without drafts. Returns the new requests."""
@@ -126,12 +126,11 @@ class TextEngine(Engine):
         ]
         if joined:
             self._requests += joined
-            self._num_drafts = np.concatenate([self._num_drafts, np.zeros(len(joined), np.int64)])
-            no_drafts = np.zeros((len(joined), self._drafts.shape[1]), np.int32)
-            self._drafts = np.concatenate([self._drafts, no_drafts])
-            self._branches = np.concatenate([self._branches, np.zeros(len(joined), np.int64)])
+            self._num_drafts = np.pad(self._num_drafts, (0, len(joined)))
+            self._branches = np.pad(self._branches, (0, len(joined)))
+            self._drafts = np.pad(self._drafts, ((0, len(joined)), (0, 0)))
             if self._parents is not None:
-                self._parents = np.concatenate([self._parents, no_drafts])
+                self._parents = np.pad(self._parents, ((0, len(joined)), (0, 0)))
         return joined
 
     def _verify(self, num_drafted: int) -> tuple[np.ndarray, list[list[int]]]:
@@ -179,27 +178,22 @@ class TextEngine(Engine):
         """Ask for the drafts of the next pass, and charge the time they take."""
         live = len(self._requests)
         if self._model is not None:
-            self._model.stand_at(self._at, self._at - self.work.starts[self._ids] + self.work.prompt)
+            self._model.stand_at(self._at, self._contexts())
         proposal = self.draft_round.propose(self._requests)
         if isinstance(self.drafter, ModelDrafter):
             self._model_work = self.drafter.handed_out()
         self.draft_passes += len(self._model_work.passes)
-        self.draft_s += sum(took for _, took in self._model_work.passes)
+        self._parents, self._branches, self._drafting_s = None, np.zeros(live, np.int64), 0.0
         if proposal is None:
             self._num_drafts, self._drafts = np.zeros(live, np.int64), np.empty((live, 0), np.int32)
-            self._parents, self._branches = None, np.zeros(live, np.int64)
-            self._drafting_s = 0.0
             return
         self._num_drafts = np.asarray(proposal.counts, np.int64)
         self._drafts = proposal.drafts.tokens
         if isinstance(proposal.drafts, TreeDrafts):
             self._parents = proposal.drafts.parents
             self._branches = np.array(proposal.drafts.branches(proposal.counts))
-        else:
-            self._parents, self._branches = None, np.zeros(live, np.int64)
         num_proposed = int(proposal.drafts.counts.sum())
         self._drafting_s = self.times.draft_request * live + self.times.draft_token * num_proposed
-        self.draft_s += self._drafting_s
 
     def _drop(self, done: np.ndarray) -> None:
         """Free the rows of the requests whose response is complete."""

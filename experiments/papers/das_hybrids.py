@@ -16,7 +16,6 @@ from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
-from das.replay.model_on_text import CopyOnText, DraftPass, HeadOnText
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
@@ -32,6 +31,7 @@ from experiments.replay.hardware import (
     W8_WEIGHTS,
     derived,
 )
+from experiments.replay.model_on_text import CopyOnText, DraftPass, HeadOnText
 from experiments.replay.scale import CheaperPass, CostScaled
 
 HYBRIDS = (

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from das.budget.latency_forms import FITS, Form, Passes
+from das.budget.latency_forms import Form, Passes
+from experiments.replay.latency_fits import FITS
 from experiments.run.errors import UserError
 
 

@@ -4,7 +4,7 @@ ones of GPUs that nobody measured here.
 A latency.json holds:
 columns  live (requests), tokens (live + drafted), context (tokens of all requests together), seconds
 passes   rows of these columns
-forms    NAME.{coefficients, error}: the forms of das.budget.latency_forms fitted to the passes, for budget.latency
+forms    NAME.{coefficients, error}: the forms of latency_fits.py, fitted to the passes, for budget.latency
 source   one line that says where the times are from
 """
 
@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from das.budget.latency_forms import FITS, Form, Passes, relative_error
-from das.replay.times import Grid, Table
+from das.budget.latency_forms import Form, Passes
 from experiments.replay.hardware import derived
+from experiments.replay.latency_fits import FITS, relative_error
+from experiments.replay.tables import Grid, Table
 from experiments.run.errors import UserError
 from experiments.run.run_folder import write_text
 

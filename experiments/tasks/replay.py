@@ -14,7 +14,6 @@ from omegaconf import DictConfig
 
 from analysis import read
 from analysis.replay_figure import validation_figure
-from das.budget.latency_forms import FITS
 from das.engine.methods import find_method
 from das.replay.cluster import Step
 from das.replay.times import Times
@@ -22,6 +21,7 @@ from experiments.harness.replayed_arms import arm_config_of, replay_arm
 from experiments.recorded.rollouts import read_rollouts
 from experiments.replay.fitted_times import fit_form, fit_prefill
 from experiments.replay.latency_files import read_latency
+from experiments.replay.latency_fits import FITS
 from experiments.run.errors import UserError, reading
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder

@@ -36,13 +36,3 @@ def test_equal_requests_have_equal_chances_and_a_single_one_is_last() -> None:
     live = [LiveRequest(name=str(i), problem="p", max_tokens=500) for i in range(5)]
     assert chances_of_being_last(lengths, live) == pytest.approx(np.full(5, 0.2))
     assert chances_of_being_last(lengths, live[:1]).tolist() == [1.0]
-
-
-def test_means_equal_those_of_single_estimates() -> None:
-    lengths = RemainingLength(5000)
-    rng = np.random.default_rng(1)
-    for length in rng.integers(50, 800, 500):
-        lengths.observe("p", int(length))
-    generated = np.array([0.0, 60.0, 400.0, 790.0])
-    expected = [lengths.estimate("p", int(g)).mean for g in generated]
-    assert lengths.means("p", generated) == pytest.approx(expected, rel=0.02, abs=1.5)

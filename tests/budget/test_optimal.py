@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from das.budget import optimal
-from das.budget.optimal import optimal_budget
+from das.budget.optimal import budget_for, optimal_budget
 
 INSTANCES = 10_000
 
@@ -49,16 +48,28 @@ def printed_budget(passes: float, length_R: np.ndarray, k_R: np.ndarray, alpha_R
     return -length_R / alpha_R * np.log1p(-k_R * np.clip(1 - passes / length_R, 0, None))
 
 
+def passes_needed(drafted_R: np.ndarray, length_R: np.ndarray, k_R: np.ndarray, alpha_R: np.ndarray) -> np.ndarray:
+    """Target passes that each request needs (Eq 4)."""
+    return length_R * (1 - k_R + k_R * np.exp(-alpha_R * drafted_R / length_R))
+
+
+def cost(
+    drafted_R: np.ndarray, length_R: np.ndarray, k_R: np.ndarray, alpha_R: np.ndarray, c_base: float, c_tok: float
+) -> float:
+    """The cost J of Eq 5 without its constant C, in seconds."""
+    return float(c_base * passes_needed(drafted_R, length_R, k_R, alpha_R).max() + c_tok * drafted_R.sum())
+
+
 def test_no_worse_than_brute_force_on_random_instances() -> None:
     rng = np.random.default_rng(0)
     largest_error, num_undrafted = 0.0, 0
     for _ in range(INSTANCES):
         length, k, alpha, c_base, c_tok = instance(rng)
-        optimum = optimal_budget(length, k, alpha, c_base, c_tok)
-        cost = optimal.cost(optimum.drafted_R, length, k, alpha, c_base, c_tok)
+        drafted, _ = optimal_budget(length, k, alpha, c_base, c_tok)
+        found = cost(drafted, length, k, alpha, c_base, c_tok)
         best = brute_force(length, k, alpha, c_base, c_tok)
-        largest_error = max(largest_error, abs(cost - best) / best)
-        num_undrafted += not optimum.drafted_R.any()
+        largest_error = max(largest_error, abs(found - best) / best)
+        num_undrafted += not drafted.any()
     assert largest_error < 1e-5
     assert 0.05 < num_undrafted / INSTANCES < 0.95  # both cases occur
 
@@ -68,20 +79,19 @@ def test_no_single_budget_improves_it() -> None:
     rng = np.random.default_rng(1)
     for _ in range(200):
         length, k, alpha, c_base, c_tok = instance(rng)
-        optimum = optimal_budget(length, k, alpha, c_base, c_tok)
-        best = optimal.cost(optimum.drafted_R, length, k, alpha, c_base, c_tok)
+        drafted, _ = optimal_budget(length, k, alpha, c_base, c_tok)
+        best = cost(drafted, length, k, alpha, c_base, c_tok)
         for _ in range(20):
-            changed = optimum.drafted_R * rng.uniform(0.8, 1.2, len(length)) + rng.uniform(0, 1) * (rng.random() < 0.5)
-            assert optimal.cost(changed, length, k, alpha, c_base, c_tok) >= best * (1 - 1e-9)
+            changed = drafted * rng.uniform(0.8, 1.2, len(length)) + rng.uniform(0, 1) * (rng.random() < 0.5)
+            assert cost(changed, length, k, alpha, c_base, c_tok) >= best * (1 - 1e-9)
 
 
 def test_equal_requests_have_the_closed_form() -> None:
     n, length, k, alpha, c_base, c_tok = 20, 1000.0, 0.6, 0.5, 279.0, 1.0
     r = n * c_tok / (alpha * c_base)
-    optimum = optimal_budget(np.full(n, length), np.full(n, k), np.full(n, alpha), c_base, c_tok)
-    assert optimum.passes == pytest.approx(length * (1 - k + r))
-    assert optimum.drafted_R == pytest.approx(np.full(n, length / alpha * np.log(k / r)))
-    assert optimum.per_pass_R == pytest.approx(optimum.drafted_R / optimum.passes)
+    drafted, passes = optimal_budget(np.full(n, length), np.full(n, k), np.full(n, alpha), c_base, c_tok)
+    assert passes == pytest.approx(length * (1 - k + r))
+    assert drafted == pytest.approx(np.full(n, length / alpha * np.log(k / r)))
 
 
 def test_speculation_never_pays_above_a_number_of_requests() -> None:
@@ -89,7 +99,7 @@ def test_speculation_never_pays_above_a_number_of_requests() -> None:
     k, alpha = 0.6, 0.5
 
     def drafted(n: int) -> float:
-        return float(optimal_budget(np.full(n, 500.0), np.full(n, k), np.full(n, alpha), 279.0, 1.0).drafted_R.sum())
+        return float(optimal_budget(np.full(n, 500.0), np.full(n, k), np.full(n, alpha), 279.0, 1.0)[0].sum())
 
     assert drafted(83) > 0
     assert drafted(84) == 0
@@ -97,34 +107,34 @@ def test_speculation_never_pays_above_a_number_of_requests() -> None:
 
 def test_only_requests_longer_than_the_number_of_passes_get_drafts() -> None:
     length = np.array([10.0, 100.0, 5000.0])
-    optimum = optimal_budget(length, np.full(3, 0.8), np.full(3, 0.5), 8e-3, 3e-5)
-    assert optimum.drafted_R[:2].tolist() == [0, 0]
-    assert optimum.drafted_R[2] > 0
-    needed = optimal.passes_needed(optimum.drafted_R, length, np.full(3, 0.8), np.full(3, 0.5))
-    assert needed.max() == pytest.approx(optimum.passes)
+    drafted, passes = optimal_budget(length, np.full(3, 0.8), np.full(3, 0.5), 8e-3, 3e-5)
+    assert drafted[:2].tolist() == [0, 0]
+    assert drafted[2] > 0
+    needed = passes_needed(drafted, length, np.full(3, 0.8), np.full(3, 0.5))
+    assert needed.max() == pytest.approx(passes)
 
 
 def test_feasibility_limit() -> None:
     """No budget suffices for max l (1 - k) passes or fewer. Near that limit the budget grows without bound."""
     length, k, alpha = (np.array([x]) for x in (100.0, 0.5, 1.0))
-    assert np.isinf(optimal.budget_for(50.0, length, k, alpha)).all()
-    assert np.isinf(optimal.budget_for(20.0, length, k, alpha)).all()
-    assert np.isfinite(optimal.budget_for(50.001, length, k, alpha)).all()
-    almost_free = optimal_budget(length, k, alpha, 1.0, 1e-12)
-    assert 50 < almost_free.passes < 50.001
-    assert np.isfinite(almost_free.drafted_R).all()
+    assert np.isinf(budget_for(50.0, length, k, alpha)).all()
+    assert np.isinf(budget_for(20.0, length, k, alpha)).all()
+    assert np.isfinite(budget_for(50.001, length, k, alpha)).all()
+    drafted, passes = optimal_budget(length, k, alpha, 1.0, 1e-12)
+    assert 50 < passes < 50.001
+    assert np.isfinite(drafted).all()
 
 
 def test_printed_formula_misses_its_own_constraint() -> None:
     """k = 0.5, l = 100, N = 60, alpha = 1: printed, 22.3 tokens, which need 90 passes; corrected, 160.9 and 60."""
     length, k, alpha = (np.array([x]) for x in (100.0, 0.5, 1.0))
-    printed, corrected = (f(60.0, length, k, alpha) for f in (printed_budget, optimal.budget_for))
+    printed, corrected = (f(60.0, length, k, alpha) for f in (printed_budget, budget_for))
     assert printed == pytest.approx(22.314, abs=1e-3)
     assert corrected == pytest.approx(160.944, abs=1e-3)
-    assert optimal.passes_needed(printed, length, k, alpha) == pytest.approx(90)
-    assert optimal.passes_needed(corrected, length, k, alpha) == pytest.approx(60)
+    assert passes_needed(printed, length, k, alpha) == pytest.approx(90)
+    assert passes_needed(corrected, length, k, alpha) == pytest.approx(60)
     k_one = np.ones(1)
-    assert printed_budget(60.0, length, k_one, alpha) == pytest.approx(optimal.budget_for(60.0, length, k_one, alpha))
+    assert printed_budget(60.0, length, k_one, alpha) == pytest.approx(budget_for(60.0, length, k_one, alpha))
 
 
 @pytest.mark.parametrize(

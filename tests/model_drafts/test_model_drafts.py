@@ -11,7 +11,7 @@ from das.drafter import HistoryDrafter
 from das.model_drafts.drafter import Drawn
 from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
-from das.replay.model_on_text import CopyOnText, HeadOnText
+from experiments.replay.model_on_text import CopyOnText, HeadOnText
 
 PRICE = Drafting(2e-3, 1e-5, 0.0, 1e-4)
 REQUESTS = ["a", "b"]

@@ -8,16 +8,18 @@ import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.fixed import Fixed
-from das.budget.latency_forms import Drafting, Roofline
+from das.budget.latency_forms import Drafting
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
 from das.replay.cluster import simulate_rollout
 from das.replay.engine import PlainEngine
 from das.replay.text_engine import PROMPT, TextEngine
-from das.replay.times import Grid, Table, Times
+from das.replay.times import Times
 from das.replay.workload import Workload, workload
+from experiments.replay.latency_fits import Roofline
 from experiments.replay.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
 from experiments.replay.scale import ContextRead
+from experiments.replay.tables import Table
 
 FORMS = (
     Drafting(5e-3, 1e-4, 2e-3, 3e-4),
@@ -281,21 +283,6 @@ def test_keys_and_values_are_read_once_however_many_are_drafted() -> None:
     plain, drafted = (float(form.predict(np.array(2.0), np.array(n), np.array(1000.0))) for n in (2.0, 4.0))
     assert plain == pytest.approx(6e-3)
     assert drafted == pytest.approx(8e-3)
-
-
-def test_grid_is_linear_between_its_points_and_beyond() -> None:
-    """A grid reproduces, at any point, a form that is linear in requests and in drafts and context per request."""
-    live, drafts, context = np.array([1.0, 4.0, 16.0]), np.array([0.0, 2.0, 8.0]), np.array([0.0, 100.0])
-    b, d, c = np.meshgrid(live, drafts, context, indexing="ij")
-    form = Drafting(5e-3, 1e-4, 0.0, 3e-4)
-    grid = Grid(live, drafts, context, form.predict(b, b + b * d, b * c) + 1e-7 * b * c)
-    random = np.random.default_rng(0)
-    b, d, c = random.integers(1, 40, 50).astype(float), random.uniform(0, 16, 50), random.uniform(0, 300, 50)
-    predicted = grid.predict(b, b * (1 + d), b * c)
-    assert predicted == pytest.approx(form.predict(b, b * (1 + d), b * c) + 1e-7 * b * c)
-    assert Grid(live[:1], drafts[:1], context[:1], np.full((1, 1, 1), 2.0)).predict(9.0, 20.0, 5.0) == 2.0
-    with pytest.raises(ValueError, match="every combination"):
-        Grid(live, drafts, context, np.ones((3, 3, 1)))
 
 
 def test_bad_input_is_named() -> None:

@@ -16,11 +16,11 @@ from das.model_drafts.drafter import ModelDrafter
 from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step, simulate_rollout
-from das.replay.model_on_text import WRONG, CopyOnText, DraftPass, HeadOnText
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.replay.hardware import MODELS, derived
+from experiments.replay.model_on_text import WRONG, CopyOnText, DraftPass, HeadOnText
 from experiments.replay.profile_engine import Profile
 from experiments.replay.scale import CheaperPass
 

@@ -11,11 +11,11 @@ from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
-from das.replay.model_on_text import CopyOnText, DraftPass, HeadOnText
 from das.replay.text_engine import TextEngine
 from das.replay.workload import workload
 from experiments.recorded.model_profiles import Acceptance, read_profiles
 from experiments.replay.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST, W8_PASS
+from experiments.replay.model_on_text import CopyOnText, DraftPass, HeadOnText
 from experiments.replay.profile_engine import Profile, ProfiledDrafter, ProfileEngine, constant_rate
 from experiments.replay.scale import CostScaled
 from experiments.run.errors import UserError

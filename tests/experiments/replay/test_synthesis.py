@@ -9,11 +9,12 @@ from das.budget import make_budget
 from das.drafter import HistoryDrafter
 from das.replay.cluster import simulate_rollout
 from das.replay.text_engine import TextEngine
-from das.replay.times import Table, Times
+from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.recorded.drafter_replay import made_up_problems
 from experiments.recorded.rollouts import grouped
 from experiments.replay.synthesis import Synthesis, _source, _walk, run_ends
+from experiments.replay.tables import Table
 
 TIMES = Times(Table((1, 100, 500), (7e-3, 11e-3, 22e-3)))  # the paper's Fig 8
 
