@@ -39,7 +39,7 @@ def markdown() -> str:
         [
             "# Commands",
             "",
-            "This page is made from `experiments/registry.py` by `python -m experiments.commands > docs/commands.md`.",
+            "The heads of `configs/task/*.yaml` make this page: `python -m experiments.commands > docs/commands.md`.",
             "",
             "Every command is `python run.py` with settings behind it. `python` is `.venv/bin/python`, which",
             "`make run` sets up. `python run.py --help` prints this list. `configs/` lists every setting with its unit",

@@ -1,7 +1,6 @@
 """task=force: an engine for each arm, in a process of its own, that rolls out recorded responses."""
 
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -10,14 +9,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, roll_out
 from das.errors import EngineError
 from das.process import spawned
 from das.replay.workload import Workload
+from das.trl.engines.in_process import build_in_process
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
-from experiments.harness.lock_step import expect, tell
-from experiments.harness.pass_profile import PassProfile
-from experiments.run.output import quiet_into
+from experiments.harness.failures import expect, log_of, reporting, tell
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,11 @@ class ForcedEngines:
     def __init__(self, arms: Mapping[str, DictConfig], policy: Path, sizes: Mapping[str, Any], folder: Path) -> None:
         """Start all. arms: label -> config. sizes: further arguments of vllm.LLM. Logs go to folder/arms."""
         self._folder = folder
-        self._pipes = {name: _start(config, policy, sizes, folder / "arms" / name) for name, config in arms.items()}
+        self._pipes = {}
+        for name, config in arms.items():
+            plain_config = OmegaConf.to_container(config, resolve=True)
+            log = log_of(name, folder)
+            self._pipes[name] = spawned(_engine_process, plain_config, str(policy), dict(sizes), log)[1]
 
     def ready(self) -> None:
         """Wait until all engines are built."""
@@ -64,55 +67,33 @@ class ForcedEngines:
             pipe.close()
 
 
-def _start(config: DictConfig, policy: Path, sizes: Mapping[str, Any], folder: Path) -> Connection:
-    container = OmegaConf.to_container(config, resolve=True)
-    return spawned(_engine_process, container, str(policy), dict(sizes), folder / "log.txt")[1]
+def _engine_process(plain_config: Any, policy: str, sizes: dict[str, Any], log: Path, pipe: Connection) -> None:
+    """Body of an engine's process, until the pipe closes."""
+    with reporting(pipe, log):
+        config = run_config(OmegaConf.create(plain_config))
+        prepare_process(config)
+        from das.engine.rollouts.rollout import rollout_row
+        from das.engine.stock import warm_up
 
-
-def _engine_process(container: Any, policy: str, sizes: dict[str, Any], log: Path, pipe: Connection) -> None:
-    """Body of an engine's process, until the pipe closes. Output goes to the log, errors to the parent as one line."""
-    with quiet_into(log):
-        try:
-            _serve(OmegaConf.create(container), policy, sizes, pipe)
-        except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
-            return
-        except Exception as error:
-            traceback.print_exc()
-            tell(pipe, ("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))
-
-
-def _serve(composed: DictConfig, policy: str, sizes: dict[str, Any], pipe: Connection) -> None:
-    config = run_config(composed)
-    prepare_process(config)
-    from das.engine.build import build_engine
-    from das.engine.rollouts.rollout import rollout_row
-    from das.engine.stock import build_stock, warm_up
-
-    settings = engine_settings(config, policy)
-    stock = not settings.row.keyed
-    llm = (build_stock if stock else build_engine)(settings, skip_tokenizer_init=True, **sizes)
-    if not stock:
-        warm_up(llm)  # build_stock did it
-    options = settings.das_options if settings.row.proposes else None
-    profile = PassProfile(llm) if config.task["profile"] and not stock else None
-    pipe.send(("ready", None))
-    while True:
-        asked: ForcedRollout = pipe.recv()
-        if settings.row.history:  # the same responses come again with other live requests: each number has its own
-            llm.collective_rpc("das_use_proposer", args=(f"{asked.live} live", options))
-        set_seats(llm, asked.live)
-        llm.reset_prefix_cache()
-        if profile is not None:
-            profile.watch_drafts()
-        processor_s = time.process_time()
-        rollout = (imitate if stock else force)(llm, asked, config.seed)
-        processor_s = time.process_time() - processor_s
-        row = {"arm": config.arm.name, "live": asked.live, "epoch": asked.epoch, "processor_s": processor_s}
-        row |= rollout_row(rollout)
-        if profile is not None:
-            row["profile"] = profile.take()
-        timeline = {name: rollout.report[name] for name in ("step_time_s", "step_live", "step_tokens")}
-        pipe.send(("rolled", ForcedResult(row, timeline, as_recorded(rollout.responses, asked.work, stock))))
+        settings = engine_settings(config, policy)
+        llm = build_in_process(settings, skip_tokenizer_init=True, **sizes).llm
+        warm_up(llm)
+        options = settings.das_options if settings.row.proposes else None
+        pipe.send(("ready", None))
+        while True:
+            asked: ForcedRollout = pipe.recv()
+            if settings.row.history:  # the same responses come again with other live requests, each with its history
+                llm.collective_rpc("das_use_proposer", args=(f"{asked.live} live", options))
+            set_seats(llm, asked.live)
+            llm.reset_prefix_cache()
+            processor_s = time.process_time()
+            rollout = roll_out_forced(llm, asked, config.seed, settings.row.keyed)
+            processor_s = time.process_time() - processor_s
+            row = {"arm": config.arm.name, "live": asked.live, "epoch": asked.epoch, "processor_s": processor_s}
+            row |= rollout_row(rollout)
+            timeline = {name: rollout.report[name] for name in ("step_time_s", "step_live", "step_tokens")}
+            equal = as_recorded(rollout.responses, asked.work, only_lengths=not settings.row.keyed)
+            pipe.send(("rolled", ForcedResult(row, timeline, equal)))
 
 
 def set_seats(llm: Any, live: int) -> None:
@@ -133,39 +114,15 @@ def as_recorded(responses: Sequence[Sequence[int]], work: Workload, only_lengths
     return list(responses) == [work.response(i).tolist() for i in range(len(work))]
 
 
-def imitate(llm: Any, asked: ForcedRollout, run_seed: int) -> Any:
-    """Roll out as many tokens as were recorded, with vLLM as it comes. Returns the Rollout.
+def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool) -> Rollout:
+    """Roll the recorded responses out. keyed: whether das verifies, and so can emit the recorded tokens.
 
-    Without drafts a pass costs the same whatever its tokens are, so only the lengths matter. To force tokens, vLLM
-    would need a logits processor, whose time would be no part of vLLM as it comes.
+    vLLM as it comes rolls out as many tokens as were recorded. Without drafts a pass costs the same whatever its tokens
+    are. To force tokens, vLLM would need a logits processor, whose time would be no part of vLLM as it comes.
     """
     from vllm import SamplingParams
 
-    from das.engine.rollouts.rollout import RolloutRequest
     from das.engine.stock import roll_out_stock
-
-    lengths = asked.work.lengths.tolist()
-
-    class LongRequest(RolloutRequest):
-        def parameters(self) -> list[Any]:
-            parameters = super().parameters()
-            for length, params in zip(lengths, parameters, strict=True):
-                params.max_tokens = length
-            return parameters
-
-    shared = SamplingParams(temperature=1.0, ignore_eos=True)
-    count = len(lengths)
-    request = LongRequest(
-        prompts_of(asked.work), shared, asked.work.problems, [0] * count, asked.epoch, next_history_tick=asked.epoch
-    )
-    return roll_out_stock(llm, request, seats=asked.live)[1]
-
-
-def force(llm: Any, asked: ForcedRollout, run_seed: int) -> Any:
-    """Roll the recorded responses out. Returns the Rollout."""
-    from vllm import SamplingParams
-
-    from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out
     from das.verify.admission import FORCED_KEY
 
     work = asked.work
@@ -174,21 +131,26 @@ def force(llm: Any, asked: ForcedRollout, run_seed: int) -> Any:
     class ForcedRequest(RolloutRequest):
         def parameters(self) -> list[Any]:
             parameters = super().parameters()
-            for name, params in zip(responses, parameters, strict=True):
-                params.extra_args = {**params.extra_args, FORCED_KEY: name}
+            for (name, response), params in zip(responses.items(), parameters, strict=True):
+                if keyed:
+                    params.extra_args = {**params.extra_args, FORCED_KEY: name}
+                else:
+                    params.max_tokens = len(response)
             return parameters
 
-    llm.collective_rpc("das_force", args=(responses,))
     # The limit is the same for all: it must not tell the budget how long a response will be. The last token does.
-    shared = SamplingParams(temperature=1.0, max_tokens=int(work.lengths.max()), stop_token_ids=[asked.end])
+    ending = {"max_tokens": int(work.lengths.max()), "stop_token_ids": [asked.end]} if keyed else {"ignore_eos": True}
     request = ForcedRequest(
         prompts_of(work),
-        shared,
+        SamplingParams(temperature=1.0, **ending),
         work.problems,
         seeds=[request_seed(run_seed, asked.epoch, i) for i in range(len(work))],
         step=asked.epoch,
         next_history_tick=asked.epoch,
     )
+    if not keyed:
+        return roll_out_stock(llm, request, seats=asked.live)[1]
+    llm.collective_rpc("das_force", args=(responses,))
     return roll_out(llm, request)[1]
 
 

@@ -9,6 +9,7 @@ from analysis import read
 from das.budget import make_budget
 from das.budget.latency_forms import Form
 from das.drafter import make_drafter
+from das.engine.build import EngineSettings
 from das.engine.methods import find_method
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
@@ -41,28 +42,39 @@ def arm_config_of(path: Path) -> DictConfig:
         return with_new_names(config)
 
 
+def simulated_engine(settings: EngineSettings, times: Times, max_num_seqs: int, max_tokens: int) -> Engine:
+    """A simulated engine that drafts as these settings say. max_tokens: of a response.
+
+    Raises ValueError for a method that cannot be simulated.
+    """
+    if not settings.row.simulated:
+        raise ValueError(f"an arm drafts with {settings.method}, which cannot be simulated")
+    if not settings.row.drafts:
+        return PlainEngine(times, max_num_seqs)
+    drafter, budget = make_drafter(settings.drafter), make_budget(settings.budget)
+    return TextEngine(times, max_num_seqs, drafter, budget, max_tokens, branch_blocks=settings.branch_blocks)
+
+
 def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[Step]:
     """Replay the steps of an arm with the engine, drafter, budget and order of requests of its own config."""
-    max_num_seqs = int(config.engine.max_num_seqs)
-    engine: Engine
-    match config.arm.method:
-        case "none":
-            engine = PlainEngine(times, max_num_seqs)
-        case "das":
-            drafter = plain(config.drafter)
-            del drafter["unit"]
-            budget = make_budget(plain(config.arm.get("budget") or config.budget))
-            max_tokens = int(config.trainer.max_completion_length)
-            blocks = int(config.engine.get("branch_blocks", 0))  # older runs have no such setting
-            engine = TextEngine(times, max_num_seqs, make_drafter(drafter), budget, max_tokens, branch_blocks=blocks)
-        case other:
-            raise ValueError(f"arm {config.arm.name} drafts with {other}")
+    drafter = plain(config.drafter)
+    unit = drafter.pop("unit")
+    settings = EngineSettings(
+        "recorded",
+        config.arm.method,
+        drafter=drafter,
+        budget=plain(config.arm.get("budget") or config.budget),
+        branch_blocks=int(config.engine.get("branch_blocks", 0)),  # older runs have no such setting
+    )
+    engine = simulated_engine(
+        settings, times, int(config.engine.max_num_seqs), int(config.trainer.max_completion_length)
+    )
     problems_per_step = sizes.problems_per_step(config.trainer, config.engine.get("processes", 1))
     schedule = make_schedule(config.get("schedule", "given"))  # older runs have no such setting
     steps = []
     for i, work in enumerate(works):
         order = list(range(len(work))) if schedule is None else schedule.order(work.problems)
-        tick = history_tick(config.drafter.unit, i + 1, config.data.problems, problems_per_step)
+        tick = history_tick(unit, i + 1, config.data.problems, problems_per_step)
         steps.append(simulate_rollout(work, [engine], [order], tick))
         if schedule is not None:
             schedule.observe(work.problems, work.lengths.tolist())

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,7 +13,8 @@ from analysis import read
 from das import ranks
 from experiments.harness.config import RunConfig
 from experiments.run.compose import compose_config
-from experiments.run.errors import CheckpointError, UserError, reading
+from experiments.run.errors import CONFIGS, CheckpointError, UserError, reading
+from experiments.run.known_keys import leaves
 from experiments.run.progress import Progress
 from experiments.run.renamed import RENAMED, renamed
 from experiments.run.run_folder import versions, write_text
@@ -91,6 +92,14 @@ def hint(folder: Path) -> str:
     return f"; to resume: python {launch}run.py resume={folder}"
 
 
+def arguments(folder: Path, overrides: Sequence[str]) -> list[str]:
+    """What to call Python with, so that it makes the run in `folder` with these overrides, or resumes the run there."""
+    settings = (
+        [f"resume='{folder.absolute()}'"] if hint(folder) else [*overrides, f"hydra.run.dir='{folder.absolute()}'"]
+    )
+    return [str(CONFIGS.parent / "run.py"), *settings]
+
+
 # ---- whose checkpoints ----
 
 
@@ -99,19 +108,8 @@ def identity(config: RunConfig) -> dict[str, Any]:
 
     train_arm.py adds `policy` and `data`: digests of the first weights and of the problems.
     """
-    settings = flat({key: value for key, value in config.resolved.items() if key not in FREE})
-    return {"config": {key: value for key, value in settings.items() if key not in FREE_KEYS}}
-
-
-def flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted keys, with values as JSON has them."""
-    leaves: dict[str, Any] = {}
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            leaves |= flat({str(inner): item for inner, item in value.items()}, f"{prefix}{key}.")
-        else:
-            leaves[f"{prefix}{key}"] = json.loads(json.dumps(value))
-    return leaves
+    named = json.loads(json.dumps({key: value for key, value in config.resolved.items() if key not in FREE}))
+    return {"config": {key: value for key, value in leaves(named) if key not in FREE_KEYS and value != {}}}
 
 
 def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: Path) -> None:

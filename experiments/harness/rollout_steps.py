@@ -14,7 +14,6 @@ from experiments.harness import sizes
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process
-from experiments.harness.step_record import record_step
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
@@ -128,7 +127,7 @@ def _recorded(
             **rollout_row(rollout),
         }
         rows.append(row)
-        record_step(run_folder, row, rollout, [None] * len(rollout.responses))
+        run_folder.add_step(row, rollout, [None] * len(rollout.responses))
         progress.step(row)
     engines.save_history(run_folder.path / "history.npz")
     return rows

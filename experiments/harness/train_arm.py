@@ -25,7 +25,6 @@ from experiments.harness.engine import engine_settings, make_schedule, prepare_p
 from experiments.harness.evaluation import TrainingEvaluation
 from experiments.harness.heads import online_head, with_head
 from experiments.harness.reward import make_reward
-from experiments.harness.step_record import record_step
 from experiments.harness.tracking import Tracker
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.run_folder import RunFolder, write_text
@@ -231,7 +230,7 @@ class StepLog:
         assert self._tracker is not None
         row = {"arm": self._arm, **row, **self._reward.take_counts()}
         row["alarms"] = row["alarms"] + self._tracker.log(row)
-        record_step(self._run_folder, row, rollout, rewards)
+        self._run_folder.add_step(row, rollout, rewards)
         self._barrier.after_step(row)
 
     def end(self, digests: dict[str, str]) -> None:

@@ -25,7 +25,6 @@ from experiments.harness.held_out import judge_config, ks_of, renamed_keys
 from experiments.harness.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.policies import policy_directory
 from experiments.harness.reward import make_reward
-from experiments.harness.step_record import record_step
 from experiments.harness.validate import check
 from experiments.run.checks import at_least_one
 from experiments.run.output import quiet_into
@@ -64,7 +63,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
             counts = {key: counts.get(key, 0) + count for key, count in judged.counts.items()}
             row = {"arm": config.arm.name, "step": number, "reward": float(np.mean(judged.rewards))}
             row |= rollout_row(rollout)
-            record_step(run_folder, row, rollout, judged.rewards)
+            run_folder.add_step(row, rollout, judged.rewards)
             progress.step(row)
     progress.terminal = sys.stdout
     accuracy = {}

@@ -81,8 +81,7 @@ def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
     progress = Progress(0)
     began = time.perf_counter()
     runs = [planned for experiment in experiments for planned in experiment.runs.values()]
-    at_once = 2 if profile == "smoke" else 1  # nobody reads the times of two steps
-    failed = planned_runs.make(runs, store, progress, at_once)
+    failed = planned_runs.make(runs, store, progress)
     replays = {} if profile == "smoke" else replay_runs(composed, overrides, experiments, store, progress)
     failed |= planned_runs.make(list(replays.values()), store, progress)
     chapters = {

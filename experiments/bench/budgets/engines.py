@@ -13,11 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 from das.process import spawned
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
-from experiments.harness.lock_step import expect, tell
+from experiments.harness.failures import expect, tell
 from experiments.harness.rollout_steps import tokenized
-from experiments.harness.step_record import decode_passes
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
+from experiments.run.run_folder import decode_passes
 from experiments.small_policy.shapes import random_policy, shape_of
 
 BASELINE = "none"  # label of the policy without speculation
