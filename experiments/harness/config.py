@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 
 from das.cluster.settings import ClusterSettings
 from das.engine.methods import Method, find_method
-from experiments.harness import sizes
 from experiments.run.checks import check_values
 from experiments.run.errors import UserError
 from experiments.run.plain import plain
@@ -182,12 +181,12 @@ class RunConfig:
     @property
     def responses_per_step(self) -> int:
         """Responses of a training step, over all processes."""
-        return sizes.responses_per_step(self.trainer.arguments, self.engine.processes)
+        return responses_per_step(self.trainer.arguments, self.engine.processes)
 
     @property
     def problems_per_step(self) -> int:
         """Problems of a training step, over all processes."""
-        return sizes.problems_per_step(self.trainer.arguments, self.engine.processes)
+        return problems_per_step(self.trainer.arguments, self.engine.processes)
 
     def with_problems(self, count: int) -> "RunConfig":
         """The config with the number of problems filled in. A run records it where data.problems=null asks for all."""
@@ -197,6 +196,22 @@ class RunConfig:
             data=replace(self.data, problems=count, settings=settings),
             resolved={**self.resolved, "data": settings},
         )
+
+
+def responses_per_step(trainer: Mapping[str, Any], processes: int) -> int:
+    """Responses of a training step over all processes. trainer: arguments of TRL's GRPOConfig."""
+    accumulated = trainer.get("gradient_accumulation_steps", 1)
+    return int(trainer["per_device_train_batch_size"] * accumulated * processes)
+
+
+def problems_per_step(trainer: Mapping[str, Any], processes: int) -> int:
+    """Problems of a training step over all processes; each has `num_generations` responses."""
+    return responses_per_step(trainer, processes) // int(trainer["num_generations"])
+
+
+def steps_per_epoch(num_problems: int, problems_per_step: int) -> int:
+    """Steps that go once through all problems; problems that do not fill a step are left out."""
+    return max(1, num_problems // problems_per_step)
 
 
 # Settings of the process, not of the engine in it.

@@ -22,6 +22,7 @@ from experiments.harness.train_arm import ArmRun, train_arm
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.training.barrier import Barrier
 
 END_S = 15  # seconds an arm gets to end by itself once its pipe is closed
 
@@ -115,12 +116,12 @@ def _arm_process(name: str, config: RunConfig, policy: str, comparison: Path, st
         pipe.send(("done", None))
 
 
-class PipeBarrier:
+class PipeBarrier(Barrier):
     """The barrier of an arm in lock step: it asks over its pipe and waits until `run_arms` lets it go on."""
 
     def __init__(self, pipe: Connection):
+        super().__init__(lambda row: pipe.send(("step", row)))
         self.pipe = pipe
-        self.waited_s = 0.0
 
     def _wait_after(self, kind: str) -> None:
         start = time.perf_counter()
@@ -129,13 +130,7 @@ class PipeBarrier:
         self.waited_s += time.perf_counter() - start
 
     def before_rollout(self) -> None:
-        """Wait until no other arm rolls out."""
         self._wait_after("rollout")
 
     def after_rollout(self) -> None:
-        """Wait until all arms have rolled out this step."""
         self._wait_after("rolled")
-
-    def after_step(self, row: dict[str, Any]) -> None:
-        """Report the finished step."""
-        self.pipe.send(("step", row))

@@ -17,7 +17,7 @@ from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
 from das.trl.dataset_rows import history_tick
-from experiments.harness import sizes
+from experiments.harness.config import problems_per_step
 from experiments.harness.engine import make_schedule
 from experiments.recorded.rollouts import read_rollouts
 from experiments.replay.hardware import VERIFY_TOKEN
@@ -69,12 +69,12 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
     engine = simulated_engine(
         settings, times, int(config.engine.max_num_seqs), int(config.trainer.max_completion_length)
     )
-    problems_per_step = sizes.problems_per_step(config.trainer, config.engine.get("processes", 1))
+    per_step = problems_per_step(config.trainer, config.engine.get("processes", 1))
     schedule = make_schedule(config.get("schedule", "given"))  # older runs have no such setting
     steps = []
     for i, work in enumerate(works):
         order = list(range(len(work))) if schedule is None else schedule.order(work.problems)
-        tick = history_tick(unit, i + 1, config.data.problems, problems_per_step)
+        tick = history_tick(unit, i + 1, config.data.problems, per_step)
         steps.append(simulate_rollout(work, [engine], [order], tick))
         if schedule is not None:
             schedule.observe(work.problems, work.lengths.tolist())

@@ -27,7 +27,7 @@ from experiments.harness.config import RunConfig, run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.failures import in_own_process
 from experiments.harness.policies import policy_directory
-from experiments.harness.rollout_steps import RolloutRun, roll_out_steps, tokenized
+from experiments.harness.rollout_steps import RolloutRun, requests, tokenized
 from experiments.harness.validate import check
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
@@ -89,7 +89,8 @@ def rollouts(config: RunConfig, policy: str, draws: int | None = None) -> dict[s
     steps = RolloutRun(config, policy, int(config.task["steps"]), logprobs=LISTED)
     responses: list[dict[str, Any]] = []
     accepted = 0
-    for outputs, rollout in roll_out_steps(steps, engine, tokenized(config, policy)):
+    for request in requests(steps, tokenized(config, policy)):
+        outputs, rollout = engine.roll_out(request)
         accepted += rollout.accepted
         responses += map(listed_response, outputs)
     result: dict[str, Any] = {"responses": responses, "accepted": accepted}

@@ -22,7 +22,7 @@ from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from experiments.training.barrier import NoBarrier
+from experiments.training.barrier import Barrier
 
 ENDLESS = 10**7  # steps, the most that is allowed: the clock ends the training
 ROLES = ("rewards.forkserver", "rewards.judge", "rewards.maths", "wandb-core", "resource_tracker")
@@ -153,5 +153,5 @@ def _train(config: RunConfig, policy: str, folder: Path, pipe: Connection) -> No
 
     die_with_parent()
     with quiet_into(folder / "log.txt"):
-        train_arm(ArmRun(config, policy, folder, folder.parent.name, NoBarrier(pipe.send), [StopInTime()]))
+        train_arm(ArmRun(config, policy, folder, folder.parent.name, Barrier(pipe.send), [StopInTime()]))
     pipe.send(None)

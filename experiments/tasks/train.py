@@ -23,7 +23,7 @@ from experiments.harness.validate import check, check_processes
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import write_text
-from experiments.training.barrier import NoBarrier
+from experiments.training.barrier import Barrier
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
@@ -55,7 +55,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     with one_line_failure(path), quiet_into(ranks.own_file(path / "log.txt")) as terminal:
         if ranks.is_main():
             progress.terminal = terminal
-        train_arm(ArmRun(config, policy, path, group, NoBarrier(progress.step), start=start))
+        train_arm(ArmRun(config, policy, path, group, Barrier(progress.step), start=start))
     if lock is None:
         return
     progress.terminal = sys.stdout
