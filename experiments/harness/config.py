@@ -140,7 +140,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """How accuracy on held-out problems is measured during training (experiments/harness/held_out.py)."""
+    """How accuracy on held-out problems is measured during training (experiments/harness/evaluation/held_out.py)."""
 
     every: int  # training steps between evaluations; 0: none
     data: str | None  # name in configs/data; None: problems that the training's own data holds out

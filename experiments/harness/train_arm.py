@@ -22,7 +22,7 @@ from experiments.harness import resume
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset, tools_of
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process
-from experiments.harness.evaluation import TrainingEvaluation
+from experiments.harness.evaluation.evaluation import TrainingEvaluation
 from experiments.harness.heads import online_head, with_head
 from experiments.harness.reward import make_reward
 from experiments.harness.tracking import Tracker

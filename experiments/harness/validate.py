@@ -11,10 +11,11 @@ from das.engine.build import check_draft_model
 from das.engine.contract.versions import require_supported
 from das.trl.lag import ahead_problem
 from das.trl.support import QUANTIZED, unsupported
-from experiments.harness import heads, held_out
+from experiments.harness import heads
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
 from experiments.harness.engine import engine_settings, make_schedule
+from experiments.harness.evaluation import held_out
 from experiments.harness.policies import check_mtp
 from experiments.harness.reward import check_judge
 from experiments.harness.validate_policy import check_policy

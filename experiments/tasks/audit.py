@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 
 from analysis import arms as arm_analysis
 from das.trl.engines.in_process import build_in_process
-from experiments.harness import lock_step
 from experiments.harness.agreement import (
     LISTED,
     describe_distribution,
@@ -28,6 +27,7 @@ from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.failures import in_own_process
 from experiments.harness.policies import policy_directory
 from experiments.harness.rollout_steps import RolloutRun, requests, tokenized
+from experiments.harness.runs import lock_step
 from experiments.harness.validate import check
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress

@@ -8,14 +8,15 @@ from omegaconf import DictConfig
 from analysis import arms as arm_analysis
 from analysis import figures
 from analysis.regime import regime, regime_table
-from experiments.harness import lock_step, one_by_one, resume
+from experiments.harness import resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.data import dataset
+from experiments.harness.evaluation.held_out import held_out
 from experiments.harness.heads import with_head
-from experiments.harness.held_out import held_out
 from experiments.harness.policies import policy_directory
-from experiments.harness.replayed_arms import derived_ratios
+from experiments.harness.replays.recorded_arms import derived_ratios
+from experiments.harness.runs import lock_step, one_by_one
 from experiments.harness.validate import check, refuse_one_arm
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress

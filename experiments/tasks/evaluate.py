@@ -20,9 +20,9 @@ from das.trl.engines.in_process import build_in_process
 from experiments.harness.config import RunConfig, data_config, run_config
 from experiments.harness.data import MADE, split_rows
 from experiments.harness.engine import engine_settings, prepare_process
-from experiments.harness.evaluation import Evaluation, Judged
-from experiments.harness.held_out import judge_config, ks_of, renamed_keys
-from experiments.harness.pass_at_k import interval, mean_pass_at_k
+from experiments.harness.evaluation.evaluation import Evaluation, Judged
+from experiments.harness.evaluation.held_out import judge_config, ks_of, renamed_keys
+from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.policies import policy_directory
 from experiments.harness.reward import make_reward
 from experiments.harness.validate import check

@@ -29,8 +29,8 @@ from das.replay.workload import Workload
 from experiments.harness.arm_configs import arm_overrides
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings
-from experiments.harness.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
-from experiments.harness.forced_replay import BASELINE, replay
+from experiments.harness.replays.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
+from experiments.harness.replays.forced_replay import BASELINE, replay
 from experiments.recorded.forced_works import forced_works, with_end
 from experiments.run.compose import compose_config
 from experiments.run.errors import RunFailed, UserError

@@ -14,13 +14,10 @@ import psutil
 from omegaconf import DictConfig
 
 from analysis import read
-from experiments.harness.config import run_config
 from experiments.harness.resume import CHECKPOINTS, SCRATCH
-from experiments.harness.struck_runs import ORPHAN_S, finish, leave_alone, start, wait_until
-from experiments.harness.validate import check, refuse_one_arm
+from experiments.harness.runs.struck_runs import ORPHAN_S, finish, leave_alone, plan, start, wait_until
 from experiments.run.checks import at_least_one
-from experiments.run.compose import compose_config
-from experiments.run.errors import RunFailed, UserError
+from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.training import checkpoint
@@ -47,17 +44,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
     Raises RunFailed unless all of them end equal.
     """
-    kinds = [str(kind) for kind in composed.task.kinds]
-    if not kinds or not set(kinds) <= set(KINDS):
-        raise UserError(f"task.kinds={kinds}: choose one or more of {', '.join(KINDS)}")
     at_least_one(composed.task, "runs")
+    kinds, arguments = plan(composed, overrides, KINDS, "compare")
     progress = Progress(0)
     path = Path(folder)
-    passed_on = [override for override in overrides if not override.startswith(("task", "hydra", "cache"))]
-    arguments = [*composed.task.run, *passed_on, f"cache={composed.cache}"]
-    config = run_config(compose_config(arguments))
-    check(config)
-    refuse_one_arm(config, arguments)
     run_folder = RunFolder(path, composed)
     undisturbed = path / "whole"
     leave_alone(arguments, undisturbed)

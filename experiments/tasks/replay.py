@@ -18,7 +18,7 @@ from das.budget.latency_forms import FITS
 from das.engine.methods import find_method
 from das.replay.cluster import Step
 from das.replay.times import Times
-from experiments.harness.replayed_arms import arm_config_of, replay_arm
+from experiments.harness.replays.recorded_arms import arm_config_of, replay_arm
 from experiments.recorded.rollouts import read_rollouts
 from experiments.replay.fitted_times import fit_form, fit_prefill
 from experiments.replay.latency_files import read_latency

@@ -18,8 +18,8 @@ from omegaconf import DictConfig
 from analysis import read, report_page
 from analysis.orderings import Ordering
 from analysis.report import Line, Section, Table, markdown, markdown_table
-from experiments.harness import planned_runs
-from experiments.harness.planned_runs import Experiment, Run
+from experiments.harness.runs import planned_runs
+from experiments.harness.runs.planned_runs import Experiment, Run
 from experiments.run.errors import CONFIGS, RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, meta, write_text

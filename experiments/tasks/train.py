@@ -14,9 +14,9 @@ from das import ranks
 from experiments.harness import resume
 from experiments.harness.config import run_config
 from experiments.harness.data import dataset
+from experiments.harness.evaluation.held_out import held_out
 from experiments.harness.failures import one_line_failure
 from experiments.harness.heads import with_head
-from experiments.harness.held_out import held_out
 from experiments.harness.policies import policy_directory
 from experiments.harness.train_arm import ArmRun, train_arm
 from experiments.harness.validate import check, check_processes

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from analysis.force_table import force_table
 from das.errors import EngineError
 from das.replay.workload import workload
-from experiments.harness.forced_engines import ForcedResult, as_recorded, set_seats
+from experiments.harness.replays.forced_engines import ForcedResult, as_recorded, set_seats
 from experiments.run.errors import CONFIGS, UserError
 from experiments.small_policy.shapes import SHAPES, shape_of
 from experiments.tasks.force import arm_configs, check, check_live, measured

@@ -10,8 +10,9 @@ import pytest
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments.harness import planned_runs, resume
-from experiments.harness.planned_runs import Run
+from experiments.harness import resume
+from experiments.harness.runs import planned_runs
+from experiments.harness.runs.planned_runs import Run
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 from experiments.tasks import reproduce

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from experiments.harness.config import DataConfig, RewardConfig, RunConfig, data_config, reward_config
 from experiments.harness.data import AGENT, LIBRARY, MADE, split_rows
-from experiments.harness.pass_at_k import powers_of_two
+from experiments.harness.evaluation.pass_at_k import powers_of_two
 from experiments.harness.reward import check_judge
 from experiments.problems import load, reasoning_gym
 from experiments.run.errors import CONFIGS, UserError

@@ -9,8 +9,8 @@ from das.engine.build import EngineSettings
 from das.replay.cluster import simulate_rollout
 from das.replay.times import Times
 from das.replay.workload import Workload
-from experiments.harness.forced_engines import ForcedResult
-from experiments.harness.replayed_arms import simulated_engine
+from experiments.harness.replays.forced_engines import ForcedResult
+from experiments.harness.replays.recorded_arms import simulated_engine
 from experiments.replay.fitted_times import fit_form, fit_prefill
 
 BASELINE = "none"

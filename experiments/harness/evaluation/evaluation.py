@@ -14,8 +14,8 @@ import numpy as np
 from das.digests import digest
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, evaluation_seed
 from experiments.harness.config import RunConfig
-from experiments.harness.held_out import held_out, held_out_data, judge_config, ks_of
-from experiments.harness.pass_at_k import interval, mean_pass_at_k
+from experiments.harness.evaluation.held_out import held_out, held_out_data, judge_config, ks_of
+from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.reward import make_reward
 from experiments.harness.rollout_steps import Prompt, tokenized_rows
 from rewards.conversations import ConversationReward
