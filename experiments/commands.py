@@ -14,7 +14,7 @@ WIDTH = 120  # columns of the help where the output is no terminal
 
 
 def usage() -> str:
-    """What `python run.py --help` prints."""
+    """The text that `python run.py --help` prints."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("task")
     table.add_column("what it does")

@@ -1,4 +1,4 @@
-"""How far two sets of responses agree, and the verifier's tokens with the softmax: levels 1 and 2 of exactness."""
+"""Compare the verifier's tokens with the softmax (level 1 of exactness), and responses with responses (level 2)."""
 
 from collections.abc import Sequence
 from itertools import takewhile

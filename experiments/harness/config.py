@@ -79,7 +79,7 @@ class RewardConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """configs/trainer: what is read here, and all arguments of TRL's GRPOConfig."""
+    """configs/trainer: the settings that the harness reads, and all arguments of TRL's GRPOConfig."""
 
     max_steps: int
     num_generations: int
@@ -132,7 +132,7 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When checkpoints are written and how many are kept."""
+    """The checkpoints of a training."""
 
     every: int  # training steps; 0: never
     keep: int
@@ -140,7 +140,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """How accuracy on held-out problems is measured during training (experiments/harness/evaluation/held_out.py)."""
+    """Measurements of accuracy on held-out problems during a training (experiments/harness/evaluation/held_out.py)."""
 
     every: int  # training steps between evaluations; 0: none
     data: str | None  # name in configs/data; None: problems that the training's own data holds out

@@ -1,4 +1,4 @@
-"""How many tokens drafts of a text would have got right, counted without an engine.
+"""Count, without an engine, how many tokens drafts of a text would have got right.
 
 A drafter gives the logits of a draft that begins at any place of a response, given the true text before it. At every
 place the token that it draws with the verifier's noise (das/verify/coupled.py) is compared with the emitted one.
@@ -42,7 +42,7 @@ class Drafts:
 
 
 class Counts:
-    """What a drafter drafted right, over all places of all texts that were added."""
+    """Counts of the tokens that a drafter drafted right, over all places of all texts that were added."""
 
     def __init__(self, tokens: int):
         """tokens: of the longest draft."""
@@ -123,11 +123,11 @@ class Counts:
         return bins
 
     def reliability(self, scale: int) -> tuple[float, list[tuple[int, float, float]]]:
-        """How far the probabilities that an engine gives drafted tokens are from what is accepted.
+        """Compare the probabilities that an engine gives drafted tokens with the share that is accepted.
 
         They are learned from the winner's margin while the places come, each given before its token is verified. The
-        second half of the places is judged, because a run is much longer than the text: what an engine does not know
-        in its first passes hardly counts there. Returns the mean of |probability - accepted share of its bin|, and for
+        second half of the places is judged: a run is much longer than the text, so the first passes, in which an engine
+        knows little, hardly count there. Returns the mean of |probability - accepted share of its bin|, and for
         each bin that is not empty its tokens, their mean probability, and the share that was accepted.
         """
         margins = squashed(np.concatenate(self._margins)[:, scale])

@@ -1,4 +1,4 @@
-"""Why a training or one of its processes failed, in one line; the log has the traceback.
+"""A training or a process of a task that fails says why in one line; its log has the traceback.
 
 A task and each process that it starts talk over a pipe. The process sends (kind, value). The last message of one that
 fails is ("refused", message) for bad input, or ("error", message).
@@ -21,7 +21,7 @@ from experiments.run.output import quiet_into
 
 
 def failure_line(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """Say in one line what went wrong."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"disk full while writing {error.filename or 'results'}"
     ours = CheckpointError | ClusterError | EngineDied | WeightSyncError | TrainingDiverged | RunFailed | UserError

@@ -1,5 +1,5 @@
-"""The drafter of an arm that can be trained: an EAGLE-3 head is checked, made on the spot and kept in the cache; a head
-or a draft model is trained beside the policy."""
+"""Drafters that can be trained. An EAGLE-3 head is checked, made on the spot and kept in the cache. A head or a draft
+model is trained beside the policy."""
 
 import hashlib
 import inspect
@@ -67,8 +67,9 @@ def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lamb
 
 
 def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | None":
-    """What drafts in the arm and is trained beside the policy; None for other arms. config: as `with_head` returns it.
-    policy: its folder or hub id. model: the policy that is trained.
+    """The drafter of the arm that is trained beside the policy; None for other arms.
+
+    config: returned by `with_head`. policy: its folder or hub id. model: the policy that is trained.
 
     Raises UserError for a drafter or a policy that cannot be trained together.
     """
@@ -86,7 +87,7 @@ def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | Non
 
 
 def _loaded(config: RunConfig, policy: str) -> "TrainedDrafter":
-    """What drafts in the arm, from its files. Raises ValueError for files of another form."""
+    """Load the arm's drafter from its files. Raises ValueError for files of another form."""
     if config.arm.row.model == "head":
         from das.heads.files import load_head
 

@@ -19,7 +19,7 @@ DRAFT_SIZES: dict[str, Any] = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_
 
 
 def small_kind(config: RunConfig) -> str:
-    """Which small policy is made for a run's data: calculator, programs, arithmetic or puzzles."""
+    """The kind of small policy that is made for a run's data: calculator, programs, arithmetic or puzzles."""
     if config.data.name == AGENT:
         return "calculator"
     if config.data.judged_by == "code":

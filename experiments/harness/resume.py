@@ -93,7 +93,7 @@ def hint(folder: Path) -> str:
 
 
 def arguments(folder: Path, overrides: Sequence[str]) -> list[str]:
-    """What to call Python with, so that it makes the run in `folder` with these overrides, or resumes the run there."""
+    """Python's arguments that make the run in `folder` with these overrides, or resume the run there."""
     settings = (
         [f"resume='{folder.absolute()}'"] if hint(folder) else [*overrides, f"hydra.run.dir='{folder.absolute()}'"]
     )
@@ -104,7 +104,7 @@ def arguments(folder: Path, overrides: Sequence[str]) -> list[str]:
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
-    """The settings that a checkpoint's run is recognised by.
+    """The settings by which a checkpoint recognises its run.
 
     train_arm.py adds `policy` and `data`: digests of the first weights and of the problems.
     """
@@ -115,7 +115,7 @@ def identity(config: RunConfig) -> dict[str, Any]:
 def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: Path) -> None:
     """Raise UserError, naming the differences, unless a checkpoint belongs to this run.
 
-    theirs: what the checkpoint in `folder` says about its run. ours: the same of this run.
+    theirs: the run's identity in the checkpoint in `folder`. ours: this run's.
     """
     their_settings, our_settings = theirs["config"], ours["config"]
     if old_names := RENAMED.keys() & their_settings.keys():

@@ -50,7 +50,7 @@ def tokenized_rows(config: RunConfig, policy: str, rows: Iterable[dict[str, Any]
 
 
 def requests(run: RolloutRun, problems: list[tuple[str, Prompt]]) -> Iterator[RolloutRequest]:
-    """What to roll out in each step. Every epoch goes through the problems in the same order."""
+    """A request for each step. Every epoch goes through the problems in the same order."""
     from vllm import SamplingParams  # after prepare_process: vLLM reads the environment
 
     config, trainer = run.config, run.config.trainer

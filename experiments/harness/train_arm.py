@@ -100,7 +100,7 @@ def train_arm(run: ArmRun) -> None:
 
 
 def train_alike() -> None:
-    """Let a GPU train alike each time. A CPU does."""
+    """Let a GPU compute the same bits each time. A CPU does so by itself."""
     import torch
 
     from das.trl.determinism import train_deterministically
@@ -121,7 +121,7 @@ def load_model(policy: str, dtype: str) -> Any:
 
 
 def checkpoints(config: RunConfig, run: ArmRun, model: Any, rows: Any) -> "Checkpoints":
-    """Where the arm's checkpoints go. Each records its settings, and digests of its first weights and its rows."""
+    """The arm's checkpoints. Each records the settings, and digests of the first weights and of the rows."""
     from experiments.training.checkpoint_writer import Checkpoints
 
     # All ranks have read the same files, so one of them computes the digest.

@@ -205,9 +205,9 @@ def check_reward(config: RunConfig) -> None:
 
 
 def refuse_one_arm(config: RunConfig, overrides: Sequence[str]) -> None:
-    """A comparison has several arms, and would not look at arm=. A run of before this was refused may be resumed.
+    """Refuse `arm=` in a comparison, which has several arms and would ignore it. Raises UserError.
 
-    Raises UserError.
+    A run that is resumed is not refused: an older version may have started it.
     """
     given = [override for override in overrides if override.startswith("arm=")]
     if given and config.task["name"] == "compare" and config.resume is None:

@@ -105,7 +105,7 @@ def _judged_by_its_own(config: RunConfig) -> RunConfig:
 
 
 def _rows(config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
-    """As `split_rows`. Errors about the number of problems name the key that set it."""
+    """The result of `split_rows`. Errors about the number of problems name the key that set it."""
     published = config.data.name not in MADE and config.task["problems"] is None
     key = "data.problems" if published else "task.problems"
     with renamed_keys({"data.problems": key, "eval.problems": key}):

@@ -38,7 +38,7 @@ EXACT = ("completions_digest", "rewards_digest", "loss", "grad_norm")  # metrics
 
 @dataclass
 class Fault:
-    """What one strike did. ended: survived, one line, or what went wrong."""
+    """The outcome of one strike. ended: "survived", "one line", or a line about what went wrong."""
 
     kind: str
     struck: bool  # False: the run was over before

@@ -32,7 +32,7 @@ LEARNED = ("head.pt", "coupled.npz", "history.npz")
 
 @dataclass
 class Kill:
-    """How a run was stopped, after which row of metrics.jsonl, and what went wrong."""
+    """One stop of a run: its kind, the row of metrics.jsonl after which it came, and what went wrong."""
 
     kind: str
     row: int
@@ -130,7 +130,7 @@ def ready(kind: str, folder: Path, rows: int) -> bool:
 
 
 def compare(first: Path, second: Path) -> list[str]:
-    """Where two runs differ, apart from times."""
+    """List the differences of two runs, apart from times."""
     folders = [Path(), *(path.relative_to(first) for path in sorted((first / "arms").iterdir()))]
     differences = []
     for name in folders:
@@ -147,7 +147,7 @@ def compare(first: Path, second: Path) -> list[str]:
 
 
 def differing_metrics(first: Path, second: Path) -> Iterator[str]:
-    """Where the metrics.jsonl of two folders differ, apart from times."""
+    """List the differences of the metrics.jsonl of two folders, apart from times."""
     rows, other_rows = (timeless(read.metrics(folder)) for folder in (first, second))
     if [(row["arm"], row["step"]) for row in rows] != [(row["arm"], row["step"]) for row in other_rows]:
         yield ": gaps or doubles"

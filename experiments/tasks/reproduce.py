@@ -35,7 +35,7 @@ ENGINE_RUN = "das_fig10"  # the experiment whose run fills the replay's column o
 
 @dataclass(frozen=True)
 class Report:
-    """What a report is written from."""
+    """The parts of a report."""
 
     store: Path  # folder that keeps the runs
     profile: str

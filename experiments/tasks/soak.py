@@ -1,4 +1,4 @@
-"""task=soak: GRPO steps for hours. What do the run's processes hold after each step, and what remains at the end?"""
+"""task=soak: GRPO steps for hours. After each step the run's processes are measured; at the end nothing may remain."""
 
 import json
 import os
@@ -135,7 +135,7 @@ def sample(trainer: psutil.Process, seen: dict[psutil.Process, str]) -> dict[str
 
 
 def role_of(process: psutil.Process) -> str:
-    """What a child of the trainer is, from its command line."""
+    """The role of a child of the trainer, by its command line."""
     line = " ".join(process.cmdline())
     return next((role for role in ROLES if role in line), process.name())
 

@@ -1,4 +1,4 @@
-"""The problems that evaluations during training use (`eval.*`), and what judges the responses to them."""
+"""The problems on which a training is evaluated (`eval.*`), and the reward that judges the responses."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -128,7 +128,7 @@ def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[
 
 
 def _keys(row: dict[str, Any]) -> tuple[str, str]:
-    """What tells a problem from others: its id, and its question without regard to white space."""
+    """A problem is known by its id, or by its question without regard to white space."""
     return f"id {row['problem_id']}", " ".join(row["prompt"][-1]["content"].split())
 
 

@@ -21,7 +21,7 @@ from experiments.harness.failures import expect, log_of, reporting, tell
 
 @dataclass(frozen=True)
 class ForcedRollout:
-    """What an engine rolls out. `end`: the token that ends every response, and occurs nowhere else."""
+    """A rollout that an engine is asked for. `end`: the token that ends every response, and occurs nowhere else."""
 
     work: Workload
     end: int
@@ -31,7 +31,7 @@ class ForcedRollout:
 
 @dataclass
 class ForcedResult:
-    """What an arm's engine answers."""
+    """The answer of an arm's engine."""
 
     row: dict[str, Any]  # of metrics.jsonl
     timeline: dict[str, Any]  # step_time_s, step_live, step_tokens
