@@ -43,7 +43,7 @@ def config_error_line(error: Exception, overrides: list[str]) -> str:
 
 
 def _unknown_key(key: str, hydra_line: str, overrides: list[str]) -> str:
-    """Say what to do about a key that the config lacks. Hydra advises a plus sign, which helps if something reads it."""
+    """Say what to do about a key that the config lacks. Hydra advises a plus sign, which helps where it is read."""
     added = [f"+{override}" if override.split("=")[0] == key else override for override in overrides]
     try:
         config = compose("config", overrides=added)

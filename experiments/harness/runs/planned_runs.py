@@ -45,7 +45,7 @@ class Run:
     reads: tuple[tuple[str, "Run"], ...] = ()  # runs whose folders its overrides name, by label
 
     def folder(self, store: Path) -> Path:
-        """The run's folder. Its name is the task and a digest of the overrides of this run and of the runs that it reads."""
+        """The run's folder. Its name has the task and a digest of the overrides, its own and those of what it reads."""
         task = next((o.split("=", 1)[1] for o in self.overrides if o.startswith("task=")), "compare")
         overrides = [*self.overrides, *(override for _, run in self.reads for override in run.overrides)]
         digest = hashlib.sha256("\0".join(overrides).encode()).hexdigest()[:10]
