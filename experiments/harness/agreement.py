@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 LISTED = 20  # logits that are compared at each position: the largest ones and the emitted token's
-VOCAB, DRAFT = 64, 4  # level 1: tokens in the vocabulary, drafted tokens a request
+VOCAB, DRAFT = 64, 4  # level 1: tokens in the vocabulary, drafted tokens of a request
 REQUESTS = 1000  # level 1: requests in a pass
 UNLIKELY = 1e-4  # level 1: a p-value below this is no chance result
 

@@ -29,9 +29,9 @@ class ArmConfig:
     method: str  # a row of das/engine/methods.py
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
-    self_draft: Settings | None = None  # of self-drafts: the format of their weights; None: the default
-    online: bool = False  # of drafts from a head or a draft model: whether it learns in the run
-    online_rate: float | None = None  # of what learns in the run: factor on the learning rates; None: that of the head
+    self_draft: Settings | None = None  # the format of the weights of self-drafts; None: the default
+    online: bool = False  # whether the head or draft model that drafts learns in the run
+    online_rate: float | None = None  # factor on the learning rates of what learns in the run; None: that of the head
 
     @property
     def drafts(self) -> bool:
@@ -61,9 +61,9 @@ class DataConfig:
     judged_by: str  # maths | code | reasoning_gym
     problems: int | None  # how many problems; None: all of the set
     settings: Settings  # the whole group: problem sets have many more settings
-    kinds: Settings | None = None  # of puzzles alone: kind -> relative frequency
-    chain_steps: Sequence[int] = ()  # of arithmetic and programs alone
-    weights: Sequence[float] = ()  # same
+    kinds: Settings | None = None  # puzzles only: kind -> relative frequency
+    chain_steps: Sequence[int] = ()  # arithmetic and programs only: lengths of chains
+    weights: Sequence[float] = ()  # the relative frequency of each length
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class RewardConfig:
 
     name: str  # maths | code | reasoning_gym | brevity
     parallel: int = 1  # worker processes, judges of code
-    timeout_s: float = 0.0  # not of code: seconds for one response
-    isolation: str = ""  # of code alone: full | weak
-    limits: Settings | None = None  # of code alone: of one solution
+    timeout_s: float = 0.0  # seconds for one response; code has limits instead
+    isolation: str = ""  # code only: full | weak
+    limits: Settings | None = None  # code only: the limits of one solution
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class RunConfig:
         return problems_per_step(self.trainer.arguments, self.engine.processes)
 
     def with_problems(self, count: int) -> "RunConfig":
-        """The config with the number of problems filled in. A run records it where data.problems=null asks for all."""
+        """The config with this number of problems. A run records it where data.problems=null asks for all problems."""
         settings = {**self.data.settings, "problems": count}
         return replace(
             self,
@@ -247,7 +247,7 @@ def run_config(composed: DictConfig) -> RunConfig:
 
 
 def cluster_settings(settings: Settings) -> ClusterSettings | None:
-    """settings: those of one file of configs/cluster. Raises UserError."""
+    """Make the settings of a cluster of a file of configs/cluster. None for cluster=none. Raises UserError."""
     if settings["name"] == "none":
         return None
     try:
@@ -257,12 +257,12 @@ def cluster_settings(settings: Settings) -> ClusterSettings | None:
 
 
 def data_config(settings: Settings) -> DataConfig:
-    """settings: those of one file of configs/data."""
+    """Make a DataConfig of the settings of a file of configs/data."""
     return _make(DataConfig, "data", settings, settings=settings)
 
 
 def reward_config(settings: Settings) -> RewardConfig:
-    """settings: those of one file of configs/reward."""
+    """Make a RewardConfig of the settings of a file of configs/reward."""
     return _make(RewardConfig, "reward", settings)
 
 

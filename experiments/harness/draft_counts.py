@@ -47,7 +47,7 @@ class Counts:
     def __init__(self, tokens: int):
         """tokens: of the longest draft."""
         self.tokens = tokens
-        # One array a text; places are its rows.
+        # Each list has an array for each text; places are its rows.
         self._right: list[Ints] = []  # [places, scales]: drafted tokens before the first wrong one
         self._room: list[Ints] = []  # [places]: tokens from the place to the response's end
         self._margins: list[NDArray[np.float32]] = []  # [places, scales]: of the first drafted token

@@ -69,14 +69,14 @@ def tell(pipe: Connection, message: Any) -> None:
 
 
 def log_of(name: str, folder: Path) -> Path:
-    """The log of an arm. folder: the task's."""
+    """The log of an arm. folder: that of the task."""
     return folder / "arms" / name / "log.txt"
 
 
 def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
     """The value of the next message of an arm's process. The message must be of this kind.
 
-    name: the arm's. folder: the task's.
+    name: that of the arm. folder: that of the task.
     Raises UserError if the arm refused its input, RunFailed if it failed, was killed, or sent another kind of message.
     """
     log = log_of(name, folder)

@@ -2,7 +2,6 @@
 model is trained beside the policy."""
 
 import hashlib
-import inspect
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -160,15 +159,10 @@ def _key(policy: Path, warm_up: Any) -> str:
     """Name of a head's folder in the cache: a hash of the policy, of what the head is made from, and of the code."""
     import torch
 
-    from das.heads import eagle3, trained_drafter, unrolled
-    from das.heads import texts as head_texts
-    from das.heads import training as head_training
-    from das.heads import warm_up as head_warm_up
-
     sha = hashlib.sha256(torch.__version__.encode())
     for file in sorted([*policy.glob("*.safetensors"), policy / heads.CONFIG]):
         sha.update(hashlib.sha256(file.read_bytes()).digest())
-    for module in (eagle3, head_texts, head_training, head_warm_up, trained_drafter, unrolled):
-        sha.update(Path(inspect.getfile(module)).read_bytes())
+    for module in sorted(Path(heads.__file__).parent.glob("*.py")):
+        sha.update(module.read_bytes())
     sha.update(repr(warm_up).encode())
     return sha.hexdigest()[:16]

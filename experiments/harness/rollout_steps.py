@@ -1,4 +1,4 @@
-"""Rollouts without training: the prompts of each step, rolled out by one engine."""
+"""Rollouts without training: make the requests of each step, roll them out and record them."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing

@@ -37,8 +37,9 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     if config.wandb not in WANDB_MODES:
         raise UserError(f"wandb={config.wandb}: choose one of {', '.join(WANDB_MODES)}")
     check_sizes(config)
-    if in_steps:
-        check_step(config)
+    problems = config.data.problems
+    if in_steps and problems is not None and problems < config.problems_per_step:
+        raise UserError(f"data.problems={problems}: a step takes {config.problems_per_step}; ask for at least as many")
     if config.policy.path is not None:
         check_policy(config.policy.path, config.engine.max_model_len)
     if "quantization_config" in (config.trainer.arguments.get("model_init_kwargs") or {}):
@@ -77,13 +78,6 @@ def check_sizes(config: RunConfig) -> None:
             f"trainer.max_completion_length={config.trainer.max_completion_length} leaves no room for a prompt: "
             f"raise engine.max_model_len={config.engine.max_model_len} above it"
         )
-
-
-def check_step(config: RunConfig) -> None:
-    """Refuse fewer problems than a training step takes. Raises UserError."""
-    problems = config.data.problems
-    if problems is not None and problems < config.problems_per_step:
-        raise UserError(f"data.problems={problems}: a step takes {config.problems_per_step}; ask for at least as many")
 
 
 def check_data(config: RunConfig) -> None:

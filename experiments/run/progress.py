@@ -1,4 +1,4 @@
-"""Live progress: one line a step and arm, with the time that is left. On a terminal also a bar."""
+"""Live progress: a line for each step and arm, with the time that is left. On a terminal there is a bar, too."""
 
 import atexit
 import sys

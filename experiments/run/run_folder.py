@@ -76,7 +76,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[dict[str, Any]]:
-    """One row a response: the format of recorded traces, and what the response cost. Replays need no more."""
+    """A row for each response: the format of recorded traces, and the costs of the response. Replays need no more."""
     responses = zip(rollout.problems, rewards, rollout.finish_reasons, rollout.responses, rollout.requests, strict=True)
     return [
         {

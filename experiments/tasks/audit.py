@@ -1,4 +1,4 @@
-"""task=audit: does speculation change anything on this machine? Each level reports how many of how many agree.
+"""task=audit: does speculation change anything on this machine? Each level counts how many agree.
 
 1 distribution   the verifier's tokens for fixed logits, against softmax (chi-square)
 2 sample         the arm's rollouts, against the same rollouts without drafts: token ids, sequences, logits
@@ -35,7 +35,7 @@ from experiments.run.run_folder import RunFolder
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Audit the arm; print a line a level and write result.json."""
+    """Audit the arm; print a line for each level and write result.json."""
     config, path = run_config(composed), Path(folder)
     check(config)
     if not config.arm.drafts:

@@ -1,4 +1,4 @@
-"""task=compare: arms on identical work; the table, the identity verdict, result.json."""
+"""task=compare: train arms on identical work; print the table and the identity verdict, write result.json."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,7 @@
 """task=evaluate: how many problems of a set does a policy solve? pass@k with intervals, result.json and a figure.
 
 The intervals are percentiles of the bootstrap over problems: the problems are drawn anew, with replacement, 10,000
-times. So they say how much another choice of problems would change the number.
+times. So they show how much another choice of problems would change the number.
 """
 
 import sys

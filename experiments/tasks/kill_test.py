@@ -26,7 +26,7 @@ KINDS = ("run", "parent", "arm", "checkpoint", "sync", "engine")  # the last kil
 FROM_INSIDE = ("sync", "engine")  # experiments/faults/sitecustomize.py strikes in the process itself
 CLOCK = ("draft_share", "pass_time_error")  # metrics that follow from times; other times end in _s
 BYTES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # of the last checkpoint
-# A checkpoint may also hold a draft head with its optimizers, what coupled drafts have learned, and the history.
+# A checkpoint may also hold a draft head with its optimizers, the scales that coupled drafts learned, and the history.
 LEARNED = ("head.pt", "coupled.npz", "history.npz")
 
 

@@ -29,7 +29,7 @@ ROLES = ("rewards.forkserver", "rewards.judge", "rewards.maths", "wandb-core", "
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Train the arm for `task.minutes`; write soak.jsonl (a row a step), result.json and soak.png."""
+    """Train the arm for `task.minutes`; write soak.jsonl (a row for each step), result.json and soak.png."""
     config = run_config(without_end(composed))
     minutes, warm_up_minutes = config.task["minutes"], config.task["warm_up_minutes"]
     if warm_up_minutes >= minutes:

@@ -27,7 +27,7 @@ from experiments.training.barrier import Barrier
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Train the arm, print a line a step. Of several processes only the main one prints; each writes a log."""
+    """Train the arm and print a line for each step. Only the main process prints; each writes a log."""
     config, path = run_config(composed), Path(folder)
     progress = Progress(config.trainer.max_steps)
     if not ranks.is_main():

@@ -1,7 +1,7 @@
 """Measure a policy on problems: sample responses, judge them, estimate pass@k.
 
-`Evaluation` says what is rolled out and what the responses are worth; task=evaluate uses it alone. `TrainingEvaluation`
-does so during a training, every few steps.
+`Evaluation` asks for responses and judges them; task=evaluate uses it alone. `TrainingEvaluation` does so during a
+training, every few steps.
 """
 
 import time
@@ -28,7 +28,7 @@ SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")  # arguments of GRP
 
 @dataclass(frozen=True)
 class Judged:
-    """Responses to some problems, and what they are worth. All lists but `correct` have an entry for each response."""
+    """The judgement on responses to some problems. All lists but `correct` have an entry for each response."""
 
     correct: list[int]  # right responses of each problem
     rewards: list[float]

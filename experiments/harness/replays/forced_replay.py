@@ -1,4 +1,4 @@
-"""The rollouts of task=force replayed: how far the simulator is off, and what they would take at other prices."""
+"""Replay the rollouts of task=force: measure the simulator's error, and compute their times at other prices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Recorded arms replayed with their own engine, drafter, budget and order of requests, at the prices of any machine."""
+"""Replay recorded arms with their own engine, drafter, budget and order of requests, at the prices of any machine."""
 
 from pathlib import Path
 from typing import Any
@@ -86,8 +86,8 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
 
     arms: name -> folder. Arms that draft in vLLM are left out. Nothing is returned if the first arm drafts, if several
     processes rolled out, if responses have several turns, or if there are more than MOST_TOKENS.
-    Nobody measured these times: the price of a pass is derived from the GPU's data sheet, and drafting costs what the
-    run measured. `ratio_to_none_dearer` has the price of drafted tokens at the dear end of what is plausible.
+    Nobody measured these times: the price of a pass is derived from the GPU's data sheet, and drafting takes the time
+    that the run measured. `ratio_to_none_dearer` has the price of drafted tokens at the dear end of what is plausible.
     """
     configs = {name: arm_config_of(path) for name, path in arms.items()}
     baseline = next(iter(arms))
