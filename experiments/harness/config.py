@@ -110,7 +110,7 @@ class EngineConfig:
 class DrafterConfig:
     """configs/drafter"""
 
-    unit: str  # epoch | step: what the window counts
+    unit: str  # of the window: epoch | step
     options: Settings  # of das.drafter.make_drafter, `warm` included
     warm: str | None = None  # history.npz of an earlier run
 

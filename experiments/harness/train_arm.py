@@ -7,7 +7,7 @@ are imported, and the parent of a comparison, which imports this module too, nee
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,9 @@ from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset, tools_of
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process
 from experiments.harness.evaluation.evaluation import TrainingEvaluation
+from experiments.harness.evaluation.held_out import held_out
 from experiments.harness.heads import online_head, with_head
+from experiments.harness.policies import policy_directory
 from experiments.harness.reward import make_reward
 from experiments.harness.tracking import Tracker
 from experiments.run.errors import RunFailed, UserError
@@ -50,6 +52,22 @@ class ArmRun:
     barrier: Barrier  # when the arm may roll out and train
     callbacks: Sequence[Any] = ()  # of transformers' Trainer, beside the usual ones
     start: int = 0  # steps already done. Their checkpoint is verified, and the folder is rewound to it (resume.py)
+
+
+def make_parts(arms: Sequence[RunConfig], note: Callable[[str], None]) -> str:
+    """Make the policy, draft models and heads of these arms where the cache lacks them, and look at their data.
+
+    This is done before the arms start, so that progress and errors are shown here. note: called with lines about it.
+    Returns the policy: a directory or hub id. Raises UserError for data that cannot be.
+    """
+    first = arms[0]  # all arms share policy and data
+    policies = [policy_directory(arm, note) for arm in arms]
+    rows = dataset(first, policies[0], note)
+    for arm in arms:
+        with_head(arm, policies[0], note)
+    if first.eval.every:
+        held_out(first, policies[0], rows, note)
+    return policies[0]
 
 
 def train_arm(run: ArmRun) -> None:

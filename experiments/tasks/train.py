@@ -13,12 +13,8 @@ from analysis.cluster_engines import cluster_result
 from das import ranks
 from experiments.harness import resume
 from experiments.harness.config import run_config
-from experiments.harness.data import dataset
-from experiments.harness.evaluation.held_out import held_out
 from experiments.harness.failures import one_line_failure
-from experiments.harness.heads import with_head
-from experiments.harness.policies import policy_directory
-from experiments.harness.train_arm import ArmRun, train_arm
+from experiments.harness.train_arm import ArmRun, make_parts, train_arm
 from experiments.harness.validate import check, check_processes
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
@@ -45,11 +41,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
             resume.announce(path, start, progress)
         if ranks.is_main():
             resume.remember(path, overrides)
-        policy = policy_directory(config, progress.note)
-        rows = dataset(config, policy, progress.note)
-        with_head(config, policy, progress.note)
-        if config.eval.every:
-            held_out(config, policy, rows, progress.note)
+        policy = make_parts([config], progress.note)
     start = ranks.gather(start)[0]
     group = config.task["group"] or path.name
     with one_line_failure(path), quiet_into(ranks.own_file(path / "log.txt")) as terminal:
