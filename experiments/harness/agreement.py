@@ -58,8 +58,9 @@ def chi_square_p(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def listed_response(output: Any) -> dict[str, Any]:
-    """A response of an engine that reports raw logits, as `sample_agreement` takes it: its token ids, and for each
-    position {token: logit} of the largest logits. output: vLLM's RequestOutput.
+    """Make a response for `sample_agreement`: token ids, and for each position {token: logit} of the largest logits.
+
+    output: the RequestOutput of a vLLM engine that reports raw logits.
     """
     completion = output.outputs[0]
     return {
@@ -106,7 +107,7 @@ def largest_difference(a: dict[int, float], b: dict[int, float]) -> float:
 
 
 def describe_distribution(measured: dict[str, Any]) -> str:
-    """The line of level 1."""
+    """The line that is printed about level 1, equal distributions."""
     verdict = "agrees" if measured["p_value"] > UNLIKELY else "DIFFERS"
     return (
         f"level 1 distribution  {verdict}: chi-square p = {measured['p_value']:.3g} over {measured['draws']} draws, "

@@ -51,7 +51,7 @@ def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -
 
 
 def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]]:
-    """Raises ValueError for more problems than there are."""
+    """Make the rows of generated problems. Raises ValueError for more problems than there are."""
     assert data.problems is not None
     problems: Sequence[Any]
     if data.name == "puzzles":

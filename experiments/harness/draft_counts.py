@@ -45,7 +45,7 @@ class Counts:
     """Counts of the tokens that a drafter drafted right, over all places of all texts that were added."""
 
     def __init__(self, tokens: int):
-        """tokens: of the longest draft."""
+        """tokens: the length of the longest draft."""
         self.tokens = tokens
         # Each list has an array for each text; places are its rows.
         self._right: list[Ints] = []  # [places, scales]: drafted tokens before the first wrong one
@@ -53,7 +53,7 @@ class Counts:
         self._margins: list[NDArray[np.float32]] = []  # [places, scales]: of the first drafted token
 
     def add(self, drafts: Drafts, response: Sequence[int], seed: int) -> None:
-        """Count the drafts of one response. Logits are divided by the temperature already. seed: of its noise."""
+        """Count the drafts of one response. Logits are already divided by the temperature. seed: keys the noise."""
         emitted, first = np.array(response, np.int64), drafts.first
         places = len(emitted) - first
         if places < 1:
@@ -95,7 +95,7 @@ class Counts:
         return float(np.minimum(np.minimum(right, tokens) + 1, room).mean())
 
     def by_depth(self, scale: int) -> list[float]:
-        """For drafted token 1, 2, ...: the share that is right, where those before it are."""
+        """For drafted token 1, 2, ...: the share that is right where all tokens before it are right."""
         right, room = np.concatenate(self._right)[:, scale], np.concatenate(self._room)
         shares = []
         for depth in range(self.tokens):

@@ -53,7 +53,7 @@ def versions() -> dict[str, str]:
 
 
 def meta(seed: int) -> dict[str, Any]:
-    """On which machine, with which code and by which command a run was made."""
+    """The machine, the code and the command that make a run."""
     return {
         "commit": commit(),
         "python": platform.python_version(),
@@ -137,7 +137,7 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def add_step(self, row: dict[str, Any], rollout: "Rollout", rewards: Sequence[float | None]) -> None:
-        """Write a finished step: its responses, its decode passes, what the engines of a cluster did, and its row of
+        """Write a finished step: its responses, its decode passes, the events of a cluster's engines, and its row of
         metrics.jsonl. The row comes last: a step that has one is complete.
         """
         step = row["step"]

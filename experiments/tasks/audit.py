@@ -70,7 +70,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def training_agreement(
     arms: Mapping[str, RunConfig], policy: str, run_folder: RunFolder, progress: Progress
 ) -> dict[str, Any]:
-    """Level 3: train both arms, print the verdict; what of the second arm is identical to the first."""
+    """Level 3: train both arms and print the verdict. Returns for each metric whether the arms are identical."""
     lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder), progress)
     compared = arm_analysis.compare_arms(run_folder.path, list(arms))
     progress.note(f"level 3 training      {arm_analysis.identity_verdict(compared)}")

@@ -126,7 +126,7 @@ def slow_down(victim: psutil.Process, run: Any) -> None:
 
 
 def of_ray(driver: int) -> list[psutil.Process]:
-    """Processes that live of the Ray which a process of this id started."""
+    """The living processes of the Ray that the process `driver` started. driver: its id."""
     found = []
     for pid in writers(f"{tempfile.gettempdir()}/{PREFIX}{driver}-"):
         with suppress(psutil.NoSuchProcess):
@@ -135,7 +135,7 @@ def of_ray(driver: int) -> list[psutil.Process]:
 
 
 def verdict(done: Any, whole: Path, folder: Path) -> str:
-    """survived, one line, or what went wrong. done: the struck run's end."""
+    """Say how a struck run ended: "survived", "one line", or what went wrong. done: its exit code and its output."""
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         hint = "resume=" if checkpoint.steps(folder / CHECKPOINTS) else ""

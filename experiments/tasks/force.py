@@ -154,7 +154,7 @@ def roll_all(
 
 
 def measured(results: Results, live: Sequence[int], stock: str | None) -> dict[str, Any]:
-    """Times and counts of each arm, and their ratios to the baseline's times. stock: the arm with vLLM as it comes."""
+    """Sum each arm's times and counts, and divide the times by the baseline's. stock: the arm of vLLM as it comes."""
 
     def total(arm: str, key: str, requests: int | None = None) -> float:
         return float(sum(each.row[key] for (n, _), each in results[arm].items() if requests in (None, n)))

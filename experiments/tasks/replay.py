@@ -69,7 +69,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def judged(rows: list[dict[str, float]], steps: list[Step]) -> dict[str, float]:
-    """Measured rows of metrics against the same steps replayed. step_error: mean absolute error of a step's time."""
+    """Compare measured rows of metrics with the same steps replayed. step_error: a step's mean absolute error."""
     measured, predicted = [row["rollout_s"] for row in rows], [step.rollout_s for step in steps]
     return {
         "measured_s": float(np.mean(measured)),

@@ -45,7 +45,7 @@ class Report:
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """One paper's replay, or everything."""
+    """Make one paper's replay, or everything."""
     if composed.paper is None:
         everything(composed, overrides, Path(folder))
     elif composed.paper in PAPERS:
@@ -70,7 +70,7 @@ def replay(composed: DictConfig, folder: Path) -> None:
 
 
 def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
-    """All experiments in the profile, then the papers' replays, then the report. Finished runs are not made again.
+    """Make all experiments in the profile, then the papers' replays, then the report. Finished runs are kept.
 
     Raises RunFailed when a run failed. The report is written all the same and names the failed runs.
     """

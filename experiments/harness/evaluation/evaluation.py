@@ -43,7 +43,7 @@ class Evaluation:
     def __init__(
         self, config: RunConfig, policy: str, rows: Sequence[dict[str, Any]], judge: ConversationReward, samples: int
     ):
-        """policy: its tokenizer is used. rows: as `held_out` returns them. samples: responses to each problem."""
+        """policy: its tokenizer is used. rows: made by `held_out`. samples: responses to each problem."""
         from transformers import AutoTokenizer
 
         self.samples = samples

@@ -155,6 +155,6 @@ def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool) 
 
 
 def prompts_of(work: Workload) -> Sequence[Any]:
-    """A made-up prompt for each response: the same for a problem's, another for each problem."""
+    """Make up a prompt for each response. Responses to the same problem share a prompt, which no other problem has."""
     number = {problem: i for i, problem in enumerate(dict.fromkeys(work.problems))}
     return [{"prompt_token_ids": [number[problem], *range(1, work.prompt)]} for problem in work.problems]

@@ -21,7 +21,7 @@ Works = Mapping[int, Sequence[Workload]]  # by live, the responses of each epoch
 
 
 def fitted_times(results: Results, works: Works, arms: Sequence[str]) -> tuple[Drafting, float]:
-    """The form of a pass's time, fitted to the odd epochs of `arms`, and seconds per prompt token."""
+    """Fit the form of a pass's time to the odd epochs of `arms`. Returns it, and the seconds per prompt token."""
     timelines = [each.timeline for arm in arms for (_, epoch), each in results[arm].items() if epoch % 2]
     form = fit_form(timelines, "drafting")
     assert isinstance(form, Drafting)

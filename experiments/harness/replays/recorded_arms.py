@@ -43,7 +43,7 @@ def arm_config_of(path: Path) -> DictConfig:
 
 
 def simulated_engine(settings: EngineSettings, times: Times, max_num_seqs: int, max_tokens: int) -> Engine:
-    """A simulated engine that drafts as these settings say. max_tokens: of a response.
+    """Make a simulated engine that drafts as these settings say. max_tokens: the longest response.
 
     Raises ValueError for a method that cannot be simulated.
     """
@@ -82,7 +82,7 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
 
 
 def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
-    """Rollout time of each arm over the first one's, had a 7B policy on an H100 given the same responses.
+    """Divide each arm's rollout time by the first arm's, for a 7B policy on an H100 that gives the same responses.
 
     arms: name -> folder. Arms that draft in vLLM are left out. Nothing is returned if the first arm drafts, if several
     processes rolled out, if responses have several turns, or if there are more than MOST_TOKENS.
@@ -110,7 +110,7 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
 
 
 def replayed_seconds(works: list[Workload], form: Form, config: DictConfig, folder: Path) -> float:
-    """Seconds of all rollouts of an arm at the prices of `form`, with the time per request that its drafting took."""
+    """Seconds of all rollouts of an arm at the prices of `form`. Drafting takes as long per request as in the run."""
     rows = read.metrics(folder)
     drafting = sum(row["draft_s"] for row in rows) / sum(row["passes"] for row in rows)
     steps = replay_arm(works, Times(form, draft_request=drafting), config)
