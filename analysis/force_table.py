@@ -1,4 +1,4 @@
-"""The tables that task=force prints."""
+"""The table that task=force prints."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,17 +34,3 @@ def _at_row_prices(at_price: Mapping[str, Mapping[str, Any]], live: list[str]) -
             cells = [f"{value:.3f}" for value in (ratio["overall"], *(ratio["by_live"][n] for n in live))]
             lines.append([arm, f"{price} of measured", *cells])
     return aligned(lines) if len(lines) > 1 else ""
-
-
-def profile_table(profile: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """Milliseconds of a pass by part, a line for each arm and number of live requests.
-
-    profile: arm -> live -> part -> ms.
-    """
-    parts = list(dict.fromkeys(part for by_live in profile.values() for each in by_live.values() for part in each))
-    lines = [["ms a pass", "live", "all", *parts]]
-    for arm, by_live in profile.items():
-        for live, each in by_live.items():
-            cells = [f"{each[part]:.3f}" if part in each else "" for part in parts]
-            lines.append([arm, live, f"{sum(each.values()):.3f}", *cells])
-    return f"\n{aligned(lines)}\n"

@@ -14,7 +14,7 @@ WIDTH = 120  # columns of the help where the output is no terminal
 
 
 def usage() -> str:
-    """What `python run.py --help` prints."""
+    """The text that `python run.py --help` prints."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("task")
     table.add_column("what it does")
@@ -39,7 +39,7 @@ def markdown() -> str:
         [
             "# Commands",
             "",
-            "This page is made from `experiments/registry.py` by `python -m experiments.commands > docs/commands.md`.",
+            "The heads of `configs/task/*.yaml` make this page: `python -m experiments.commands > docs/commands.md`.",
             "",
             "Every command is `python run.py` with settings behind it. `python` is `.venv/bin/python`, which",
             "`make run` sets up. `python run.py --help` prints this list. `configs/` lists every setting with its unit",

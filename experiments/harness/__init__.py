@@ -1,6 +1,7 @@
 """The parts of experiments: arms that train or roll out on identical work, and the runs of an experiment.
 
-config, validate: the settings as dataclasses, and what is refused. policies, data, reward, engine: what an arm is
-made of. train_arm, rollout_steps: one arm. lock_step, one_by_one: several arms. resume, failures, tracking: how a run
-is resumed, how it fails, how W&B records it. planned_runs: the runs behind a figure or table.
+config and validate read the settings and refuse impossible ones. policies, data, reward, engine and heads make the
+parts of an arm. train_arm trains one, rollout_steps rolls one out. runs/ has several arms in lock step or one by one,
+and the runs behind a figure. replays/ rolls recorded responses out again, on engines and in the simulator. evaluation/
+measures a policy. resume, failures and tracking resume a run, report why it failed, and send it to W&B.
 """

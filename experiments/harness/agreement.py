@@ -1,4 +1,4 @@
-"""How far two sets of responses agree, and the verifier's tokens with the softmax: levels 1 and 2 of exactness."""
+"""Compare the verifier's tokens with the softmax (level 1 of exactness), and responses with responses (level 2)."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 LISTED = 20  # logits that are compared at each position: the largest ones and the emitted token's
-VOCAB, DRAFT = 64, 4  # level 1: tokens in the vocabulary, drafted tokens a request
+VOCAB, DRAFT = 64, 4  # level 1: tokens in the vocabulary, drafted tokens of a request
 REQUESTS = 1000  # level 1: requests in a pass
 UNLIKELY = 1e-4  # level 1: a p-value below this is no chance result
 
@@ -58,8 +58,9 @@ def chi_square_p(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def listed_response(output: Any) -> dict[str, Any]:
-    """A response of an engine that reports raw logits, as `sample_agreement` takes it: its token ids, and for each
-    position {token: logit} of the largest logits. output: vLLM's RequestOutput.
+    """Make a response for `sample_agreement`: token ids, and for each position {token: logit} of the largest logits.
+
+    output: the RequestOutput of a vLLM engine that reports raw logits.
     """
     completion = output.outputs[0]
     return {
@@ -106,7 +107,7 @@ def largest_difference(a: dict[int, float], b: dict[int, float]) -> float:
 
 
 def describe_distribution(measured: dict[str, Any]) -> str:
-    """The line of level 1."""
+    """The line that is printed about level 1, equal distributions."""
     verdict = "agrees" if measured["p_value"] > UNLIKELY else "DIFFERS"
     return (
         f"level 1 distribution  {verdict}: chi-square p = {measured['p_value']:.3g} over {measured['draws']} draws, "

@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 
 from das.cluster.settings import ClusterSettings
 from das.engine.methods import Method, find_method
-from experiments.harness import sizes
 from experiments.run.checks import check_values
 from experiments.run.errors import UserError
 from experiments.run.plain import plain
@@ -30,9 +29,9 @@ class ArmConfig:
     method: str  # a row of das/engine/methods.py
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
-    self_draft: Settings | None = None  # of self-drafts: the format of their weights; None: the default
-    online: bool = False  # of drafts from a head or a draft model: whether it learns in the run
-    online_rate: float | None = None  # of what learns in the run: factor on the learning rates; None: that of the head
+    self_draft: Settings | None = None  # the format of the weights of self-drafts; None: the default
+    online: bool = False  # whether the head or draft model that drafts learns in the run
+    online_rate: float | None = None  # factor on the learning rates of what learns in the run; None: that of the head
 
     @property
     def drafts(self) -> bool:
@@ -62,9 +61,9 @@ class DataConfig:
     judged_by: str  # maths | code | reasoning_gym
     problems: int | None  # how many problems; None: all of the set
     settings: Settings  # the whole group: problem sets have many more settings
-    kinds: Settings | None = None  # of puzzles alone: kind -> relative frequency
-    chain_steps: Sequence[int] = ()  # of arithmetic and programs alone
-    weights: Sequence[float] = ()  # same
+    kinds: Settings | None = None  # puzzles only: kind -> relative frequency
+    chain_steps: Sequence[int] = ()  # arithmetic and programs only: lengths of chains
+    weights: Sequence[float] = ()  # the relative frequency of each length
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,14 @@ class RewardConfig:
 
     name: str  # maths | code | reasoning_gym | brevity
     parallel: int = 1  # worker processes, judges of code
-    timeout_s: float = 0.0  # not of code: seconds for one response
-    isolation: str = ""  # of code alone: full | weak
-    limits: Settings | None = None  # of code alone: of one solution
+    timeout_s: float = 0.0  # seconds for one response; code has limits instead
+    isolation: str = ""  # code only: full | weak
+    limits: Settings | None = None  # code only: the limits of one solution
 
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """configs/trainer: what is read here, and all arguments of TRL's GRPOConfig."""
+    """configs/trainer: the settings that the harness reads, and all arguments of TRL's GRPOConfig."""
 
     max_steps: int
     num_generations: int
@@ -111,7 +110,7 @@ class EngineConfig:
 class DrafterConfig:
     """configs/drafter"""
 
-    unit: str  # epoch | step: what the window counts
+    unit: str  # of the window: epoch | step
     options: Settings  # of das.drafter.make_drafter, `warm` included
     warm: str | None = None  # history.npz of an earlier run
 
@@ -133,7 +132,7 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When checkpoints are written and how many are kept."""
+    """The checkpoints of a training."""
 
     every: int  # training steps; 0: never
     keep: int
@@ -141,7 +140,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """How accuracy on held-out problems is measured during training (experiments/harness/held_out.py)."""
+    """Measurements of accuracy on held-out problems during a training (experiments/harness/evaluation/held_out.py)."""
 
     every: int  # training steps between evaluations; 0: none
     data: str | None  # name in configs/data; None: problems that the training's own data holds out
@@ -182,21 +181,37 @@ class RunConfig:
     @property
     def responses_per_step(self) -> int:
         """Responses of a training step, over all processes."""
-        return sizes.responses_per_step(self.trainer.arguments, self.engine.processes)
+        return responses_per_step(self.trainer.arguments, self.engine.processes)
 
     @property
     def problems_per_step(self) -> int:
         """Problems of a training step, over all processes."""
-        return sizes.problems_per_step(self.trainer.arguments, self.engine.processes)
+        return problems_per_step(self.trainer.arguments, self.engine.processes)
 
     def with_problems(self, count: int) -> "RunConfig":
-        """The config with the number of problems filled in. A run records it where data.problems=null asks for all."""
+        """The config with this number of problems. A run records it where data.problems=null asks for all problems."""
         settings = {**self.data.settings, "problems": count}
         return replace(
             self,
             data=replace(self.data, problems=count, settings=settings),
             resolved={**self.resolved, "data": settings},
         )
+
+
+def responses_per_step(trainer: Mapping[str, Any], processes: int) -> int:
+    """Responses of a training step over all processes. trainer: arguments of TRL's GRPOConfig."""
+    accumulated = trainer.get("gradient_accumulation_steps", 1)
+    return int(trainer["per_device_train_batch_size"] * accumulated * processes)
+
+
+def problems_per_step(trainer: Mapping[str, Any], processes: int) -> int:
+    """Problems of a training step over all processes; each has `num_generations` responses."""
+    return responses_per_step(trainer, processes) // int(trainer["num_generations"])
+
+
+def steps_per_epoch(num_problems: int, problems_per_step: int) -> int:
+    """Steps that go once through all problems; problems that do not fill a step are left out."""
+    return max(1, num_problems // problems_per_step)
 
 
 # Settings of the process, not of the engine in it.
@@ -232,7 +247,7 @@ def run_config(composed: DictConfig) -> RunConfig:
 
 
 def cluster_settings(settings: Settings) -> ClusterSettings | None:
-    """settings: those of one file of configs/cluster. Raises UserError."""
+    """Make the settings of a cluster of a file of configs/cluster. None for cluster=none. Raises UserError."""
     if settings["name"] == "none":
         return None
     try:
@@ -242,12 +257,12 @@ def cluster_settings(settings: Settings) -> ClusterSettings | None:
 
 
 def data_config(settings: Settings) -> DataConfig:
-    """settings: those of one file of configs/data."""
+    """Make a DataConfig of the settings of a file of configs/data."""
     return _make(DataConfig, "data", settings, settings=settings)
 
 
 def reward_config(settings: Settings) -> RewardConfig:
-    """settings: those of one file of configs/reward."""
+    """Make a RewardConfig of the settings of a file of configs/reward."""
     return _make(RewardConfig, "reward", settings)
 
 

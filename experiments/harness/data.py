@@ -1,7 +1,7 @@
 """The rows that a run trains on: generated problems, or a published set."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from datasets import Dataset
@@ -34,9 +34,8 @@ def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None =
 def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
     """The rows of a set, one line about it (empty for generated problems), and how many problems could not be used.
 
-    Most of these are too long (`room`), so what is left is easier than the set.
-
-    split: of generated problems. A published set has its own setting for that, `part`.
+    Most problems that cannot be used are too long (`room`), so the others are easier than the whole set. split: the
+    part of generated problems; a published set has a setting of its own for that, `part`.
     """
     if data.name in GENERATED:
         try:
@@ -52,32 +51,34 @@ def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -
 
 
 def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]]:
-    """Raises ValueError for more problems than there are."""
+    """Make the rows of generated problems. Raises ValueError for more problems than there are."""
     assert data.problems is not None
+    problems: Sequence[Any]
     if data.name == "puzzles":
         from experiments.small_policy.puzzles.problems import make_puzzles
 
-        puzzles = make_puzzles(data.problems, seed, weight_of_kinds(data), split=split)
-        return [{**_row(problem), "answer": problem.answer} for problem in puzzles]
-    chain_weights = weight_of_chain_steps(data)
-    if data.name == "programs":
+        problems = make_puzzles(data.problems, seed, weight_of_kinds(data), split=split)
+    elif data.name == "programs":
         from experiments.small_policy.programs.task import make_program_problems
 
-        programs = make_program_problems(data.problems, seed, chain_weights, split=split)
-        return [{**_row(problem), "tests": problem.tests} for problem in programs]
-    if data.name == AGENT:
+        problems = make_program_problems(data.problems, seed, weight_of_chain_steps(data), split=split)
+    elif data.name == AGENT:
         from experiments.small_policy.calculator.problems import make_sums
 
-        sums = make_sums(data.problems, seed, chain_weights, split=split)
-        return [{**_row(problem), "answer": problem.answer} for problem in sums]
-    from experiments.small_policy.arithmetic import make_problems
+        problems = make_sums(data.problems, seed, weight_of_chain_steps(data), split=split)
+    else:
+        from experiments.small_policy.arithmetic import make_problems
 
-    problems = make_problems(data.problems, seed=seed, mix=chain_weights, split=split)
-    return [{**_row(problem), "answer": problem.answer} for problem in problems]
-
-
-def _row(problem: Any) -> dict[str, Any]:
-    return {"prompt": [{"role": "user", "content": problem.question}], "problem_id": problem.problem_id}
+        problems = make_problems(data.problems, seed=seed, mix=weight_of_chain_steps(data), split=split)
+    column = "tests" if data.name == "programs" else "answer"
+    return [
+        {
+            "prompt": [{"role": "user", "content": problem.question}],
+            "problem_id": problem.problem_id,
+            column: getattr(problem, column),
+        }
+        for problem in problems
+    ]
 
 
 def tools_of(data: DataConfig) -> list[Callable[..., Any]] | None:

@@ -1,4 +1,4 @@
-"""How many tokens drafts of a text would have got right, counted without an engine.
+"""Count, without an engine, how many tokens drafts of a text would have got right.
 
 A drafter gives the logits of a draft that begins at any place of a response, given the true text before it. At every
 place the token that it draws with the verifier's noise (das/verify/coupled.py) is compared with the emitted one.
@@ -42,18 +42,18 @@ class Drafts:
 
 
 class Counts:
-    """What a drafter drafted right, over all places of all texts that were added."""
+    """Counts of the tokens that a drafter drafted right, over all places of all texts that were added."""
 
     def __init__(self, tokens: int):
-        """tokens: of the longest draft."""
+        """tokens: the length of the longest draft."""
         self.tokens = tokens
-        # One array a text; places are its rows.
+        # Each list has an array for each text; places are its rows.
         self._right: list[Ints] = []  # [places, scales]: drafted tokens before the first wrong one
         self._room: list[Ints] = []  # [places]: tokens from the place to the response's end
         self._margins: list[NDArray[np.float32]] = []  # [places, scales]: of the first drafted token
 
     def add(self, drafts: Drafts, response: Sequence[int], seed: int) -> None:
-        """Count the drafts of one response. Logits are divided by the temperature already. seed: of its noise."""
+        """Count the drafts of one response. Logits are already divided by the temperature. seed: keys the noise."""
         emitted, first = np.array(response, np.int64), drafts.first
         places = len(emitted) - first
         if places < 1:
@@ -95,7 +95,7 @@ class Counts:
         return float(np.minimum(np.minimum(right, tokens) + 1, room).mean())
 
     def by_depth(self, scale: int) -> list[float]:
-        """For drafted token 1, 2, ...: the share that is right, where those before it are."""
+        """For drafted token 1, 2, ...: the share that is right where all tokens before it are right."""
         right, room = np.concatenate(self._right)[:, scale], np.concatenate(self._room)
         shares = []
         for depth in range(self.tokens):
@@ -123,11 +123,11 @@ class Counts:
         return bins
 
     def reliability(self, scale: int) -> tuple[float, list[tuple[int, float, float]]]:
-        """How far the probabilities that an engine gives drafted tokens are from what is accepted.
+        """Compare the probabilities that an engine gives drafted tokens with the share that is accepted.
 
         They are learned from the winner's margin while the places come, each given before its token is verified. The
-        second half of the places is judged, because a run is much longer than the text: what an engine does not know
-        in its first passes hardly counts there. Returns the mean of |probability - accepted share of its bin|, and for
+        second half of the places is judged: a run is much longer than the text, so the first passes, in which an engine
+        knows little, hardly count there. Returns the mean of |probability - accepted share of its bin|, and for
         each bin that is not empty its tokens, their mean probability, and the share that was accepted.
         """
         margins = squashed(np.concatenate(self._margins)[:, scale])

@@ -1,4 +1,4 @@
-"""The arm's engine: its settings, what its process needs, and the order in which requests are handed to it."""
+"""Prepare an arm's engine: its process, its settings, and the order in which requests are handed to it."""
 
 from pathlib import Path
 

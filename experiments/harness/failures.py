@@ -1,19 +1,27 @@
-"""Why a training run failed, in one line; the run's log has the traceback."""
+"""A training or a process of a task that fails says why in one line; its log has the traceback.
+
+A task and each process that it starts talk over a pipe. The process sends (kind, value). The last message of one that
+fails is ("refused", message) for bad input, or ("error", message).
+"""
 
 import errno
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from das.cluster.messages import ClusterError
 from das.errors import EngineDied, EngineError, TrainingDiverged, WeightSyncError
+from das.process import die_with_parent, spawned
 from experiments.harness import resume
 from experiments.run.errors import CheckpointError, RunFailed, UserError
+from experiments.run.output import quiet_into
 
 
 def failure_line(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """Say in one line what went wrong."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"disk full while writing {error.filename or 'results'}"
     ours = CheckpointError | ClusterError | EngineDied | WeightSyncError | TrainingDiverged | RunFailed | UserError
@@ -30,11 +38,77 @@ def one_line_failure(folder: Path) -> Iterator[None]:
     except (UserError, EngineError, RunFailed):
         raise
     except Exception as error:
-        log_traceback(folder / "log.txt")
+        _log_traceback(folder / "log.txt")
         raise RunFailed(f"{failure_line(error)} (log: {folder / 'log.txt'}){resume.hint(folder)}") from error
 
 
-def log_traceback(log: Path) -> None:
+@contextmanager
+def reporting(pipe: Connection, log: Path) -> Iterator[None]:
+    """The body of a process that a task started: its output goes to the log, and an error to the parent as one line."""
+    die_with_parent()
+    with quiet_into(log):
+        try:
+            yield
+        except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
+            return  # the parent was interrupted or has gone, and has said why
+        except (UserError, EngineError) as error:
+            tell(pipe, ("refused", str(error)))
+        except Exception as error:
+            _log_traceback(log)
+            tell(pipe, ("error", failure_line(error)))
+
+
+def tell(pipe: Connection, message: Any) -> None:
+    """Send a message unless the other end is dead.
+
+    The parent learns of a dead process from `expect`, which reads its last message or finds that there is none. The
+    parent of a process may have gone because it ends the task for another one's failure.
+    """
+    with suppress(BrokenPipeError, ConnectionResetError):
+        pipe.send(message)
+
+
+def log_of(name: str, folder: Path) -> Path:
+    """The log of an arm. folder: that of the task."""
+    return folder / "arms" / name / "log.txt"
+
+
+def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
+    """The value of the next message of an arm's process. The message must be of this kind.
+
+    name: that of the arm. folder: that of the task.
+    Raises UserError if the arm refused its input, RunFailed if it failed, was killed, or sent another kind of message.
+    """
+    log = log_of(name, folder)
+    try:
+        received, value = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        raise RunFailed(f"arm {name} was killed (out of memory?), its log is {log}{resume.hint(folder)}") from None
+    if received == "refused":
+        raise UserError(f"arm {name}: {value}")
+    if received == "error":
+        raise RunFailed(f"arm {name}: {value} (log: {log}){resume.hint(folder)}")
+    if received != kind:
+        raise RunFailed(f"arm {name} sent {received!r} instead of {kind!r}: see {log}")
+    return value
+
+
+def in_own_process(name: str, folder: Path, function: Any, *arguments: Any) -> Any:
+    """The function's result, computed in a process of its own, so that the engines of several arms stay apart.
+
+    Its log and its errors are those of the arm `name` of the task in `folder`; `expect` says what is raised.
+    """
+    _, pipe = spawned(_answer, log_of(name, folder), function, arguments)
+    with closing(pipe):
+        return expect(pipe, "done", name, folder)
+
+
+def _answer(log: Path, function: Any, arguments: tuple[Any, ...], pipe: Connection) -> None:
+    with reporting(pipe, log):
+        pipe.send(("done", function(*arguments)))
+
+
+def _log_traceback(log: Path) -> None:
     """Append the traceback of the exception that is being handled."""
     with suppress(OSError), log.open("a") as file:  # a full disk has no room for it
         traceback.print_exc(file=file)

@@ -1,8 +1,7 @@
-"""The drafter of an arm that can be trained: an EAGLE-3 head is checked, made on the spot and kept in the cache; a head
-or a draft model is trained beside the policy."""
+"""Drafters that can be trained. An EAGLE-3 head is checked, made on the spot and kept in the cache. A head or a draft
+model is trained beside the policy."""
 
 import hashlib
-import inspect
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,8 +66,9 @@ def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lamb
 
 
 def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | None":
-    """What drafts in the arm and is trained beside the policy; None for other arms. config: as `with_head` returns it.
-    policy: its folder or hub id. model: the policy that is trained.
+    """The drafter of the arm that is trained beside the policy; None for other arms.
+
+    config: returned by `with_head`. policy: its folder or hub id. model: the policy that is trained.
 
     Raises UserError for a drafter or a policy that cannot be trained together.
     """
@@ -86,7 +86,7 @@ def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | Non
 
 
 def _loaded(config: RunConfig, policy: str) -> "TrainedDrafter":
-    """What drafts in the arm, from its files. Raises ValueError for files of another form."""
+    """Load the arm's drafter from its files. Raises ValueError for files of another form."""
     if config.arm.row.model == "head":
         from das.heads.files import load_head
 
@@ -159,15 +159,10 @@ def _key(policy: Path, warm_up: Any) -> str:
     """Name of a head's folder in the cache: a hash of the policy, of what the head is made from, and of the code."""
     import torch
 
-    from das.heads import eagle3, trained_drafter, unrolled
-    from das.heads import texts as head_texts
-    from das.heads import training as head_training
-    from das.heads import warm_up as head_warm_up
-
     sha = hashlib.sha256(torch.__version__.encode())
     for file in sorted([*policy.glob("*.safetensors"), policy / heads.CONFIG]):
         sha.update(hashlib.sha256(file.read_bytes()).digest())
-    for module in (eagle3, head_texts, head_training, head_warm_up, trained_drafter, unrolled):
-        sha.update(Path(inspect.getfile(module)).read_bytes())
+    for module in sorted(Path(heads.__file__).parent.glob("*.py")):
+        sha.update(module.read_bytes())
     sha.update(repr(warm_up).encode())
     return sha.hexdigest()[:16]

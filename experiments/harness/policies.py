@@ -1,4 +1,4 @@
-"""Where the policy lies. `policy=small` is made on the spot and cached."""
+"""The folder of a run's policy. `policy=small` is made on the spot and cached."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -13,8 +13,18 @@ if TYPE_CHECKING:
     from experiments.small_policy.small import SmallPolicyConfig
 
 SMALL_MTP = "small_mtp"  # the small policy that has an MTP layer
+TEXTS = ("puzzles", "arithmetic")  # data whose text a draft model or an MTP layer is trained on
 # Sizes of the small policy's draft model: one layer of two heads, where the policy has four layers of three or four.
 DRAFT_SIZES: dict[str, Any] = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_heads": 2, "intermediate_size": 384}
+
+
+def small_kind(config: RunConfig) -> str:
+    """The kind of small policy that is made for a run's data: calculator, programs, arithmetic or puzzles."""
+    if config.data.name == AGENT:
+        return "calculator"
+    if config.data.judged_by == "code":
+        return "programs"
+    return "arithmetic" if config.data.name == "arithmetic" else "puzzles"
 
 
 def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
@@ -23,31 +33,19 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
     An arm that drafts with a small policy's draft model gets it made here, too. progress: called with a line while
     they are made.
     """
-    if config.arm.row.model == "draft model" and config.arm.speculative["model"] is None:
-        from experiments.small_policy.small import build_small_policy
-
-        build_small_policy(
-            _draft_config(config), _cache(config), lambda line: progress(line.replace("policy", "draft model"))
-        )
-    if config.policy.path is not None:
-        return config.policy.path
-    from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig, build_small_policy
+    from experiments.small_policy.small import build_small_policy
 
     cache = _cache(config)
-    if config.data.name == AGENT:
-        from experiments.small_policy.calculator.corpus import CalculatorCorpus
-
-        # small.py does not know this corpus: its text is part of the names under which other policies are cached.
-        agent = SmallPolicyConfig(logit_scale=1.25, corpus=CalculatorCorpus())  # type: ignore[arg-type]
-        return str(build_small_policy(_with_effort(agent, config), cache, progress))
+    if config.arm.row.model == "draft model" and config.arm.speculative["model"] is None:
+        build_small_policy(_draft_config(config), cache, lambda line: progress(line.replace("policy", "draft model")))
+    if config.policy.path is not None:
+        return config.policy.path
     if config.policy.name == SMALL_MTP:
         from experiments.small_policy.mtp.policy import build_mtp_policy
 
-        return str(build_mtp_policy(_of_text(config), cache, progress))
-    chains = config.data.judged_by == "code" or config.data.name == "arithmetic"
-    made = _with_effort(ARITHMETIC if chains else SmallPolicyConfig(), config)
-    policy = build_small_policy(made, cache, progress)
-    if config.data.judged_by == "code":
+        return str(build_mtp_policy(_small_config(config), cache, progress))
+    policy = build_small_policy(_small_config(config), cache, progress)
+    if small_kind(config) == "programs":
         from experiments.small_policy.programs.policy import build_programs_policy
 
         policy = build_programs_policy(policy, cache, progress, config.policy.effort)
@@ -66,35 +64,39 @@ def draft_model_directory(config: RunConfig) -> str:
     return str(_cache(config) / policy_key(_draft_config(config)))
 
 
+def check_mtp(config: RunConfig) -> None:
+    """Refuse an MTP layer that the policy does not have, or a policy with one on other data. Raises UserError."""
+    if config.policy.path is not None:
+        return
+    has_mtp = config.policy.name == SMALL_MTP
+    if config.arm.row.model == "mtp layer" and not has_mtp:
+        raise UserError(f"arm {config.arm.name}: policy={config.policy.name} has no MTP layer; take policy={SMALL_MTP}")
+    if has_mtp and small_kind(config) not in TEXTS:
+        raise UserError(f"policy={SMALL_MTP}: it is made for data=puzzles and data=arithmetic only")
+
+
 def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
     """The draft model that learns the same text as the small policy, with the same tokenizer. Raises UserError."""
     other = config.policy.path is not None or config.policy.name == SMALL_MTP  # whose tokenizer is Qwen2's
-    if other or config.data.name == AGENT or config.data.judged_by == "code":
+    if other or small_kind(config) not in TEXTS:
         raise UserError(
             "arm.speculative.model=null: a draft model is made for policy=small on puzzles and arithmetic only; name "
             "the folder of one that has the policy's tokenizer"
         )
-    return replace(_of_text(config), **DRAFT_SIZES)
+    return replace(_small_config(config), **DRAFT_SIZES)
 
 
-def check_mtp(config: RunConfig) -> None:
-    """Refuse an MTP layer that the policy does not have, or a policy with one on other data. Raises UserError."""
-    made = config.policy.path is None
-    if config.arm.row.model == "mtp layer" and made and config.policy.name != SMALL_MTP:
-        raise UserError(f"arm {config.arm.name}: policy={config.policy.name} has no MTP layer; take policy={SMALL_MTP}")
-    if made and config.policy.name == SMALL_MTP and (config.data.name == AGENT or config.data.judged_by == "code"):
-        raise UserError(f"policy={SMALL_MTP}: it is made for data=puzzles and data=arithmetic only")
-
-
-def _of_text(config: RunConfig) -> "SmallPolicyConfig":
-    """The small policy that learns the text of puzzles or arithmetic."""
+def _small_config(config: RunConfig) -> "SmallPolicyConfig":
+    """The small policy that learns the text of the data, in `policy.effort` of the optimizer steps of each phase."""
     from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig
 
-    return _with_effort(ARITHMETIC if config.data.name == "arithmetic" else SmallPolicyConfig(), config)
+    kind = small_kind(config)
+    policy = SmallPolicyConfig() if kind == "puzzles" else ARITHMETIC  # programs are learned by the arithmetic policy
+    if kind == "calculator":
+        from experiments.small_policy.calculator.corpus import CalculatorCorpus
 
-
-def _with_effort(policy: "SmallPolicyConfig", config: RunConfig) -> "SmallPolicyConfig":
-    """The small policy, made in `policy.effort` of the optimizer steps of each phase of its corpus."""
+        # small.py does not know this corpus: its text is part of the names under which other policies are cached.
+        policy = SmallPolicyConfig(logit_scale=1.25, corpus=CalculatorCorpus())  # type: ignore[arg-type]
     corpus = policy.corpus
     steps = {field.name: getattr(corpus, field.name) for field in fields(corpus) if field.name.endswith("_steps")}
     shorter = {name: max(1, round(config.policy.effort * count)) for name, count in steps.items()}

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,7 +13,8 @@ from analysis import read
 from das import ranks
 from experiments.harness.config import RunConfig
 from experiments.run.compose import compose_config
-from experiments.run.errors import CheckpointError, UserError, reading
+from experiments.run.errors import CONFIGS, CheckpointError, UserError, reading
+from experiments.run.known_keys import leaves
 from experiments.run.progress import Progress
 from experiments.run.renamed import RENAMED, renamed
 from experiments.run.run_folder import versions, write_text
@@ -91,33 +92,30 @@ def hint(folder: Path) -> str:
     return f"; to resume: python {launch}run.py resume={folder}"
 
 
+def arguments(folder: Path, overrides: Sequence[str]) -> list[str]:
+    """Python's arguments that make the run in `folder` with these overrides, or resume the run there."""
+    settings = (
+        [f"resume='{folder.absolute()}'"] if hint(folder) else [*overrides, f"hydra.run.dir='{folder.absolute()}'"]
+    )
+    return [str(CONFIGS.parent / "run.py"), *settings]
+
+
 # ---- whose checkpoints ----
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
-    """The settings that a checkpoint's run is recognised by.
+    """The settings by which a checkpoint recognises its run.
 
     train_arm.py adds `policy` and `data`: digests of the first weights and of the problems.
     """
-    settings = flat({key: value for key, value in config.resolved.items() if key not in FREE})
-    return {"config": {key: value for key, value in settings.items() if key not in FREE_KEYS}}
-
-
-def flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted keys, with values as JSON has them."""
-    leaves: dict[str, Any] = {}
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            leaves |= flat({str(inner): item for inner, item in value.items()}, f"{prefix}{key}.")
-        else:
-            leaves[f"{prefix}{key}"] = json.loads(json.dumps(value))
-    return leaves
+    named = json.loads(json.dumps({key: value for key, value in config.resolved.items() if key not in FREE}))
+    return {"config": {key: value for key, value in leaves(named) if key not in FREE_KEYS and value != {}}}
 
 
 def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: Path) -> None:
     """Raise UserError, naming the differences, unless a checkpoint belongs to this run.
 
-    theirs: what the checkpoint in `folder` says about its run. ours: the same of this run.
+    theirs: the run's identity in the checkpoint in `folder`. ours: this run's.
     """
     their_settings, our_settings = theirs["config"], ours["config"]
     if old_names := RENAMED.keys() & their_settings.keys():

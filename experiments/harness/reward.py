@@ -1,4 +1,4 @@
-"""The configured reward, and the sandbox in which it runs code."""
+"""Make the configured reward, and the sandbox in which it runs code."""
 
 from dataclasses import fields
 

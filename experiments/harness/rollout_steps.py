@@ -1,4 +1,4 @@
-"""Rollouts without training: the prompts of each step, rolled out by one engine."""
+"""Rollouts without training: make the requests of each step, roll them out and record them."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from das.cluster.cluster import Cluster
-from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, rollout_row
+from das.engine.rollouts.rollout import RolloutRequest, request_seed, rollout_row
 from das.trl.dataset_rows import history_tick
 from das.trl.engines.engines import Engines
 from das.trl.engines.in_process import build_in_process
-from experiments.harness import sizes
-from experiments.harness.config import RunConfig
+from experiments.harness.config import RunConfig, steps_per_epoch
 from experiments.harness.data import dataset
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process
-from experiments.harness.step_record import record_step
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
@@ -29,15 +27,6 @@ class RolloutRun:
     policy: str  # directory or hub id
     steps: int  # how many rollouts, each over the prompts of a training step
     logprobs: int = 0  # how many of the likeliest tokens vLLM returns for each position, beside the emitted one
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The requests of one step."""
-
-    problems: list[str]  # problem id of each request
-    prompts: list[Prompt]
-    next_history_tick: int  # the drafter's history tick once the step is over
 
 
 def tokenized(config: RunConfig, policy: str) -> list[tuple[str, Prompt]]:
@@ -60,75 +49,50 @@ def tokenized_rows(config: RunConfig, policy: str, rows: Iterable[dict[str, Any]
     return [(row["problem_id"], {"prompt_token_ids": token_ids(row["prompt"])}) for row in rows]
 
 
-def batches(config: RunConfig, problems: list[tuple[str, Prompt]], steps: int) -> Iterator[Batch]:
-    """The requests of each step. Every epoch goes through the problems in the same order."""
-    per_step = config.problems_per_step
-    steps_per_epoch = sizes.steps_per_epoch(len(problems), per_step)
-    for step in range(steps):
-        first = step % steps_per_epoch * per_step
-        siblings = range(config.trainer.num_generations)
-        requests = [problem for problem in problems[first : first + per_step] for _ in siblings]
-        yield Batch(
-            problems=[problem_id for problem_id, _ in requests],
-            prompts=[prompt for _, prompt in requests],
-            next_history_tick=history_tick(config.drafter.unit, step + 1, len(problems), per_step),
-        )
-
-
-def roll_out_steps(
-    run: RolloutRun, engines: Engines | Cluster, problems: list[tuple[str, Prompt]]
-) -> Iterator[tuple[list[Any], Rollout]]:
-    """Roll out step after step. Yields what the engines say of the responses, and the measured Rollout of each."""
+def requests(run: RolloutRun, problems: list[tuple[str, Prompt]]) -> Iterator[RolloutRequest]:
+    """A request for each step. Every epoch goes through the problems in the same order."""
     from vllm import SamplingParams  # after prepare_process: vLLM reads the environment
 
-    config = run.config
+    config, trainer = run.config, run.config.trainer
     parameters = SamplingParams(
-        temperature=config.trainer.temperature, max_tokens=config.trainer.max_completion_length, logprobs=run.logprobs
+        temperature=trainer.temperature, max_tokens=trainer.max_completion_length, logprobs=run.logprobs
     )
     schedule = make_schedule(config.schedule)
-    for step, batch in enumerate(batches(config, problems, run.steps)):
-        seeds = [request_seed(config.seed, step, index) for index in range(len(batch.prompts))]
-        request = RolloutRequest(
-            batch.prompts,
+    per_step = config.problems_per_step
+    for step in range(run.steps):
+        first = step % steps_per_epoch(len(problems), per_step) * per_step
+        asked = [problem for problem in problems[first : first + per_step] for _ in range(trainer.num_generations)]
+        yield RolloutRequest(
+            [prompt for _, prompt in asked],
             parameters,
-            batch.problems,
-            seeds,
+            [problem_id for problem_id, _ in asked],
+            [request_seed(config.seed, step, index) for index in range(len(asked))],
             step,
-            next_history_tick=batch.next_history_tick,
+            next_history_tick=history_tick(config.drafter.unit, step + 1, len(problems), per_step),
             schedule=schedule,
         )
-        yield engines.roll_out(request)
 
 
 def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) -> list[dict[str, Any]]:
     """Build the engine, roll out and record every step. Returns the rows of metrics.jsonl."""
     prepare_process(run.config)
     settings = engine_settings(run.config, run.policy)
+    problems = tokenized(run.config, run.policy)
     engines: Engines | Cluster
     if run.config.cluster is not None:
         engines = Cluster(run.config.cluster, settings, run.config.engine.kv_cache_gib, run.config.engine.threads)
     else:
         engines = build_in_process(settings)
-    with closing(engines):
-        return _recorded(run, engines, run_folder, progress)
-
-
-def _recorded(
-    run: RolloutRun, engines: Engines | Cluster, run_folder: RunFolder, progress: Progress
-) -> list[dict[str, Any]]:
-    problems = tokenized(run.config, run.policy)
-    steps_per_epoch = sizes.steps_per_epoch(len(problems), run.config.problems_per_step)
+    in_epoch = steps_per_epoch(len(problems), run.config.problems_per_step)
     rows = []
-    progress.start()
-    for index, (_, rollout) in enumerate(roll_out_steps(run, engines, problems)):
-        row = {
-            "arm": run.config.arm.name,
-            "step": index + 1,
-            "epoch": index // steps_per_epoch,
-            **rollout_row(rollout),
-        }
-        rows.append(row)
-        record_step(run_folder, row, rollout, [None] * len(rollout.responses))
-        progress.step(row)
-    engines.save_history(run_folder.path / "history.npz")
+    with closing(engines):
+        progress.start()
+        for request in requests(run, problems):
+            _, rollout = engines.roll_out(request)
+            row = {"arm": run.config.arm.name, "step": request.step + 1, "epoch": request.step // in_epoch}
+            row |= rollout_row(rollout)
+            rows.append(row)
+            run_folder.add_step(row, rollout, [None] * len(rollout.responses))
+            progress.step(row)
+        engines.save_history(run_folder.path / "history.npz")
     return rows

@@ -17,7 +17,7 @@ from experiments.harness.config import RunConfig
 ANSWER_S = 30.0  # seconds the server gets to answer at the start
 UPLOAD_S = 120.0  # seconds to finish uploading at the end; the rest stays on disk for `wandb sync`
 
-# What W&B's table of runs shows of each metric. docs/metrics.md explains the names.
+# Figures of each metric that W&B's table of runs shows. docs/metrics.md explains the names.
 SUMMARY = {
     "reward": "mean,max,last",
     "rollout_s": "mean,min,max,last",

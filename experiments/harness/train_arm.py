@@ -7,7 +7,8 @@ are imported, and the parent of a comparison, which imports this module too, nee
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 from analysis import read
 from das import ranks
 from das.digests import weights_digest
-from das.engine.build import EngineSettings
 from das.engine.proposer import HISTORY
 from das.engine.rollouts.rollout import Rollout
 from experiments.harness import resume
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset, tools_of
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process
-from experiments.harness.evaluation import TrainingEvaluation
+from experiments.harness.evaluation.evaluation import TrainingEvaluation
+from experiments.harness.evaluation.held_out import held_out
 from experiments.harness.heads import online_head, with_head
+from experiments.harness.policies import policy_directory
 from experiments.harness.reward import make_reward
-from experiments.harness.step_record import record_step
 from experiments.harness.tracking import Tracker
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.run_folder import RunFolder, write_text
@@ -34,7 +35,6 @@ from experiments.training.barrier import Barrier
 from rewards.conversations import ConversationReward
 
 if TYPE_CHECKING:
-    from das.heads.training import OnlineHead
     from experiments.training.checkpoint_writer import Checkpoints
     from experiments.training.trainer import SpeculativeGRPOTrainer
 
@@ -54,18 +54,20 @@ class ArmRun:
     start: int = 0  # steps already done. Their checkpoint is verified, and the folder is rewound to it (resume.py)
 
 
-@dataclass(frozen=True)
-class TrainerParts:
-    """What the trainer of an arm is built from."""
+def make_parts(arms: Sequence[RunConfig], note: Callable[[str], None]) -> str:
+    """Make the policy, draft models and heads of these arms where the cache lacks them, and look at their data.
 
-    engine: EngineSettings
-    arguments: Any  # GRPOConfig
-    rows: Any  # Dataset
-    model: Any
-    reward: ConversationReward
-    checkpoints: "Checkpoints"
-    evaluation: TrainingEvaluation | None
-    head: "OnlineHead | None"
+    This is done before the arms start, so that progress and errors are shown here. note: called with lines about it.
+    Returns the policy: a directory or hub id. Raises UserError for data that cannot be.
+    """
+    first = arms[0]  # all arms share policy and data
+    policies = [policy_directory(arm, note) for arm in arms]
+    rows = dataset(first, policies[0], note)
+    for arm in arms:
+        with_head(arm, policies[0], note)
+    if first.eval.every:
+        held_out(first, policies[0], rows, note)
+    return policies[0]
 
 
 def train_arm(run: ArmRun) -> None:
@@ -73,36 +75,50 @@ def train_arm(run: ArmRun) -> None:
 
     With several ranks all of them take part. Only the main one writes files, except that each rank saves its own part
     of the history.
-    Raises RunFailed if a drafting arm drafted nothing, UserError for a checkpoint of other weights or data.
+    Raises RunFailed if a drafting arm drafted nothing, UserError for settings that cannot be and for a checkpoint of
+    other weights or data.
     """
     prepare_process(run.config)
-    prepare_training()
-    parts = trainer_parts(run)
-    recorded = run.config.with_problems(len(parts.rows))
+    train_alike()
+    config = with_head(run.config, run.policy)
+    engine, arguments = engine_settings(config, run.policy), grpo_arguments(config, run.folder)
+    rows = dataset(config, run.policy)
+    model = load_model(run.policy, engine.dtype)
+    saved = checkpoints(config, run, model, rows)
+    recorded = run.config.with_problems(len(rows))
     run_folder = RunFolder(run.folder, recorded.resolved) if ranks.is_main() else None
     if run.start:
-        saved = parts.checkpoints
         resume.refuse_another(checkpoint.run_identity(saved.folder, run.start), saved.run_identity, saved.folder)
-    if run.start == run.config.trainer.max_steps:
+    if run.start == config.trainer.max_steps:
         restore_last_files(run)
     else:
-        log = StepLog(run, recorded, run_folder, parts.reward)
-        try:
-            trainer = build_trainer(run, parts, log)
-            try:
-                log.end(train(run, trainer))
-            finally:
-                trainer.vllm_generation.close()
-        finally:
-            log.close()
-            if parts.evaluation is not None:
-                parts.evaluation.close()
+        with ExitStack() as stack:
+            reward, head = make_reward(config.reward), online_head(config, run.policy, model)
+            evaluation = TrainingEvaluation(config, run.policy, rows) if config.eval.every else None
+            if evaluation is not None:
+                stack.callback(evaluation.close)
+            log = StepLog(run, recorded, run_folder, reward)
+            stack.callback(log.close)
+            trainer = build_trainer(
+                run,
+                model=model,
+                train_dataset=rows,
+                args=arguments,
+                reward=reward,
+                engine=engine,
+                checkpoints=saved,
+                on_step=log.on_step,
+                evaluate=evaluation,
+                head=head,
+            )
+            stack.callback(trainer.vllm_generation.close)
+            log.end(train(run, trainer))
     if ranks.is_main():
         check_drafted(run.config, run.folder)
 
 
-def prepare_training() -> None:
-    """Let a GPU train alike each time. A CPU does."""
+def train_alike() -> None:
+    """Let a GPU compute the same bits each time. A CPU does so by itself."""
     import torch
 
     from das.trl.determinism import train_deterministically
@@ -111,34 +127,26 @@ def prepare_training() -> None:
         train_deterministically()
 
 
-def trainer_parts(run: ArmRun) -> TrainerParts:
-    """Load the policy and the rows. Raises UserError for settings that cannot be."""
+def load_model(policy: str, dtype: str) -> Any:
+    """The policy to train. policy: directory or hub id."""
     from transformers import AutoModelForCausalLM
 
     from das.weights.sharding import sharded_loading
+
+    return AutoModelForCausalLM.from_pretrained(
+        policy, dtype=dtype, use_safetensors=True, trust_remote_code=False, **sharded_loading()
+    )
+
+
+def checkpoints(config: RunConfig, run: ArmRun, model: Any, rows: Any) -> "Checkpoints":
+    """The arm's checkpoints. Each records the settings, and digests of the first weights and of the rows."""
     from experiments.training.checkpoint_writer import Checkpoints
 
-    config = with_head(run.config, run.policy)
-    settings = engine_settings(config, run.policy)
-    arguments = grpo_arguments(config, run.folder)
-    rows = dataset(config, run.policy)
-    model = AutoModelForCausalLM.from_pretrained(
-        run.policy, dtype=settings.dtype, use_safetensors=True, trust_remote_code=False, **sharded_loading()
-    )
     # All ranks have read the same files, so one of them computes the digest.
     policy_digest = ranks.gather(weights_digest(model) if ranks.is_main() else "")[0]
     started_from = {"policy": policy_digest, "data": text_digest(json.dumps(rows.to_list()))}
-    return TrainerParts(
-        engine=settings,
-        arguments=arguments,
-        rows=rows,
-        model=model,
-        reward=make_reward(config.reward),
-        evaluation=TrainingEvaluation(config, run.policy, rows) if config.eval.every else None,
-        checkpoints=Checkpoints(
-            run.folder / resume.CHECKPOINTS, config.checkpoint.keep, {**resume.identity(config), **started_from}
-        ),
-        head=online_head(config, run.policy, model),
+    return Checkpoints(
+        run.folder / resume.CHECKPOINTS, config.checkpoint.keep, {**resume.identity(config), **started_from}
     )
 
 
@@ -168,33 +176,25 @@ def grpo_arguments(config: RunConfig, folder: Path) -> Any:
         raise UserError(f"trainer: {error}") from error
 
 
-def build_trainer(run: ArmRun, parts: TrainerParts, log: "StepLog") -> "SpeculativeGRPOTrainer":
-    """TRL's trainer on the arm's engine."""
+def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
+    """TRL's trainer on the arm's engine. parts: its arguments that are neither settings nor the run's."""
     from transformers import AutoTokenizer, PrinterCallback
 
     from experiments.training.trainer import SpeculativeGRPOTrainer
 
     config = run.config
     trainer = SpeculativeGRPOTrainer(
-        model=parts.model,
         processing_class=AutoTokenizer.from_pretrained(run.policy, trust_remote_code=False),
-        train_dataset=parts.rows,
-        args=parts.arguments,
-        reward=parts.reward,
-        engine=parts.engine,
-        checkpoints=parts.checkpoints,
         barrier=run.barrier,
         schedule=make_schedule(config.schedule),
         history_unit=config.drafter.unit,
-        on_step=log.on_step,
         trim_padding=config.trainer.trim_padding,
         lag=config.trainer.lag,
         own_process=config.engine.own_process,
-        evaluate=parts.evaluation,
-        head=parts.head,
         cluster=config.cluster,
         tools=tools_of(config.data),
         callbacks=list(run.callbacks),
+        **parts,
     )
     trainer.remove_callback(PrinterCallback)  # rows go to metrics.jsonl and the progress line
     return trainer
@@ -231,7 +231,7 @@ class StepLog:
         assert self._tracker is not None
         row = {"arm": self._arm, **row, **self._reward.take_counts()}
         row["alarms"] = row["alarms"] + self._tracker.log(row)
-        record_step(self._run_folder, row, rollout, rewards)
+        self._run_folder.add_step(row, rollout, rewards)
         self._barrier.after_step(row)
 
     def end(self, digests: dict[str, str]) -> None:

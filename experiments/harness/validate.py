@@ -11,10 +11,11 @@ from das.engine.build import check_draft_model
 from das.engine.contract.versions import require_supported
 from das.trl.lag import ahead_problem
 from das.trl.support import QUANTIZED, unsupported
-from experiments.harness import heads, held_out
+from experiments.harness import heads
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
 from experiments.harness.engine import engine_settings, make_schedule
+from experiments.harness.evaluation import held_out
 from experiments.harness.policies import check_mtp
 from experiments.harness.reward import check_judge
 from experiments.harness.validate_policy import check_policy
@@ -36,8 +37,9 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     if config.wandb not in WANDB_MODES:
         raise UserError(f"wandb={config.wandb}: choose one of {', '.join(WANDB_MODES)}")
     check_sizes(config)
-    if in_steps:
-        check_step(config)
+    problems = config.data.problems
+    if in_steps and problems is not None and problems < config.problems_per_step:
+        raise UserError(f"data.problems={problems}: a step takes {config.problems_per_step}; ask for at least as many")
     if config.policy.path is not None:
         check_policy(config.policy.path, config.engine.max_model_len)
     if "quantization_config" in (config.trainer.arguments.get("model_init_kwargs") or {}):
@@ -76,13 +78,6 @@ def check_sizes(config: RunConfig) -> None:
             f"trainer.max_completion_length={config.trainer.max_completion_length} leaves no room for a prompt: "
             f"raise engine.max_model_len={config.engine.max_model_len} above it"
         )
-
-
-def check_step(config: RunConfig) -> None:
-    """Refuse fewer problems than a training step takes. Raises UserError."""
-    problems = config.data.problems
-    if problems is not None and problems < config.problems_per_step:
-        raise UserError(f"data.problems={problems}: a step takes {config.problems_per_step}; ask for at least as many")
 
 
 def check_data(config: RunConfig) -> None:
@@ -204,9 +199,9 @@ def check_reward(config: RunConfig) -> None:
 
 
 def refuse_one_arm(config: RunConfig, overrides: Sequence[str]) -> None:
-    """A comparison has several arms, and would not look at arm=. A run of before this was refused may be resumed.
+    """Refuse `arm=` in a comparison, which has several arms and would ignore it. Raises UserError.
 
-    Raises UserError.
+    A run that is resumed is not refused: an older version may have started it.
     """
     given = [override for override in overrides if override.startswith("arm=")]
     if given and config.task["name"] == "compare" and config.resume is None:

@@ -33,7 +33,7 @@ def check_policy(path: str, max_model_len: int) -> None:
 
 
 def _not_loadable(folder: Path, max_model_len: int) -> str:
-    """What keeps transformers from loading the folder as one complete model. Empty if nothing does."""
+    """The reason why transformers cannot load the folder as one complete model. Empty if it can."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, logging
 
     verbosity = logging.get_verbosity()
@@ -72,7 +72,7 @@ def _not_loadable(folder: Path, max_model_len: int) -> str:
 
 
 def _not_finite(folder: Path) -> str:
-    """Which weight is NaN or infinite. Empty if none is. Reads all weights."""
+    """Read all weights, and name one that is NaN or infinite. Empty if none is."""
     import torch
     from safetensors import safe_open
 

@@ -1,5 +1,5 @@
-"""Times of decode passes: those of a latency.json, which task=calibrate and task=calibrate_torch measure, and derived
-ones of GPUs that nobody measured here.
+"""Times of decode passes: those of a latency.json, which task=calibrate measures, and derived ones of GPUs that
+nobody measured here.
 
 A latency.json holds:
 columns  live (requests), tokens (live + drafted), context (tokens of all requests together), seconds

@@ -50,7 +50,7 @@ FRACTIONS |= {"data.held_out", "task.draft_us", "task.minutes", "task.warm_up_mi
 LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),  # NumPy's range
     "policy.effort": (0.01, 1),  # a hundredth: a few optimizer steps
-    "arm.speculative.num_speculative_tokens": (1, 4096),  # tokens a request and pass
+    "arm.speculative.num_speculative_tokens": (1, 4096),  # tokens of a request and pass
     "trainer.max_steps": (1, 10**7),
     "trainer.per_device_train_batch_size": (1, 2**16),  # responses; DAS: 2,048 over all processes
     "trainer.gradient_accumulation_steps": (1, 2**16),
@@ -78,7 +78,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "head.share": (1e-6, 1),
     "head.matrix_learning_rate": (0, 1),
     "head.other_learning_rate": (0, 1),
-    "budget.tokens": (1, 4096),  # tokens a request and pass
+    "budget.tokens": (1, 4096),  # tokens of a request and pass
     "budget.ratio": (1e-6, 1e9),
     "data.problems": (1, 10**7),
     "data.chain_steps": (2, 8),

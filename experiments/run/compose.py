@@ -1,4 +1,4 @@
-"""Compose a config from overrides. What is wrong with them is said in one line, with what to change."""
+"""Compose a config from overrides. One line says what is wrong with them and what to change."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def compose_config(overrides: list[str]) -> DictConfig:
 
 
 def config_error_line(error: Exception, overrides: list[str]) -> str:
-    """What is wrong with a config, in one line."""
+    """Say in one line what is wrong with a config."""
     if isinstance(error, UnicodeDecodeError):  # it names no file
         return f"{' '.join(overrides)} chooses a config file that is not UTF-8: {error}"
     if isinstance(error, OverrideParseException):
@@ -43,7 +43,7 @@ def config_error_line(error: Exception, overrides: list[str]) -> str:
 
 
 def _unknown_key(key: str, hydra_line: str, overrides: list[str]) -> str:
-    """What to do about a key that the config lacks. Hydra advises a plus sign, which helps where something reads it."""
+    """Say what to do about a key that the config lacks. Hydra advises a plus sign, which helps where it is read."""
     added = [f"+{override}" if override.split("=")[0] == key else override for override in overrides]
     try:
         config = compose("config", overrides=added)

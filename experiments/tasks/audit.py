@@ -1,15 +1,11 @@
-"""task=audit: does speculation change anything on this machine? Each level reports how many of how many agree.
+"""task=audit: does speculation change anything on this machine? Each level counts how many agree.
 
 1 distribution   the verifier's tokens for fixed logits, against softmax (chi-square)
 2 sample         the arm's rollouts, against the same rollouts without drafts: token ids, sequences, logits
 3 training       a few GRPO steps with drafts, against the same steps without
 """
 
-import multiprocessing
-import traceback
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,6 @@ from omegaconf import DictConfig
 
 from analysis import arms as arm_analysis
 from das.trl.engines.in_process import build_in_process
-from experiments.harness import lock_step
 from experiments.harness.agreement import (
     LISTED,
     describe_distribution,
@@ -29,17 +24,18 @@ from experiments.harness.agreement import (
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.engine import engine_settings, prepare_process
+from experiments.harness.failures import in_own_process
 from experiments.harness.policies import policy_directory
-from experiments.harness.rollout_steps import RolloutRun, roll_out_steps, tokenized
+from experiments.harness.rollout_steps import RolloutRun, requests, tokenized
+from experiments.harness.runs import lock_step
 from experiments.harness.validate import check
 from experiments.run.errors import RunFailed, UserError
-from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Audit the arm; print a line a level and write result.json."""
+    """Audit the arm; print a line for each level and write result.json."""
     config, path = run_config(composed), Path(folder)
     check(config)
     if not config.arm.drafts:
@@ -51,9 +47,11 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     run_folder = RunFolder(path, config.resolved)
     arms = {"none": arm_config("none", overrides), config.arm.name: config}
     result: dict[str, Any] = {}
-    result["distribution"] = in_own_process(path / "distribution.log", _distribution, config)
+    draws = int(config.task["draws"])
+    plain = in_own_process("none", path, rollouts, arms["none"], policy)
+    drafted = in_own_process(config.arm.name, path, rollouts, config, policy, draws)
+    result["distribution"] = drafted["distribution"]
     progress.note(describe_distribution(result["distribution"]))
-    plain, drafted = (in_own_process(path / f"{name}.log", rollouts, arm, policy) for name, arm in arms.items())
     if not drafted["accepted"]:
         raise RunFailed(
             f"arm {config.arm.name}: not one drafted token was accepted, so the audit would prove nothing; draft "
@@ -72,7 +70,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def training_agreement(
     arms: Mapping[str, RunConfig], policy: str, run_folder: RunFolder, progress: Progress
 ) -> dict[str, Any]:
-    """Level 3: train both arms, print the verdict; what of the second arm is identical to the first."""
+    """Level 3: train both arms and print the verdict. Returns for each metric whether the arms are identical."""
     lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder), progress)
     compared = arm_analysis.compare_arms(run_folder.path, list(arms))
     progress.note(f"level 3 training      {arm_analysis.identity_verdict(compared)}")
@@ -80,49 +78,20 @@ def training_agreement(
     return identical
 
 
-def in_own_process(log: Path, function: Any, *arguments: Any) -> Any:
-    """The function's result, computed in a fresh process: engines and thread settings do not affect each other.
-
-    Raises RunFailed, in one line, where the function raised or the process died.
-    """
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            result, error = pool.submit(_with_error, log, function, *arguments).result()
-        except BrokenProcessPool:
-            raise RunFailed(
-                f"a process of the audit died without an error message (out of memory?): see {log}"
-            ) from None
-    if error:
-        raise RunFailed(f"{error} (log: {log})")
-    return result
-
-
-def _with_error(log: Path, function: Any, *arguments: Any) -> tuple[Any, str]:
-    """(result, "") or (None, what went wrong in one line). Some of vLLM's errors cannot be sent to the parent."""
-    with quiet_into(log):
-        try:
-            return function(*arguments), ""
-        except Exception as error:
-            traceback.print_exc()
-            return None, f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
-
-
-def _distribution(config: RunConfig) -> dict[str, Any]:
-    prepare_process(config)
-    return distribution(int(config.task["draws"]))
-
-
-def rollouts(config: RunConfig, policy: str) -> dict[str, Any]:
+def rollouts(config: RunConfig, policy: str, draws: int | None = None) -> dict[str, Any]:
     """Level 2 of the audit: the responses of an arm, and how many drafted tokens were accepted.
 
     Each response has its token ids and, for each position, {token: raw logit} of the tokens with the largest logits.
+    draws: of level 1, which this process then computes too.
     """
     prepare_process(config)
     engine = build_in_process(engine_settings(config, policy), logprobs_mode="raw_logits", max_logprobs=LISTED)
     steps = RolloutRun(config, policy, int(config.task["steps"]), logprobs=LISTED)
     responses: list[dict[str, Any]] = []
     accepted = 0
-    for outputs, rollout in roll_out_steps(steps, engine, tokenized(config, policy)):
+    for request in requests(steps, tokenized(config, policy)):
+        outputs, rollout = engine.roll_out(request)
         accepted += rollout.accepted
         responses += map(listed_response, outputs)
-    return {"responses": responses, "accepted": accepted}
+    result: dict[str, Any] = {"responses": responses, "accepted": accepted}
+    return result | ({"distribution": distribution(draws)} if draws is not None else {})

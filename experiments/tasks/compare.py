@@ -1,4 +1,4 @@
-"""task=compare: arms on identical work; the table, the identity verdict, result.json."""
+"""task=compare: train arms on identical work; print the table and the identity verdict, write result.json."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,14 +8,12 @@ from omegaconf import DictConfig
 from analysis import arms as arm_analysis
 from analysis import figures
 from analysis.regime import regime, regime_table
-from experiments.harness import lock_step, one_by_one, resume
+from experiments.harness import resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
 from experiments.harness.config import RunConfig, run_config
-from experiments.harness.data import dataset
-from experiments.harness.heads import with_head
-from experiments.harness.held_out import held_out
-from experiments.harness.policies import policy_directory
-from experiments.harness.replayed_arms import derived_ratios
+from experiments.harness.replays.recorded_arms import derived_ratios
+from experiments.harness.runs import lock_step, one_by_one
+from experiments.harness.train_arm import make_parts
 from experiments.harness.validate import check, refuse_one_arm
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
@@ -45,14 +43,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         start = resume.rewind_all({path / "arms" / name: arm for name, arm in arms.items()}, path, progress)
     resume.remember(path, overrides)
     run_folder = RunFolder(path, config.resolved)
-    policy = policy_directory(config, progress.note)
-    for arm in arms.values():
-        policy_directory(arm, progress.note)  # the draft model of an arm that has one
-    rows = dataset(config, policy, progress.note)  # reports what is wrong with the data before the arms start
-    for arm in arms.values():
-        with_head(arm, policy, progress.note)  # made here, where progress is shown; the arms find it in the cache
-    if config.eval.every:
-        held_out(config, policy, rows, progress.note)
+    policy = make_parts(list(arms.values()), progress.note)
     progress.note(f"starting {len(arms)} arms ({', '.join(arms)}), {steps} steps each; logs and results in {folder}")
     if in_lock_step:
         lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder, start), progress)

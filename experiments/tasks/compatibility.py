@@ -51,7 +51,7 @@ def download(wheel: str, folder: Path) -> Path:
 
 
 def verdict(version: str, found: dict[Hook, str]) -> str:
-    """What das makes of a version in which the hooks of `found` differ."""
+    """The verdict on a version in which the hooks of `found` differ."""
     if any(hook.only_for is None for hook in found):
         return "refused"
     if version in VLLM:

@@ -1,7 +1,7 @@
 """task=evaluate: how many problems of a set does a policy solve? pass@k with intervals, result.json and a figure.
 
 The intervals are percentiles of the bootstrap over problems: the problems are drawn anew, with replacement, 10,000
-times. So they say how much another choice of problems would change the number.
+times. So they show how much another choice of problems would change the number.
 """
 
 import sys
@@ -20,12 +20,11 @@ from das.trl.engines.in_process import build_in_process
 from experiments.harness.config import RunConfig, data_config, run_config
 from experiments.harness.data import MADE, split_rows
 from experiments.harness.engine import engine_settings, prepare_process
-from experiments.harness.evaluation import Evaluation, Judged
-from experiments.harness.held_out import judge_config, ks_of, renamed_keys
-from experiments.harness.pass_at_k import interval, mean_pass_at_k
+from experiments.harness.evaluation.evaluation import Evaluation, Judged
+from experiments.harness.evaluation.held_out import judge_config, ks_of, renamed_keys
+from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.policies import policy_directory
 from experiments.harness.reward import make_reward
-from experiments.harness.step_record import record_step
 from experiments.harness.validate import check
 from experiments.run.checks import at_least_one
 from experiments.run.output import quiet_into
@@ -64,7 +63,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
             counts = {key: counts.get(key, 0) + count for key, count in judged.counts.items()}
             row = {"arm": config.arm.name, "step": number, "reward": float(np.mean(judged.rewards))}
             row |= rollout_row(rollout)
-            record_step(run_folder, row, rollout, judged.rewards)
+            run_folder.add_step(row, rollout, judged.rewards)
             progress.step(row)
     progress.terminal = sys.stdout
     accuracy = {}
@@ -106,7 +105,7 @@ def _judged_by_its_own(config: RunConfig) -> RunConfig:
 
 
 def _rows(config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
-    """As `split_rows`. Errors about the number of problems name the key that set it."""
+    """The result of `split_rows`. Errors about the number of problems name the key that set it."""
     published = config.data.name not in MADE and config.task["problems"] is None
     key = "data.problems" if published else "task.problems"
     with renamed_keys({"data.problems": key, "eval.problems": key}):

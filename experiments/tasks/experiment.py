@@ -5,7 +5,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from analysis.report import markdown
-from experiments.harness import planned_runs
+from experiments.harness.runs import planned_runs
 from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress
 from experiments.run.run_folder import write_text

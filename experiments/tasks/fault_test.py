@@ -18,12 +18,9 @@ from omegaconf import DictConfig
 from analysis import read
 from das.cluster.guard import writers
 from das.cluster.local_ray import PREFIX
-from experiments.harness.config import run_config
 from experiments.harness.resume import CHECKPOINTS
-from experiments.harness.struck_runs import ORPHAN_S, finish, leave_alone, start, wait_until
-from experiments.harness.validate import check
+from experiments.harness.runs.struck_runs import ORPHAN_S, finish, leave_alone, plan, start, wait_until
 from experiments.run.checks import at_least_one
-from experiments.run.compose import compose_config
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -41,7 +38,7 @@ EXACT = ("completions_digest", "rewards_digest", "loss", "grad_norm")  # metrics
 
 @dataclass
 class Fault:
-    """What one strike did. ended: survived, one line, or what went wrong."""
+    """The outcome of one strike. ended: "survived", "one line", or a line about what went wrong."""
 
     kind: str
     struck: bool  # False: the run was over before
@@ -55,16 +52,11 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
     Raises RunFailed unless every run is struck, ends equal or in one line, and leaves no process.
     """
-    kinds = [str(kind) for kind in composed.task.kinds]
-    if not kinds or not set(kinds) <= set(KINDS):
-        raise UserError(f"task.kinds={kinds}: choose one or more of {', '.join(KINDS)}")
     if composed.cluster.name == "none":
         raise UserError("cluster=none: task=fault_test strikes engines of a cluster; set cluster=ray")
     at_least_one(composed.task, "faults")
     progress, path = Progress(0), Path(folder)
-    passed_on = [override for override in overrides if not override.startswith(("task", "hydra", "cache"))]
-    arguments = ["task=train", *composed.task.run, *passed_on, f"cache={composed.cache}"]
-    check(run_config(compose_config(arguments)))
+    kinds, arguments = plan(composed, overrides, KINDS, "train")
     run_folder = RunFolder(path, composed)
     whole = path / "whole"
     leave_alone([argument for argument in arguments if not argument.startswith("cluster")], whole)
@@ -134,7 +126,7 @@ def slow_down(victim: psutil.Process, run: Any) -> None:
 
 
 def of_ray(driver: int) -> list[psutil.Process]:
-    """Processes that live of the Ray which a process of this id started."""
+    """The living processes of the Ray that the process `driver` started. driver: its id."""
     found = []
     for pid in writers(f"{tempfile.gettempdir()}/{PREFIX}{driver}-"):
         with suppress(psutil.NoSuchProcess):
@@ -143,7 +135,7 @@ def of_ray(driver: int) -> list[psutil.Process]:
 
 
 def verdict(done: Any, whole: Path, folder: Path) -> str:
-    """survived, one line, or what went wrong. done: the struck run's end."""
+    """Say how a struck run ended: "survived", "one line", or what went wrong. done: its exit code and its output."""
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         hint = "resume=" if checkpoint.steps(folder / CHECKPOINTS) else ""

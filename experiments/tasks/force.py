@@ -12,9 +12,7 @@ more than rollout_s where other programs take the cores;
 replay_error.NAME: how far the simulator's rollout times are off. It is fitted to every other epoch, and judged on the
 epochs between them;
 ratio_at_row_price.PRICE.NAME.{overall,by_live}: replayed ratio to none, had a row (a request or a drafted
-token in a pass) cost PRICE times as much. Derived, not measured;
-profile.NAME.LIVE.PART: milliseconds of each part of a pass, with task.profile=true. The clocks make passes slower, and
-the arm stock has none of the parts, so it is left out then.
+token in a pass) cost PRICE times as much. Derived, not measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,15 +22,15 @@ from typing import Any
 from omegaconf import DictConfig
 
 from analysis.force_figure import force_figure
-from analysis.force_table import force_table, profile_table
+from analysis.force_table import force_table
 from das.engine.build import EngineSettings
 from das.engine.methods import METHODS, find_method
 from das.replay.workload import Workload
 from experiments.harness.arm_configs import arm_overrides
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings
-from experiments.harness.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
-from experiments.harness.forced_replay import BASELINE, replay
+from experiments.harness.replays.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
+from experiments.harness.replays.forced_replay import BASELINE, replay
 from experiments.recorded.forced_works import forced_works, with_end
 from experiments.run.compose import compose_config
 from experiments.run.errors import RunFailed, UserError
@@ -77,9 +75,6 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         engines.close()
     stock = next((name for name in arms if not settings[name].row.keyed), None)
     result = measured(results, live, stock) | replay(results, works, settings)
-    if task.profile:
-        result["profile"] = {arm: by_live for arm in results if (by_live := profiles(results[arm], live))}
-        progress.note(profile_table(result["profile"]))
     force_figure(result, Path(folder) / "force.png")
     progress.note(force_table(result))
     progress.note(f"result: {run_folder.write_result(result)}")
@@ -115,8 +110,7 @@ def check_live(shape: Shape, task: DictConfig) -> None:
 def arm_configs(config: DictConfig, shape: Shape, overrides: Sequence[str]) -> dict[str, DictConfig]:
     """The config of every arm or variant, with weights of the shape's own type unless the user names another.
 
-    An arm with vLLM as it comes is left out where passes are profiled. Raises UserError for an unknown arm, and
-    EngineError for one whose package is missing.
+    Raises UserError for an unknown arm, and EngineError for one whose package is missing.
     """
     common = [f"engine.dtype={shape.dtype}", *(override for override in overrides if not override.startswith("arm="))]
     of_arms = arm_overrides(config, config.task.arms, common)
@@ -130,7 +124,7 @@ def arm_configs(config: DictConfig, shape: Shape, overrides: Sequence[str]) -> d
             )
         if row.keyed:
             row.speculative(EngineSettings("", row.name, speculative=arm.arm.speculative))
-    return {name: arm for name, arm in arms.items() if find_method(arm.arm.method).keyed or not config.task.profile}
+    return arms
 
 
 def roll_all(
@@ -160,7 +154,7 @@ def roll_all(
 
 
 def measured(results: Results, live: Sequence[int], stock: str | None) -> dict[str, Any]:
-    """Times and counts of each arm, and their ratios to the baseline's times. stock: the arm with vLLM as it comes."""
+    """Sum each arm's times and counts, and divide the times by the baseline's. stock: the arm of vLLM as it comes."""
 
     def total(arm: str, key: str, requests: int | None = None) -> float:
         return float(sum(each.row[key] for (n, _), each in results[arm].items() if requests in (None, n)))
@@ -196,16 +190,3 @@ def measured(results: Results, live: Sequence[int], stock: str | None) -> dict[s
         "ratio_to_none": ratios(BASELINE),
     }
     return result | ({} if stock is None else {"ratio_to_stock": ratios(stock)})
-
-
-def profiles(results: Mapping[tuple[int, int], ForcedResult], live: Sequence[int]) -> dict[str, dict[str, float]]:
-    """Milliseconds of each part of a pass of an arm, by live requests; {} for an arm that was not profiled."""
-    by_live = {}
-    for requests in live:
-        rows = [each.row for (n, _), each in results.items() if n == requests and "profile" in each.row]
-        passes = sum(row["decode_steps"] for row in rows)
-        parts = dict.fromkeys(part for row in rows for part in row["profile"])
-        by_live[str(requests)] = {
-            part: 1e3 * sum(row["profile"].get(part, 0.0) for row in rows) / passes for part in parts
-        }
-    return by_live if any(by_live.values()) else {}

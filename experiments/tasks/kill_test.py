@@ -14,13 +14,10 @@ import psutil
 from omegaconf import DictConfig
 
 from analysis import read
-from experiments.harness.config import run_config
 from experiments.harness.resume import CHECKPOINTS, SCRATCH
-from experiments.harness.struck_runs import ORPHAN_S, finish, leave_alone, start, wait_until
-from experiments.harness.validate import check, refuse_one_arm
+from experiments.harness.runs.struck_runs import ORPHAN_S, finish, leave_alone, plan, start, wait_until
 from experiments.run.checks import at_least_one
-from experiments.run.compose import compose_config
-from experiments.run.errors import RunFailed, UserError
+from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.training import checkpoint
@@ -29,13 +26,13 @@ KINDS = ("run", "parent", "arm", "checkpoint", "sync", "engine")  # the last kil
 FROM_INSIDE = ("sync", "engine")  # experiments/faults/sitecustomize.py strikes in the process itself
 CLOCK = ("draft_share", "pass_time_error")  # metrics that follow from times; other times end in _s
 BYTES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # of the last checkpoint
-# A checkpoint may also hold a draft head with its optimizers, what coupled drafts have learned, and the history.
+# A checkpoint may also hold a draft head with its optimizers, the scales that coupled drafts learned, and the history.
 LEARNED = ("head.pt", "coupled.npz", "history.npz")
 
 
 @dataclass
 class Kill:
-    """How a run was stopped, after which row of metrics.jsonl, and what went wrong."""
+    """One stop of a run: its kind, the row of metrics.jsonl after which it came, and what went wrong."""
 
     kind: str
     row: int
@@ -47,17 +44,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
     Raises RunFailed unless all of them end equal.
     """
-    kinds = [str(kind) for kind in composed.task.kinds]
-    if not kinds or not set(kinds) <= set(KINDS):
-        raise UserError(f"task.kinds={kinds}: choose one or more of {', '.join(KINDS)}")
     at_least_one(composed.task, "runs")
+    kinds, arguments = plan(composed, overrides, KINDS, "compare")
     progress = Progress(0)
     path = Path(folder)
-    passed_on = [override for override in overrides if not override.startswith(("task", "hydra", "cache"))]
-    arguments = [*composed.task.run, *passed_on, f"cache={composed.cache}"]
-    config = run_config(compose_config(arguments))
-    check(config)
-    refuse_one_arm(config, arguments)
     run_folder = RunFolder(path, composed)
     undisturbed = path / "whole"
     leave_alone(arguments, undisturbed)
@@ -140,7 +130,7 @@ def ready(kind: str, folder: Path, rows: int) -> bool:
 
 
 def compare(first: Path, second: Path) -> list[str]:
-    """Where two runs differ, apart from times."""
+    """List the differences of two runs, apart from times."""
     folders = [Path(), *(path.relative_to(first) for path in sorted((first / "arms").iterdir()))]
     differences = []
     for name in folders:
@@ -157,7 +147,7 @@ def compare(first: Path, second: Path) -> list[str]:
 
 
 def differing_metrics(first: Path, second: Path) -> Iterator[str]:
-    """Where the metrics.jsonl of two folders differ, apart from times."""
+    """List the differences of the metrics.jsonl of two folders, apart from times."""
     rows, other_rows = (timeless(read.metrics(folder)) for folder in (first, second))
     if [(row["arm"], row["step"]) for row in rows] != [(row["arm"], row["step"]) for row in other_rows]:
         yield ": gaps or doubles"

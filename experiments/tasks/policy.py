@@ -17,7 +17,7 @@ from analysis.arms import aligned
 from analysis.likeness_figure import likeness_figure
 from experiments.harness.config import run_config
 from experiments.harness.data import split_rows
-from experiments.harness.held_out import renamed_keys
+from experiments.harness.evaluation.held_out import renamed_keys
 from experiments.harness.policies import policy_directory
 from experiments.harness.validate import check
 from experiments.recorded.likeness import EDGES, EPOCHS, FIGURES, PAPERS, SIBLINGS, likeness

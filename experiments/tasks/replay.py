@@ -17,7 +17,7 @@ from analysis.replay_figure import validation_figure
 from das.engine.methods import find_method
 from das.replay.cluster import Step
 from das.replay.times import Times
-from experiments.harness.replayed_arms import arm_config_of, replay_arm
+from experiments.harness.replays.recorded_arms import arm_config_of, replay_arm
 from experiments.recorded.rollouts import read_rollouts
 from experiments.replay.fitted_times import fit_form, fit_prefill
 from experiments.replay.latency_files import read_latency
@@ -69,7 +69,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def judged(rows: list[dict[str, float]], steps: list[Step]) -> dict[str, float]:
-    """Measured rows of metrics against the same steps replayed. step_error: mean absolute error of a step's time."""
+    """Compare measured rows of metrics with the same steps replayed. step_error: a step's mean absolute error."""
     measured, predicted = [row["rollout_s"] for row in rows], [step.rollout_s for step in steps]
     return {
         "measured_s": float(np.mean(measured)),

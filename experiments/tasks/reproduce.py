@@ -18,8 +18,8 @@ from omegaconf import DictConfig
 from analysis import read, report_page
 from analysis.orderings import Ordering
 from analysis.report import Line, Section, Table, markdown, markdown_table
-from experiments.harness import planned_runs
-from experiments.harness.planned_runs import Experiment, Run
+from experiments.harness.runs import planned_runs
+from experiments.harness.runs.planned_runs import Experiment, Run
 from experiments.run.errors import CONFIGS, RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, meta, write_text
@@ -35,7 +35,7 @@ ENGINE_RUN = "das_fig10"  # the experiment whose run fills the replay's column o
 
 @dataclass(frozen=True)
 class Report:
-    """What a report is written from."""
+    """The parts of a report."""
 
     store: Path  # folder that keeps the runs
     profile: str
@@ -45,7 +45,7 @@ class Report:
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """One paper's replay, or everything."""
+    """Make one paper's replay, or everything."""
     if composed.paper is None:
         everything(composed, overrides, Path(folder))
     elif composed.paper in PAPERS:
@@ -70,7 +70,7 @@ def replay(composed: DictConfig, folder: Path) -> None:
 
 
 def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
-    """All experiments in the profile, then the papers' replays, then the report. Finished runs are not made again.
+    """Make all experiments in the profile, then the papers' replays, then the report. Finished runs are kept.
 
     Raises RunFailed when a run failed. The report is written all the same and names the failed runs.
     """
@@ -81,8 +81,7 @@ def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
     progress = Progress(0)
     began = time.perf_counter()
     runs = [planned for experiment in experiments for planned in experiment.runs.values()]
-    at_once = 2 if profile == "smoke" else 1  # nobody reads the times of two steps
-    failed = planned_runs.make(runs, store, progress, at_once)
+    failed = planned_runs.make(runs, store, progress)
     replays = {} if profile == "smoke" else replay_runs(composed, overrides, experiments, store, progress)
     failed |= planned_runs.make(list(replays.values()), store, progress)
     chapters = {

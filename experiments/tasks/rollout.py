@@ -21,7 +21,7 @@ SUMMARISED = ("rollout_s", "tokens", "passes", "tokens_per_pass", "drafted", "ac
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Roll out `task.steps` batches of prompts; print a line each, write result.json."""
+    """Roll out `task.steps` batches of prompts; print a line for each, write result.json."""
     config = run_config(composed)
     check(config)
     steps = int(config.task["steps"])

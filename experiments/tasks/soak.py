@@ -1,4 +1,4 @@
-"""task=soak: GRPO steps for hours. What do the run's processes hold after each step, and what remains at the end?"""
+"""task=soak: GRPO steps for hours. After each step the run's processes are measured; at the end nothing may remain."""
 
 import json
 import os
@@ -22,14 +22,14 @@ from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from experiments.training.barrier import NoBarrier
+from experiments.training.barrier import Barrier
 
 ENDLESS = 10**7  # steps, the most that is allowed: the clock ends the training
 ROLES = ("rewards.forkserver", "rewards.judge", "rewards.maths", "wandb-core", "resource_tracker")
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Train the arm for `task.minutes`; write soak.jsonl (a row a step), result.json and soak.png."""
+    """Train the arm for `task.minutes`; write soak.jsonl (a row for each step), result.json and soak.png."""
     config = run_config(without_end(composed))
     minutes, warm_up_minutes = config.task["minutes"], config.task["warm_up_minutes"]
     if warm_up_minutes >= minutes:
@@ -135,7 +135,7 @@ def sample(trainer: psutil.Process, seen: dict[psutil.Process, str]) -> dict[str
 
 
 def role_of(process: psutil.Process) -> str:
-    """What a child of the trainer is, from its command line."""
+    """The role of a child of the trainer, by its command line."""
     line = " ".join(process.cmdline())
     return next((role for role in ROLES if role in line), process.name())
 
@@ -153,5 +153,5 @@ def _train(config: RunConfig, policy: str, folder: Path, pipe: Connection) -> No
 
     die_with_parent()
     with quiet_into(folder / "log.txt"):
-        train_arm(ArmRun(config, policy, folder, folder.parent.name, NoBarrier(pipe.send), [StopInTime()]))
+        train_arm(ArmRun(config, policy, folder, folder.parent.name, Barrier(pipe.send), [StopInTime()]))
     pipe.send(None)

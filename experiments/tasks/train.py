@@ -13,21 +13,17 @@ from analysis.cluster_engines import cluster_result
 from das import ranks
 from experiments.harness import resume
 from experiments.harness.config import run_config
-from experiments.harness.data import dataset
 from experiments.harness.failures import one_line_failure
-from experiments.harness.heads import with_head
-from experiments.harness.held_out import held_out
-from experiments.harness.policies import policy_directory
-from experiments.harness.train_arm import ArmRun, train_arm
+from experiments.harness.train_arm import ArmRun, make_parts, train_arm
 from experiments.harness.validate import check, check_processes
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import write_text
-from experiments.training.barrier import NoBarrier
+from experiments.training.barrier import Barrier
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Train the arm, print a line a step. Of several processes only the main one prints; each writes a log."""
+    """Train the arm and print a line for each step. Only the main process prints; each writes a log."""
     config, path = run_config(composed), Path(folder)
     progress = Progress(config.trainer.max_steps)
     if not ranks.is_main():
@@ -45,17 +41,13 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
             resume.announce(path, start, progress)
         if ranks.is_main():
             resume.remember(path, overrides)
-        policy = policy_directory(config, progress.note)
-        rows = dataset(config, policy, progress.note)
-        with_head(config, policy, progress.note)
-        if config.eval.every:
-            held_out(config, policy, rows, progress.note)
+        policy = make_parts([config], progress.note)
     start = ranks.gather(start)[0]
     group = config.task["group"] or path.name
     with one_line_failure(path), quiet_into(ranks.own_file(path / "log.txt")) as terminal:
         if ranks.is_main():
             progress.terminal = terminal
-        train_arm(ArmRun(config, policy, path, group, NoBarrier(progress.step), start=start))
+        train_arm(ArmRun(config, policy, path, group, Barrier(progress.step), start=start))
     if lock is None:
         return
     progress.terminal = sys.stdout

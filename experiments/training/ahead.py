@@ -32,7 +32,7 @@ class RolloutsAhead:
         self._rows: Iterator[list[Mapping[str, Any]]] | None = None  # of the rollouts that were not submitted yet
 
     def take(self, prompt_ids: list[list[int]]) -> FinishedRollout:
-        """Submit what is due, and wait for the rollout of this step. prompt_ids: what TRL wants to train on.
+        """Submit what is due, and wait for the rollout of this step. prompt_ids: the prompts that TRL trains on.
 
         Raises what the rollout raised, EngineError if it has other prompts.
         """

@@ -31,8 +31,8 @@ def step_folder(folder: Path, step: int) -> Path:
 def seal(scratch: Path, folder: Path, step: int, run_identity: Mapping[str, Any]) -> None:
     """Make the files in `scratch` the checkpoint of `step` in `folder`.
 
-    run_identity: what tells the run from others, fit for JSON; `run_identity` returns it. Both folders must be on one
-    file system. Raises the file system's OSError, also for a full disk.
+    run_identity: the settings by which the run is known, fit for JSON; `run_identity` returns it. Both folders must be
+    on one file system. Raises the file system's OSError, also for a full disk.
     """
     files = {
         str(path.relative_to(scratch)): {"bytes": path.stat().st_size, "sha256": sha256(path)}
@@ -53,7 +53,7 @@ def seal(scratch: Path, folder: Path, step: int, run_identity: Mapping[str, Any]
 
 
 def run_identity(folder: Path, step: int) -> dict[str, Any]:
-    """What the checkpoint of `step` records about its run. Raises CheckpointError if its manifest is damaged."""
+    """The identity of the run that wrote the checkpoint of `step`. Raises CheckpointError for a damaged manifest."""
     identity: dict[str, Any] = _manifest(folder, step)["about"]
     return identity
 

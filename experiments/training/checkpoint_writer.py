@@ -34,7 +34,7 @@ FINAL = "final.json"  # digests, so that resuming a run that had ended needs no 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where checkpoints go, how many are kept, and what each records about its run (`checkpoint.run_identity`)."""
+    """The checkpoints of a run: their folder, how many are kept, and the identity that each records."""
 
     folder: Path
     keep: int

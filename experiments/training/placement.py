@@ -1,4 +1,4 @@
-"""Which rank answers which problem: always the same one, so that the problem's history is where it is needed again."""
+"""Problems are dealt out to ranks. A problem always goes to the same rank, because that rank holds its history."""
 
 from collections.abc import Iterator
 

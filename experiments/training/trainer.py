@@ -68,7 +68,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         cluster: ClusterSettings | None = None,
         **kwargs: Any,
     ):
-        """history_unit: what the drafter's window counts, "epoch" or "step". schedule: the order in which requests are
+        """history_unit: the unit of the drafter's window, "epoch" or "step". schedule: the order in which requests are
         handed to the engine; None keeps TRL's. on_step(row, rollout, rewards) is called on the main rank after every
         step, with what all ranks did. evaluate(generation, step) is called before the first rollout (step 0) and after
         every step; what it returns, unless None, joins the row's `eval`. head: a drafter to train beside the

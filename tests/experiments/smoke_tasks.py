@@ -68,14 +68,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
     "replay": ("task.run={compare}",),
     "advise": ("task.rollouts={compare}",),
     "calibrate": (TINY, "task.live=[1,4]", "task.drafts=[0,2,4]", "task.passes=4", "task.rounds=1"),
-    "calibrate_torch": (
-        "task.model=tiny",
-        "task.device=cpu",
-        "task.live=[1,4]",
-        "task.drafts=[0,2,4]",
-        "task.contexts=[16,64]",
-        "task.passes=4",
-    ),
     "bench_budgets": (
         TINY,
         "task.live=[4]",
@@ -154,7 +146,7 @@ TESTED = {
     "soak": "tests/experiments/tasks/test_soak_run.py",
     **{
         name: f"tests/experiments/tasks/test_{name}.py"
-        for name in ("force", "check_gpu", "replay", "advise", "calibrate_torch", "compatibility")
+        for name in ("force", "check_gpu", "replay", "advise", "compatibility")
     },
 }
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes

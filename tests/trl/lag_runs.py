@@ -15,7 +15,7 @@ from experiments.harness import resume
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import RunConfig
 from experiments.run.errors import CONFIGS
-from experiments.training.barrier import NoBarrier
+from experiments.training.barrier import Barrier
 
 STEPS = 6
 SETTINGS = [
@@ -40,7 +40,7 @@ def train(arm: str, policy: str, folder: Path, *overrides: str, start: int = 0) 
     config = config_of(arm, *overrides)
     if start:
         resume.rewind(folder, start)
-    train_arm(ArmRun(config, policy, folder, "test", NoBarrier(lambda row: None), start=start))
+    train_arm(ArmRun(config, policy, folder, "test", Barrier(lambda row: None), start=start))
     gc.collect()
     cleanup_dist_env_and_memory()
 
@@ -118,7 +118,7 @@ def train_with_killed_engine(policy: str, folder: Path) -> str:
 
     config = config_of("das", "trainer.lag=1", "engine.own_process=true")
     try:
-        train_arm(ArmRun(config, policy, folder, "test", NoBarrier(kill)))
+        train_arm(ArmRun(config, policy, folder, "test", Barrier(kill)))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

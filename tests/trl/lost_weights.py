@@ -10,11 +10,11 @@ def train_with_lost_weights(config: RunConfig, policy: str, folder: str) -> str:
     from das.engine.patches import weights
     from das.errors import WeightSyncError
     from experiments.harness.train_arm import ArmRun, train_arm
-    from experiments.training.barrier import NoBarrier
+    from experiments.training.barrier import Barrier
 
     weights.repack_linear_layers = lambda model: None
     try:
-        train_arm(ArmRun(config, policy, Path(folder), "test", NoBarrier(lambda row: None)))
+        train_arm(ArmRun(config, policy, Path(folder), "test", Barrier(lambda row: None)))
     except WeightSyncError as error:
         return str(error)
     return "training did not stop"

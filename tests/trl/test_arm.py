@@ -182,7 +182,7 @@ def _train_until_a_loss_is_nan(config: RunConfig, policy: str, folder: str) -> s
     from das.engine.patches.front_end import patch_front_end
     from das.errors import TrainingDiverged
     from experiments.harness.train_arm import ArmRun, train_arm
-    from experiments.training.barrier import NoBarrier
+    from experiments.training.barrier import Barrier
 
     patch_front_end()
     from trl import GRPOTrainer
@@ -194,7 +194,7 @@ def _train_until_a_loss_is_nan(config: RunConfig, policy: str, folder: str) -> s
 
     GRPOTrainer.compute_loss = nan_in_third_step
     try:
-        train_arm(ArmRun(config, policy, Path(folder), "test", NoBarrier(lambda row: None)))
+        train_arm(ArmRun(config, policy, Path(folder), "test", Barrier(lambda row: None)))
     except TrainingDiverged as error:
         return str(error)
     return "training did not stop"

@@ -39,9 +39,9 @@ WINDOW = 1  # epochs: the history that drafts come from depends on where an epoc
 def train_in_harness(config: RunConfig, policy: str, folder: Path) -> dict[str, Any]:
     """What a run of the harness leaves in its folder."""
     from experiments.harness.train_arm import ArmRun, train_arm
-    from experiments.training.barrier import NoBarrier
+    from experiments.training.barrier import Barrier
 
-    train_arm(ArmRun(config, policy, folder, "test", NoBarrier(lambda row: None)))
+    train_arm(ArmRun(config, policy, folder, "test", Barrier(lambda row: None)))
     rows = read.metrics(folder)
     return {
         "tokens": [[response["response_ids"] for response in read.rollout(folder, row["step"])] for row in rows],

@@ -12,9 +12,9 @@ from accelerate.utils.launch import prepare_multi_gpu_env
 from hydra import initialize_config_dir
 
 from analysis import read
-from experiments.harness import one_by_one
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import run_config
+from experiments.harness.runs import one_by_one
 from experiments.harness.validate import check_processes
 from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError

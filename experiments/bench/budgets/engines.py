@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from das.process import spawned
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
-from experiments.harness.lock_step import expect, tell
+from experiments.harness.failures import expect, tell
 from experiments.harness.rollout_steps import tokenized
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into

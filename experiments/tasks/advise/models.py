@@ -54,7 +54,7 @@ def acceptances(task: DictConfig) -> dict[str, Acceptance]:
 
 
 def hybrid_steps(task: DictConfig, case: Case) -> dict[str, list[list[Step]]]:
-    """For each hybrid the sampled steps as expected, if drafts are cheaper, if dearer."""
+    """Simulate the sampled steps with each hybrid: as expected, if drafts are cheaper, and if they are dearer."""
     return {
         name: [hybrid(task, priced, arm) for priced in (case, case.cheaper(), case.dearer())]
         for name, arm in HYBRIDS.items()
@@ -76,7 +76,7 @@ def hybrid(task: DictConfig, case: Case, arm: str) -> list[Step]:
 
 
 def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, list[list[Step]]]]:
-    """A step without speculation; and for each drafter the steps as expected, if drafts are cheaper, if dearer.
+    """Simulate a step without speculation, and for each drafter the steps as expected, if cheaper, and if dearer.
 
     All requests of an engine are simulated, with lengths drawn from those of the last step.
     """

@@ -183,7 +183,7 @@ def summary(
 
 
 def speedup_by_live(engine: TextEngine, case: Case) -> list[tuple[int, float, float]]:
-    """How much faster a pass is with drafts, for each number of live requests.
+    """Compute for each number of live requests how much faster a pass is with drafts.
 
     Returns (live requests of an engine, expected speedup, speedup if drafted tokens are dearer). Each speedup is that
     of the best draft limit, judged by what drafts achieved in the last step.

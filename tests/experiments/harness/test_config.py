@@ -6,8 +6,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.harness import sizes
-from experiments.harness.config import run_config
+from experiments.harness.config import run_config, steps_per_epoch
 from experiments.run.errors import CONFIGS, UserError
 
 
@@ -51,5 +50,5 @@ def test_missing_and_wrong_settings_are_refused_at_the_door(overrides: list[str]
 def test_sizes() -> None:
     config = run_config(composed("+trainer.gradient_accumulation_steps=2", "engine.processes=3"))
     assert (config.responses_per_step, config.problems_per_step) == (16 * 2 * 3, 12)
-    assert sizes.steps_per_epoch(num_problems=25, problems_per_step=12) == 2
-    assert sizes.steps_per_epoch(num_problems=5, problems_per_step=12) == 1
+    assert steps_per_epoch(num_problems=25, problems_per_step=12) == 2
+    assert steps_per_epoch(num_problems=5, problems_per_step=12) == 1

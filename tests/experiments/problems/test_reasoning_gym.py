@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.harness.held_out import group_settings
+from experiments.harness.evaluation.held_out import group_settings
 from experiments.problems import reasoning_gym
 from experiments.run.errors import UserError
 

@@ -12,13 +12,13 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from analysis.force_table import force_table, profile_table
+from analysis.force_table import force_table
 from das.errors import EngineError
 from das.replay.workload import workload
-from experiments.harness.forced_engines import ForcedResult, as_recorded, set_seats
+from experiments.harness.replays.forced_engines import ForcedResult, as_recorded, set_seats
 from experiments.run.errors import CONFIGS, UserError
 from experiments.small_policy.shapes import SHAPES, shape_of
-from experiments.tasks.force import arm_configs, check, check_live, measured, profiles
+from experiments.tasks.force import arm_configs, check, check_live, measured
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -70,27 +70,6 @@ def test_all_arms_emit_the_recording(tmp_path: Path) -> None:
         if row["arm"] == "none" and row["live"] == 1:
             assert row["decode_steps"] == row["tokens"], "one request at a time: the others wait"
     assert (folder / "force.png").stat().st_size > 0
-
-
-@pytest.mark.slow
-def test_a_profile_is_the_whole_pass(tmp_path: Path) -> None:
-    path = write_recording(tmp_path / "r.jsonl")
-    done = force(
-        f"task.rollouts={path}", "task.arms=[none,stock,das]", "task.live=[4]", "task.profile=true",
-        f"out={tmp_path}", f"cache={tmp_path}",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (folder,) = (tmp_path / "force").iterdir()
-    result = json.loads((folder / "result.json").read_text())
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert list(result["profile"]) == list(result["arms"]) == ["none", "das"]
-    assert "ratio_to_stock" not in result, "profiled passes are slower than those of stock"
-    for name, by_live in result["profile"].items():
-        total_s = 1e-3 * sum(
-            sum(by_live[str(row["live"])].values()) * row["decode_steps"] for row in rows if row["arm"] == name
-        )
-        assert total_s == pytest.approx(result["arms"][name]["rollout_s"], rel=0.2), "the parts are the whole"
-    assert result["profile"]["das"]["4"]["drafter"] > 0
 
 
 @pytest.mark.parametrize(
@@ -145,8 +124,6 @@ def arms_of(shape: str, *overrides: str) -> dict[str, Any]:
 
 
 def test_arms() -> None:
-    profiled = arms_of("30m", "task.arms=[none,stock]", "task.profile=true")
-    assert list(profiled) == ["none"], "stock has no parts to profile"
     varied = arms_of("30m", "+vary.engine.branch_blocks=[0,16]")
     assert list(varied) == ["none", "stock", "branch_blocks_0", "branch_blocks_16"]
     assert varied["branch_blocks_16"].engine.branch_blocks == 16
@@ -179,15 +156,12 @@ def result_of(arm_s: dict[str, float]) -> dict[str, Any]:
     def rolled(seconds: float, live: int, drafts: bool) -> ForcedResult:
         row = {"rollout_s": seconds * (2 if live == 2 else 1), "processor_s": seconds, "tokens": 100}
         row["passes"] = 50 if drafts else 100
-        profile = {"forward": 0.5, "drafter": 0.1} if drafts else {"forward": 0.4}
-        return ForcedResult({**row, "drafted": 9, "accepted": 3, "decode_steps": 10, "profile": profile}, {}, True)
+        return ForcedResult({**row, "drafted": 9, "accepted": 3}, {}, True)
 
     results = {
         arm: {(live, epoch): rolled(seconds, live, arm == "das") for live in (8, 2) for epoch in (1, 2)}
         for arm, seconds in arm_s.items()
     }
-    del results["stock"][8, 1].row["profile"]
-    assert profiles(results["das"], [8, 2])["2"] == pytest.approx({"forward": 50.0, "drafter": 10.0})
     at_price = {"0.5": {"das": {"overall": 0.4, "by_live": {"8": 0.5, "2": 0.3}}}}
     return measured(results, [8, 2], "stock") | {"replay_error": {"das": -0.04}, "ratio_at_row_price": at_price}
 
@@ -206,14 +180,6 @@ def test_ratios_are_those_of_totals() -> None:
     assert " ".join(table[5].split()) == "das 12.00 0.500 0.500 0.500 0.400 0.400 0.400 0.500 2.00 36 12 -4.0%"
     del result["ratio_to_stock"]
     assert "of stock" not in force_table(result)
-
-
-def test_the_profile_is_a_table() -> None:
-    lines = profile_table(
-        {"none": {"8": {"forward": 2.0}}, "das": {"8": {"forward": 3.0, "drafter": 0.5}}}
-    ).splitlines()
-    assert lines[1].split() == ["ms", "a", "pass", "live", "all", "forward", "drafter"]
-    assert lines[-1].split() == ["das", "8", "3.500", "3.000", "0.500"]
 
 
 def test_recorded_tokens_or_lengths_are_compared() -> None:

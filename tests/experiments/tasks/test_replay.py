@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from das.budget.latency_forms import Drafting
 from das.replay.times import Times
 from das.replay.workload import workload
-from experiments.harness.replayed_arms import replay_arm
+from experiments.harness.replays.recorded_arms import replay_arm
 from experiments.recorded.rollouts import read_rollouts
 from experiments.replay.latency_files import write_latency
 from experiments.run.errors import CONFIGS, UserError

@@ -10,8 +10,9 @@ import pytest
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments.harness import planned_runs, resume
-from experiments.harness.planned_runs import Run
+from experiments.harness import resume
+from experiments.harness.runs import planned_runs
+from experiments.harness.runs.planned_runs import Run
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 from experiments.tasks import reproduce
@@ -98,7 +99,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         "if 'fail=yes' in sys.argv: sys.exit('error: told to fail')\n"
         "(folder / 'result.json').write_text(json.dumps(sys.argv[1:-1]))\n"
     )
-    monkeypatch.setattr(planned_runs, "ROOT", tmp_path / "root")
+    monkeypatch.setattr(resume, "CONFIGS", tmp_path / "root" / "configs")
     monkeypatch.setattr(planned_runs, "compose_config", lambda overrides: OmegaConf.create({"task": {}}))
     return tmp_path
 
@@ -116,26 +117,13 @@ def test_runs_are_made_once_and_failures_do_not_stop_the_rest(quick: Path, capsy
     assert (good.folder(quick) / "result.json").stat().st_mtime_ns == stamp
 
 
-def test_two_runs_at_once_and_readers_wait_for_what_they_read(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each run waits until the other one has begun; they could not end one after the other."""
-    (quick / "root" / "run.py").write_text(
-        "import json, sys, time\n"
-        "from pathlib import Path\n"
-        "folder = Path(sys.argv[-1].split('=', 1)[1].strip(\"'\"))\n"
-        "began = time.monotonic()\n"
-        "if sys.argv[1] != 'reads=yes':\n"
-        "    (folder / 'begun').touch()\n"
-        "    while len(list(folder.parent.glob('*/begun'))) < 2: assert time.monotonic() < began + 60\n"
-        "else: assert len(list(folder.parent.glob('*/result.json'))) == 2\n"
-        "print('made')\n"
-        "(folder / 'result.json').write_text('{}')\n"
-    )
-    first, second = Run(("a=1",), 1.0), Run(("a=2",), 1.0)
-    reader = Run(("reads=yes",), 1.0, (("first", first), ("second", second)))
-    assert planned_runs.make([first, reader, second], quick, Progress(0, terminal=sys.stdout), at_once=2) == {}
-    assert all(run.finished(quick) for run in (first, second, reader))
-    printed = capsys.readouterr().out
-    assert all(f"[{number}] made" in printed for number in (1, 2, 3))
+def test_readers_come_after_what_they_read() -> None:
+    """Labels of an experiment that a run reads come before it, so runs are made in their order."""
+    for name in NAMES:
+        made: list[Run] = []
+        for run in planned_runs.load(name, "small", []).runs.values():
+            assert {read for _, read in run.reads} <= set(made)
+            made.append(run)
 
 
 def test_a_run_that_another_process_makes_is_left_alone(quick: Path) -> None:

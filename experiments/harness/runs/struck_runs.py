@@ -8,11 +8,34 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from das.process import die_with_parent
-from experiments.run.errors import RunFailed
+from omegaconf import DictConfig
 
-ROOT = Path(__file__).resolve().parents[2]
+from das.process import die_with_parent
+from experiments.harness.config import run_config
+from experiments.harness.validate import check, refuse_one_arm
+from experiments.run.compose import compose_config
+from experiments.run.errors import CONFIGS, RunFailed, UserError
+
+ROOT = CONFIGS.parent
 ORPHAN_S = 10.0  # seconds within which processes must follow a killed parent
+
+
+def plan(
+    composed: DictConfig, overrides: Sequence[str], known: Sequence[str], task: str
+) -> tuple[list[str], list[str]]:
+    """The kinds of strikes that `task.kinds` chooses among the known ones, and the settings of the run that is struck.
+
+    task: the run's. Raises UserError for kinds that do not exist, and for a run that cannot be.
+    """
+    kinds = [str(kind) for kind in composed.task.kinds]
+    if not kinds or not set(kinds) <= set(known):
+        raise UserError(f"task.kinds={kinds}: choose one or more of {', '.join(known)}")
+    passed_on = [override for override in overrides if not override.startswith(("task", "hydra", "cache"))]
+    arguments = [f"task={task}", *composed.task.run, *passed_on, f"cache={composed.cache}"]
+    config = run_config(compose_config(arguments))
+    check(config)
+    refuse_one_arm(config, arguments)
+    return kinds, arguments
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hydra import initialize_config_dir
 
-from experiments.harness import lock_step
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.lock_step import expect, tell
+from experiments.harness.failures import expect, tell
+from experiments.harness.runs import lock_step
 from experiments.run.errors import CONFIGS, RunFailed
 
 

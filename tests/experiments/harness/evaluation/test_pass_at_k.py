@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.harness.pass_at_k import interval, mean_pass_at_k, pass_at_k, powers_of_two
+from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k, pass_at_k, powers_of_two
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())

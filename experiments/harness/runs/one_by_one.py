@@ -12,9 +12,9 @@ from pathlib import Path
 
 from analysis import read
 from experiments.harness.config import RunConfig
-from experiments.harness.resume import hint, hold, interleaved, set_metrics
+from experiments.harness.resume import arguments, hint, hold, interleaved, set_metrics
 from experiments.run import child
-from experiments.run.errors import CONFIGS, RunFailed, UserError
+from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 
 WORK = (
@@ -63,12 +63,9 @@ def finished(path: Path, config: RunConfig) -> bool:
 def own_command(config: RunConfig, overrides: Sequence[str], path: Path, group: str) -> list[str]:
     """The command that trains the arm in `path`, or resumes it there, in as many processes as it asks for."""
     launch = ["-m", *shlex.split(config.engine.launch)] if config.engine.processes > 1 else []
-    if hint(path):
-        settings = [f"resume='{path.absolute()}'"]
-    else:
-        settings = [override for override in overrides if not override.startswith(("task=", "task.", "resume="))]
-        settings += ["task=train", f"task.group='{group}'", f"hydra.run.dir='{path.absolute()}'"]
-    return [sys.executable, *launch, str(CONFIGS.parent / "run.py"), *settings]
+    own = [override for override in overrides if not override.startswith(("task=", "task.", "resume="))]
+    own += ["task=train", f"task.group='{group}'"]
+    return [sys.executable, *launch, *arguments(path, own)]
 
 
 def train(config: RunConfig, command: Sequence[str], path: Path, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""pass@k: the chance that at least one of k responses to a problem is right, and how sure that number is.
+"""pass@k, the chance that at least one of k responses to a problem is right, with its interval.
 
 The estimate is unbiased (Chen et al. 2021): of n responses with c right ones, 1 - C(n-c, k) / C(n, k) is the share of
 all sets of k responses that hold a right one.

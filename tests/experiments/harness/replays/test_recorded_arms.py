@@ -9,7 +9,7 @@ from made_inputs import write_run
 from omegaconf import OmegaConf
 
 from analysis.arms import arm_table
-from experiments.harness.replayed_arms import derived_ratios
+from experiments.harness.replays.recorded_arms import derived_ratios
 from experiments.run.errors import CONFIGS
 
 

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from experiments.harness import validate
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.data import dataset
-from experiments.harness.held_out import check, group_settings, held_out, held_out_data, judge_config, ks_of
+from experiments.harness.evaluation.held_out import check, group_settings, held_out, held_out_data, judge_config, ks_of
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
 

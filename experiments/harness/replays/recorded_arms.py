@@ -1,4 +1,4 @@
-"""Recorded arms replayed with their own engine, drafter, budget and order of requests, at the prices of any machine."""
+"""Replay recorded arms with their own engine, drafter, budget and order of requests, at the prices of any machine."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from analysis import read
 from das.budget import make_budget
 from das.budget.latency_forms import Form
 from das.drafter import make_drafter
+from das.engine.build import EngineSettings
 from das.engine.methods import find_method
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
@@ -16,7 +17,7 @@ from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
 from das.trl.dataset_rows import history_tick
-from experiments.harness import sizes
+from experiments.harness.config import problems_per_step
 from experiments.harness.engine import make_schedule
 from experiments.recorded.rollouts import read_rollouts
 from experiments.replay.hardware import VERIFY_TOKEN
@@ -41,28 +42,39 @@ def arm_config_of(path: Path) -> DictConfig:
         return with_new_names(config)
 
 
+def simulated_engine(settings: EngineSettings, times: Times, max_num_seqs: int, max_tokens: int) -> Engine:
+    """Make a simulated engine that drafts as these settings say. max_tokens: the longest response.
+
+    Raises ValueError for a method that cannot be simulated.
+    """
+    if not settings.row.simulated:
+        raise ValueError(f"an arm drafts with {settings.method}, which cannot be simulated")
+    if not settings.row.drafts:
+        return PlainEngine(times, max_num_seqs)
+    drafter, budget = make_drafter(settings.drafter), make_budget(settings.budget)
+    return TextEngine(times, max_num_seqs, drafter, budget, max_tokens, branch_blocks=settings.branch_blocks)
+
+
 def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[Step]:
     """Replay the steps of an arm with the engine, drafter, budget and order of requests of its own config."""
-    max_num_seqs = int(config.engine.max_num_seqs)
-    engine: Engine
-    match config.arm.method:
-        case "none":
-            engine = PlainEngine(times, max_num_seqs)
-        case "das":
-            drafter = plain(config.drafter)
-            del drafter["unit"]
-            budget = make_budget(plain(config.arm.get("budget") or config.budget))
-            max_tokens = int(config.trainer.max_completion_length)
-            blocks = int(config.engine.get("branch_blocks", 0))  # older runs have no such setting
-            engine = TextEngine(times, max_num_seqs, make_drafter(drafter), budget, max_tokens, branch_blocks=blocks)
-        case other:
-            raise ValueError(f"arm {config.arm.name} drafts with {other}")
-    problems_per_step = sizes.problems_per_step(config.trainer, config.engine.get("processes", 1))
+    drafter = plain(config.drafter)
+    unit = drafter.pop("unit")
+    settings = EngineSettings(
+        "recorded",
+        config.arm.method,
+        drafter=drafter,
+        budget=plain(config.arm.get("budget") or config.budget),
+        branch_blocks=int(config.engine.get("branch_blocks", 0)),  # older runs have no such setting
+    )
+    engine = simulated_engine(
+        settings, times, int(config.engine.max_num_seqs), int(config.trainer.max_completion_length)
+    )
+    per_step = problems_per_step(config.trainer, config.engine.get("processes", 1))
     schedule = make_schedule(config.get("schedule", "given"))  # older runs have no such setting
     steps = []
     for i, work in enumerate(works):
         order = list(range(len(work))) if schedule is None else schedule.order(work.problems)
-        tick = history_tick(config.drafter.unit, i + 1, config.data.problems, problems_per_step)
+        tick = history_tick(unit, i + 1, config.data.problems, per_step)
         steps.append(simulate_rollout(work, [engine], [order], tick))
         if schedule is not None:
             schedule.observe(work.problems, work.lengths.tolist())
@@ -70,12 +82,12 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
 
 
 def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
-    """Rollout time of each arm over the first one's, had a 7B policy on an H100 given the same responses.
+    """Divide each arm's rollout time by the first arm's, for a 7B policy on an H100 that gives the same responses.
 
     arms: name -> folder. Arms that draft in vLLM are left out. Nothing is returned if the first arm drafts, if several
     processes rolled out, if responses have several turns, or if there are more than MOST_TOKENS.
-    Nobody measured these times: the price of a pass is derived from the GPU's data sheet, and drafting costs what the
-    run measured. `ratio_to_none_dearer` has the price of drafted tokens at the dear end of what is plausible.
+    Nobody measured these times: the price of a pass is derived from the GPU's data sheet, and drafting takes the time
+    that the run measured. `ratio_to_none_dearer` has the price of drafted tokens at the dear end of what is plausible.
     """
     configs = {name: arm_config_of(path) for name, path in arms.items()}
     baseline = next(iter(arms))
@@ -98,7 +110,7 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
 
 
 def replayed_seconds(works: list[Workload], form: Form, config: DictConfig, folder: Path) -> float:
-    """Seconds of all rollouts of an arm at the prices of `form`, with the time per request that its drafting took."""
+    """Seconds of all rollouts of an arm at the prices of `form`. Drafting takes as long per request as in the run."""
     rows = read.metrics(folder)
     drafting = sum(row["draft_s"] for row in rows) / sum(row["passes"] for row in rows)
     steps = replay_arm(works, Times(form, draft_request=drafting), config)

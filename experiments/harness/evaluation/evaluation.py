@@ -1,7 +1,7 @@
 """Measure a policy on problems: sample responses, judge them, estimate pass@k.
 
-`Evaluation` says what is rolled out and what the responses are worth; task=evaluate uses it alone. `TrainingEvaluation`
-does so during a training, every few steps.
+`Evaluation` asks for responses and judges them; task=evaluate uses it alone. `TrainingEvaluation` does so during a
+training, every few steps.
 """
 
 import time
@@ -14,8 +14,8 @@ import numpy as np
 from das.digests import digest
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, evaluation_seed
 from experiments.harness.config import RunConfig
-from experiments.harness.held_out import held_out, held_out_data, judge_config, ks_of
-from experiments.harness.pass_at_k import interval, mean_pass_at_k
+from experiments.harness.evaluation.held_out import held_out, held_out_data, judge_config, ks_of
+from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.reward import make_reward
 from experiments.harness.rollout_steps import Prompt, tokenized_rows
 from rewards.conversations import ConversationReward
@@ -28,7 +28,7 @@ SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")  # arguments of GRP
 
 @dataclass(frozen=True)
 class Judged:
-    """Responses to some problems, and what they are worth. All lists but `correct` have an entry for each response."""
+    """The judgement on responses to some problems. All lists but `correct` have an entry for each response."""
 
     correct: list[int]  # right responses of each problem
     rewards: list[float]
@@ -43,7 +43,7 @@ class Evaluation:
     def __init__(
         self, config: RunConfig, policy: str, rows: Sequence[dict[str, Any]], judge: ConversationReward, samples: int
     ):
-        """policy: its tokenizer is used. rows: as `held_out` returns them. samples: responses to each problem."""
+        """policy: its tokenizer is used. rows: made by `held_out`. samples: responses to each problem."""
         from transformers import AutoTokenizer
 
         self.samples = samples

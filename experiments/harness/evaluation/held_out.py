@@ -1,4 +1,4 @@
-"""The problems that evaluations during training use (`eval.*`), and what judges the responses to them."""
+"""The problems on which a training is evaluated (`eval.*`), and the reward that judges the responses."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from experiments.harness.config import DataConfig, RewardConfig, RunConfig, data_config, reward_config
 from experiments.harness.data import AGENT, LIBRARY, MADE, split_rows
-from experiments.harness.pass_at_k import powers_of_two
+from experiments.harness.evaluation.pass_at_k import powers_of_two
 from experiments.harness.reward import check_judge
 from experiments.problems import load, reasoning_gym
 from experiments.run.errors import CONFIGS, UserError
@@ -128,7 +128,7 @@ def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[
 
 
 def _keys(row: dict[str, Any]) -> tuple[str, str]:
-    """What tells a problem from others: its id, and its question without regard to white space."""
+    """A problem is known by its id, or by its question without regard to white space."""
     return f"id {row['problem_id']}", " ".join(row["prompt"][-1]["content"].split())
 
 

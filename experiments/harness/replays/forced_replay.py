@@ -1,18 +1,16 @@
-"""The rollouts of task=force replayed: how far the simulator is off, and what they would take at other prices."""
+"""Replay the rollouts of task=force: measure the simulator's error, and compute their times at other prices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from das.budget import make_budget
 from das.budget.latency_forms import Drafting
-from das.drafter import make_drafter
+from das.engine.build import EngineSettings
 from das.replay.cluster import simulate_rollout
-from das.replay.engine import Engine, PlainEngine
-from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
-from experiments.harness.forced_engines import ForcedResult
+from experiments.harness.replays.forced_engines import ForcedResult
+from experiments.harness.replays.recorded_arms import simulated_engine
 from experiments.replay.fitted_times import fit_form, fit_prefill
 
 BASELINE = "none"
@@ -23,28 +21,25 @@ Works = Mapping[int, Sequence[Workload]]  # by live, the responses of each epoch
 
 
 def fitted_times(results: Results, works: Works, arms: Sequence[str]) -> tuple[Drafting, float]:
-    """The form of a pass's time, fitted to the odd epochs of `arms`, and seconds per prompt token."""
+    """Fit the form of a pass's time to the odd epochs of `arms`. Returns it, and the seconds per prompt token."""
     timelines = [each.timeline for arm in arms for (_, epoch), each in results[arm].items() if epoch % 2]
     form = fit_form(timelines, "drafting")
     assert isinstance(form, Drafting)
     return form, fit_prefill(timelines, form, next(iter(works.values()))[0].prompt)
 
 
-def replayed(settings: Any, times: Times, works: Works) -> dict[tuple[int, int], float]:
+def replayed(settings: EngineSettings, times: Times, works: Works) -> dict[tuple[int, int], float]:
     """Simulated seconds of an arm's rollouts, by (live, epoch). Each number of live requests has its own history."""
     seconds = {}
     for live, epochs in works.items():
-        engine: Engine = PlainEngine(times, live)
-        if settings.method != BASELINE:
-            drafter, budget = make_drafter(settings.drafter), make_budget(settings.budget)
-            longest = max(int(work.lengths.max()) for work in epochs)
-            engine = TextEngine(times, live, drafter, budget, longest, branch_blocks=settings.branch_blocks)
+        longest = max(int(work.lengths.max()) for work in epochs)
+        engine = simulated_engine(settings, times, live, longest)
         for epoch, work in enumerate(epochs, 1):
             seconds[live, epoch] = simulate_rollout(work, [engine], [list(range(len(work)))], epoch).rollout_s
     return seconds
 
 
-def replay(results: Results, works: Works, settings: Mapping[str, Any]) -> dict[str, Any]:
+def replay(results: Results, works: Works, settings: Mapping[str, EngineSettings]) -> dict[str, Any]:
     """`replay_error` and `ratio_at_row_price` of every arm that can be replayed.
 
     replay_error: replayed over measured time of the even epochs, less 1.

@@ -1,14 +1,13 @@
 """Arms in lock step: one process for each arm. Rollouts run one at a time, so that machine noise hits all arms alike.
 
-The parent and each arm talk over a pipe. An arm sends (kind, value): ("rollout", None) and waits until it may roll out;
-("rolled", None) and waits until it may train; ("step", row) after each step; at the end ("done", None), or
-("refused", message) for bad input, or ("error", message). The parent sends "go".
+The parent and each arm talk over a pipe (failures.py). An arm sends ("rollout", None) and waits until it may roll out;
+("rolled", None) and waits until it may train; ("step", row) after each step; at the end ("done", None). The parent
+sends "go".
 """
 
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -16,16 +15,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from das.errors import EngineError
-from das.process import die_with_parent, spawned
-from experiments.harness import resume
+from das.process import spawned
 from experiments.harness.config import RunConfig
-from experiments.harness.failures import failure_line, log_traceback
+from experiments.harness.failures import expect, log_of, reporting, tell
 from experiments.harness.train_arm import ArmRun, train_arm
-from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.training.barrier import Barrier
 
 END_S = 15  # seconds an arm gets to end by itself once its pipe is closed
 
@@ -110,61 +107,21 @@ def _train_step(pipes: Mapping[str, Connection], folder: Path) -> Iterator[dict[
             yield expect(pipes[name], "step", name, folder)
 
 
-def tell(pipe: Connection, message: Any) -> None:
-    """Send a message unless the other end is dead.
-
-    The parent learns of a dead arm from `expect`, which reads the arm's last message or finds that there is none. An
-    arm's parent may have gone because it ends the comparison for another arm's failure.
-    """
-    with suppress(BrokenPipeError, ConnectionResetError):
-        pipe.send(message)
-
-
-def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
-    """The value of an arm's next message, which must be of this kind.
-
-    name: the arm's. folder: the comparison's.
-    Raises UserError if the arm refused its input, RunFailed if it failed, was killed, or sent another kind of message.
-    """
-    log = folder / "arms" / name / "log.txt"
-    try:
-        received, value = pipe.recv()
-    except (EOFError, ConnectionResetError):
-        raise RunFailed(f"arm {name} was killed (out of memory?), its log is {log}{resume.hint(folder)}") from None
-    if received == "refused":
-        raise UserError(f"arm {name}: {value}")
-    if received == "error":
-        raise RunFailed(f"arm {name}: {value} (log: {log}){resume.hint(folder)}")
-    if received != kind:
-        raise RunFailed(f"arm {name} sent {received!r} instead of {kind!r}: see {log}")
-    return value
-
-
 def _arm_process(name: str, config: RunConfig, policy: str, comparison: Path, start: int, pipe: Connection) -> None:
-    """Body of an arm's process. Its output goes to its log; an error goes to the parent as one line."""
-    die_with_parent()
-    folder = comparison / "arms" / name
-    run = ArmRun(config, policy, folder, comparison.name, PipeBarrier(pipe), start=start)
-    log = folder / "log.txt"
-    with quiet_into(log):
-        try:
-            train_arm(run)
-            pipe.send(("done", None))
-        except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
-            return  # the parent was interrupted or has gone, and has said why
-        except (UserError, EngineError) as error:
-            tell(pipe, ("refused", str(error)))
-        except Exception as error:
-            log_traceback(log)
-            tell(pipe, ("error", failure_line(error)))
+    """Body of an arm's process."""
+    log = log_of(name, comparison)
+    run = ArmRun(config, policy, log.parent, comparison.name, PipeBarrier(pipe), start=start)
+    with reporting(pipe, log):
+        train_arm(run)
+        pipe.send(("done", None))
 
 
-class PipeBarrier:
+class PipeBarrier(Barrier):
     """The barrier of an arm in lock step: it asks over its pipe and waits until `run_arms` lets it go on."""
 
     def __init__(self, pipe: Connection):
+        super().__init__(lambda row: pipe.send(("step", row)))
         self.pipe = pipe
-        self.waited_s = 0.0
 
     def _wait_after(self, kind: str) -> None:
         start = time.perf_counter()
@@ -173,13 +130,7 @@ class PipeBarrier:
         self.waited_s += time.perf_counter() - start
 
     def before_rollout(self) -> None:
-        """Wait until no other arm rolls out."""
         self._wait_after("rollout")
 
     def after_rollout(self) -> None:
-        """Wait until all arms have rolled out this step."""
         self._wait_after("rolled")
-
-    def after_step(self, row: dict[str, Any]) -> None:
-        """Report the finished step."""
-        self.pipe.send(("step", row))

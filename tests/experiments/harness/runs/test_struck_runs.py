@@ -6,11 +6,11 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PARENT = """
 import os, sys
 from pathlib import Path
-from experiments.harness import struck_runs
+from experiments.harness.runs import struck_runs
 struck_runs.ROOT = Path(sys.argv[1])
 process = struck_runs.start([], Path(sys.argv[1]) / "run")
 process.stdout.readline()

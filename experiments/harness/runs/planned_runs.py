@@ -13,10 +13,8 @@ import re
 import shlex
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,6 @@ from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import write_text
 
-ROOT = CONFIGS.parent
 PROFILES = ("small", "smoke", "paper")
 RUN = re.compile(r"run:(\w+)")  # in an override: the folder of another run
 OURS = ("task", "experiment", "profile", "paper", "hydra", "out", "resume")  # keys that are not passed on to the runs
@@ -48,7 +45,7 @@ class Run:
     reads: tuple[tuple[str, "Run"], ...] = ()  # runs whose folders its overrides name, by label
 
     def folder(self, store: Path) -> Path:
-        """Where the run is kept: its name is the task and a digest of the overrides, and of those of what it reads."""
+        """The run's folder. Its name has the task and a digest of the overrides, its own and those of what it reads."""
         task = next((o.split("=", 1)[1] for o in self.overrides if o.startswith("task=")), "compare")
         overrides = [*self.overrides, *(override for _, run in self.reads for override in run.overrides)]
         digest = hashlib.sha256("\0".join(overrides).encode()).hexdigest()[:10]
@@ -135,87 +132,49 @@ def section_folder(experiment: Experiment, profile: str) -> str:
     return experiment.name if profile == "small" else f"{experiment.name}_{profile}"
 
 
-def make(runs: Sequence[Run], store: Path, progress: Progress, at_once: int = 1) -> dict[Run, str]:
-    """Make the runs that are missing in `store`, each in its own process. Returns the failed ones with the reason.
-
-    at_once: how many are made at the same time. More than one is for runs whose times do not matter.
-    """
+def make(runs: Sequence[Run], store: Path, progress: Progress) -> dict[Run, str]:
+    """Make the runs that are missing in `store`, each in its own process. Returns the failed ones with the reason."""
     distinct = list(dict.fromkeys(runs))
     missing = [run for run in distinct if not run.finished(store)]
     if len(missing) < len(distinct):
         progress.note(f"{len(distinct) - len(missing)} of {len(distinct)} runs are finished already")
     failed = {}
-    waiting, running = list(missing), dict[Future[str], Run]()
     began = time.perf_counter()
-    while waiting or running:
-        unfinished = {*waiting, *running.values()}
-        ready = [run for run in waiting if not any(read in unfinished for _, read in run.reads)]
-        for run in ready[: at_once - len(running)]:
-            waiting.remove(run)
-            done = sum(other.minutes for other in missing if other not in unfinished)
-            slowdown = (time.perf_counter() - began) / 60 / done if done else 1 / at_once
-            remaining = slowdown * sum(other.minutes for other in unfinished)
-            number = missing.index(run) + 1
-            progress.note(
-                f"[{number}/{len(missing)}] {run.command()}   (about {remaining:.0f} min for all that remain)"
-            )
-            running[_begin(run, store, at_once, f"[{number}]")] = run
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            run = running.pop(future)
-            if reason := future.result():
-                failed[run] = f"{run.command()}: {reason}"
-                progress.note(f"FAILED: {reason}")
+    for number, run in enumerate(missing):
+        done = sum(other.minutes for other in missing[:number])
+        slowdown = (time.perf_counter() - began) / 60 / done if done else 1
+        remaining = slowdown * sum(other.minutes for other in missing[number:])
+        progress.note(
+            f"[{number + 1}/{len(missing)}] {run.command()}   (about {remaining:.0f} min for all that remain)"
+        )
+        if reason := _make_one(run, store):
+            failed[run] = f"{run.command()}: {reason}"
+            progress.note(f"FAILED: {reason}")
     return failed
 
 
-def _begin(run: Run, store: Path, at_once: int, label: str) -> Future[str]:
-    """Begin to make a run. The future holds why it failed, in one line; empty if it did not.
+def _make_one(run: Run, store: Path) -> str:
+    """Make a run, or resume it from its checkpoints; its output is printed. Returns why it failed; empty if it did not.
 
-    Alone it is made here, so that it gets an interrupt. Beside others it is made in a thread that ends with this
-    process, and the run with it: an executor would wait for the run. label: before each line that the run prints.
+    Raises UserError if another process is making it.
     """
-    command, future = _command(run, store), Future[str]()
-
-    def make_run() -> None:
-        try:
-            future.set_result(_launch(run, store, command, "   " if at_once == 1 else label))
-        except Exception as error:
-            future.set_exception(error)
-
-    if at_once == 1:
-        make_run()
-    else:
-        threading.Thread(target=make_run, daemon=True).start()
-    return future
-
-
-def _command(run: Run, store: Path) -> list[str]:
-    """What makes a run, or resumes it from its checkpoints. Raises UserError if another process is making it."""
     folder = run.folder(store).absolute()
     resume.hold(folder).close()
-    command = [sys.executable, str(ROOT / "run.py")]
-    if resume.hint(folder):
-        return [*command, f"resume='{folder}'"]
-    if compose_config(list(run.overrides)).task.get("lock_step", True):
+    if not resume.hint(folder) and compose_config(list(run.overrides)).task.get("lock_step", True):
         shutil.rmtree(folder)  # where arms run one by one, the finished arms are kept
         folder.mkdir()
-    return [*command, *run.overrides_in(store), f"hydra.run.dir='{folder}'"]
-
-
-def _launch(run: Run, store: Path, command: Sequence[str], label: str) -> str:
-    """Run the command; its output is printed behind `label`. Returns why it failed; empty if it did not."""
     last = ""
 
     def pass_on(line: str) -> None:
         nonlocal last
-        print(f"{label} {line}", flush=True)
+        print(f"    {line}", flush=True)
         last = line.strip() or last
 
     began = time.perf_counter()
-    code = child.run(command, pass_on)
+    code = child.run([sys.executable, *resume.arguments(folder, run.overrides_in(store))], pass_on)
     if code == 0:
         timing = {"command": run.command(), "seconds": time.perf_counter() - began}
-        write_text(run.folder(store) / "command.json", json.dumps(timing))
+        write_text(folder / "command.json", json.dumps(timing))
         return "" if run.finished(store) else "it left no result.json"
     return last.removeprefix("error: ") or f"exit code {code}"
 
@@ -224,7 +183,7 @@ def write_section(experiment: Experiment, store: Path, profile: str) -> Section:
     """The experiment's section, from the files of its runs. Its figures are drawn into its own folder."""
     folder = store / section_folder(experiment, profile)
     folder.mkdir(parents=True, exist_ok=True)
-    published = json.loads((ROOT / "experiments" / "papers" / "published.json").read_text())
+    published = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.json").read_text())
     module = importlib.import_module(f"analysis.sections.{experiment.section}")
     folders = {label: run.folder(store) for label, run in experiment.runs.items()}
     section: Section = module.section(experiment.title, folders, published, folder)

@@ -1,0 +1,160 @@
+"""task=force: an engine for each arm, in a process of its own, that rolls out recorded responses."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, roll_out
+from das.errors import EngineError
+from das.process import spawned
+from das.replay.workload import Workload
+from das.trl.engines.in_process import build_in_process
+from experiments.harness.config import run_config
+from experiments.harness.engine import engine_settings, prepare_process
+from experiments.harness.failures import expect, log_of, reporting, tell
+
+
+@dataclass(frozen=True)
+class ForcedRollout:
+    """A rollout that an engine is asked for. `end`: the token that ends every response, and occurs nowhere else."""
+
+    work: Workload
+    end: int
+    live: int  # requests at once, the others wait; names the drafter's history, so that each has its own
+    epoch: int  # 1, 2 ...
+
+
+@dataclass
+class ForcedResult:
+    """The answer of an arm's engine."""
+
+    row: dict[str, Any]  # of metrics.jsonl
+    timeline: dict[str, Any]  # step_time_s, step_live, step_tokens
+    equal: bool  # whether the emitted tokens (of the arm stock: their numbers) are the recorded ones
+
+
+class ForcedEngines:
+    """One engine for each arm. Rollouts run one at a time, so that the machine's noise hits all arms alike."""
+
+    def __init__(self, arms: Mapping[str, DictConfig], policy: Path, sizes: Mapping[str, Any], folder: Path) -> None:
+        """Start all. arms: label -> config. sizes: further arguments of vllm.LLM. Logs go to folder/arms."""
+        self._folder = folder
+        self._pipes = {}
+        for name, config in arms.items():
+            plain_config = OmegaConf.to_container(config, resolve=True)
+            log = log_of(name, folder)
+            self._pipes[name] = spawned(_engine_process, plain_config, str(policy), dict(sizes), log)[1]
+
+    def ready(self) -> None:
+        """Wait until all engines are built."""
+        for name, pipe in self._pipes.items():
+            expect(pipe, "ready", name, self._folder)
+
+    def roll_out(self, arm: str, rollout: ForcedRollout) -> ForcedResult:
+        """One rollout of an arm. Raises RunFailed when its engine fails."""
+        tell(self._pipes[arm], rollout)
+        result: ForcedResult = expect(self._pipes[arm], "rolled", arm, self._folder)
+        return result
+
+    def close(self) -> None:
+        """End all engines."""
+        for pipe in self._pipes.values():
+            pipe.close()
+
+
+def _engine_process(plain_config: Any, policy: str, sizes: dict[str, Any], log: Path, pipe: Connection) -> None:
+    """Body of an engine's process, until the pipe closes."""
+    with reporting(pipe, log):
+        config = run_config(OmegaConf.create(plain_config))
+        prepare_process(config)
+        from das.engine.rollouts.rollout import rollout_row
+        from das.engine.stock import warm_up
+
+        settings = engine_settings(config, policy)
+        llm = build_in_process(settings, skip_tokenizer_init=True, **sizes).llm
+        warm_up(llm)
+        options = settings.das_options if settings.row.proposes else None
+        pipe.send(("ready", None))
+        while True:
+            asked: ForcedRollout = pipe.recv()
+            if settings.row.history:  # the same responses come again with other live requests, each with its history
+                llm.collective_rpc("das_use_proposer", args=(f"{asked.live} live", options))
+            set_seats(llm, asked.live)
+            llm.reset_prefix_cache()
+            processor_s = time.process_time()
+            rollout = roll_out_forced(llm, asked, config.seed, settings.row.keyed)
+            processor_s = time.process_time() - processor_s
+            row = {"arm": config.arm.name, "live": asked.live, "epoch": asked.epoch, "processor_s": processor_s}
+            row |= rollout_row(rollout)
+            timeline = {name: getattr(rollout.report, name) for name in ("step_time_s", "step_live", "step_tokens")}
+            equal = as_recorded(rollout.responses, asked.work, only_lengths=not settings.row.keyed)
+            pipe.send(("rolled", ForcedResult(row, timeline, equal)))
+
+
+def set_seats(llm: Any, live: int) -> None:
+    """Let this many requests run at once, at most as many as the engine was built for.
+
+    Raises EngineError where vLLM is too old for it.
+    """
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    if not hasattr(scheduler, "max_num_active_reqs"):
+        raise EngineError("task=force needs vLLM's Scheduler.max_num_active_reqs: install a newer vLLM")
+    scheduler.max_num_active_reqs = live
+
+
+def as_recorded(responses: Sequence[Sequence[int]], work: Workload, only_lengths: bool = False) -> bool:
+    """Whether the emitted tokens, or only their numbers, are the recorded ones."""
+    if only_lengths:
+        return [len(response) for response in responses] == work.lengths.tolist()
+    return list(responses) == [work.response(i).tolist() for i in range(len(work))]
+
+
+def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool) -> Rollout:
+    """Roll the recorded responses out. keyed: whether das verifies, and so can emit the recorded tokens.
+
+    vLLM as it comes rolls out as many tokens as were recorded. Without drafts a pass costs the same whatever its tokens
+    are. To force tokens, vLLM would need a logits processor, whose time would be no part of vLLM as it comes.
+    """
+    from vllm import SamplingParams
+
+    from das.engine.stock import roll_out_stock
+    from das.verify.admission import FORCED_KEY
+
+    work = asked.work
+    responses = {f"{asked.live}/{asked.epoch}/{i}": work.response(i).tolist() for i in range(len(work))}
+
+    class ForcedRequest(RolloutRequest):
+        def parameters(self) -> list[Any]:
+            parameters = super().parameters()
+            for (name, response), params in zip(responses.items(), parameters, strict=True):
+                if keyed:
+                    params.extra_args = {**params.extra_args, FORCED_KEY: name}
+                else:
+                    params.max_tokens = len(response)
+            return parameters
+
+    # The limit is the same for all: it must not tell the budget how long a response will be. The last token does.
+    ending = {"max_tokens": int(work.lengths.max()), "stop_token_ids": [asked.end]} if keyed else {"ignore_eos": True}
+    request = ForcedRequest(
+        prompts_of(work),
+        SamplingParams(temperature=1.0, **ending),
+        work.problems,
+        seeds=[request_seed(run_seed, asked.epoch, i) for i in range(len(work))],
+        step=asked.epoch,
+        next_history_tick=asked.epoch,
+    )
+    if not keyed:
+        return roll_out_stock(llm, request, seats=asked.live)[1]
+    llm.collective_rpc("das_force", args=(responses,))
+    return roll_out(llm, request)[1]
+
+
+def prompts_of(work: Workload) -> Sequence[Any]:
+    """Make up a prompt for each response. Responses to the same problem share a prompt, which no other problem has."""
+    number = {problem: i for i, problem in enumerate(dict.fromkeys(work.problems))}
+    return [{"prompt_token_ids": [number[problem], *range(1, work.prompt)]} for problem in work.problems]
