@@ -123,12 +123,6 @@ TASKS = {
             "task=bench_drafter 'task.traces=[a.jsonl.gz]'",
         ),
         Task(
-            "bench_rewards",
-            "experiments.bench.rewards",
-            "check the rewards on whole problem sets; time the sandbox",
-            "task=bench_rewards data=programs reward=code",
-        ),
-        Task(
             "bench_model_drafters",
             "experiments.bench.model_drafters",
             "measure how much of a policy's text drafters that are models draft right, coupled and not",

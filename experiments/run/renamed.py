@@ -1,4 +1,4 @@
-"""Settings that have a new name. Using the old name gives one line that says the new one."""
+"""Settings and tasks that have a new name. Using the old name gives one line that says the new one."""
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -8,6 +8,8 @@ RENAMED = {
     "task.slots": "task.max_num_seqs",
     "task.most": "task.max_tokens",
 }
+# Old task -> the command that does its work now.
+MOVED_TASKS = {"bench_rewards": "make pytest ARGS=tests/rewards/test_whole_sets.py"}
 
 
 def renamed(override: str) -> str | None:

@@ -62,6 +62,7 @@ def test_help_lists_every_task() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["task=bench_rewards"], "is now done by `make pytest ARGS=tests/rewards/test_whole_sets.py`"),
         (["task=vary"], "unknown task 'vary': choose one of compare"),
         ([f"{next(iter(RENAMED))}=1"], f"is now called {next(iter(RENAMED.values()))}"),
         ([f"+vary.{next(iter(RENAMED))}=[1,2]"], f"is now called {next(iter(RENAMED.values()))}"),

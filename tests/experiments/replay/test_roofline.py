@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from roofline_fit import Sweep, fit, read_sweep, sign_accuracy, time_errors
 from scipy.optimize import differential_evolution
 
 from experiments.replay.roofline import PassWork, SelfDraftRoofline
-from roofline_fit import Sweep, fit, read_sweep, sign_accuracy, time_errors
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT.parent / "shared" / "data" / "efficient_rollout"
