@@ -1,4 +1,4 @@
-"""The rewards tell right from wrong on whole problem sets, and judging costs little: some two minutes on quiet cores."""
+"""The rewards tell right from wrong on whole problem sets, and judging costs little. It takes some two minutes."""
 
 import gzip
 import json
