@@ -43,6 +43,7 @@ from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.small_policy.measure import sample
 
 if TYPE_CHECKING:
     from das.heads.eagle3 import Eagle3Head
@@ -198,39 +199,17 @@ COPIES: dict[str, Callable[[Model], Model]] = {
 }
 
 
-@torch.inference_mode()
-def sampled(
-    policy: Model, prompts: Sequence[list[int]], samples: int, temperature: float, max_tokens: int
-) -> list[Text]:
+def sampled(policy: Any, prompts: Sequence[list[int]], samples: int, temperature: float, max_tokens: int) -> list[Text]:
     """`samples` responses to each prompt, drawn by keyed noise as an engine draws them. Seeds count from 0."""
     requests = [prompt for prompt in prompts for _ in range(samples)]
-    width, num = max(map(len, requests)), len(requests)
-    ids, mask = torch.zeros(num, width, dtype=torch.long), torch.zeros(num, width, dtype=torch.long)
-    for row, prompt in enumerate(requests):  # padded on the left
-        ids[row, width - len(prompt) :], mask[row, width - len(prompt) :] = torch.tensor(prompt), 1
-    seeds, responses, live = np.arange(num, dtype=np.int64), [[] for _ in requests], np.ones(num, bool)  # type: ignore[var-annotated]
-    positions, cache, inputs = (mask.cumsum(-1) - 1).clamp(min=0), None, ids
-    end = policy.generation_config.eos_token_id  # type: ignore[union-attr]
-    ends = set(end if isinstance(end, list) else [end])
-    for place in range(max_tokens):
-        output = policy(
-            input_ids=inputs,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        cache = output.past_key_values
-        tokens = keyed_argmax(output.logits[:, -1] / temperature, seeds, np.full(num, place, np.int64))
-        for row in live.nonzero()[0].tolist():
-            responses[row].append(int(tokens[row]))
-            live[row] = int(tokens[row]) not in ends
-        if not live.any():
-            break
-        inputs, mask = tokens[:, None], torch.cat([mask, mask.new_ones(num, 1)], dim=1)
-        positions = positions[:, -1:] + 1
-    return [Text(*parts) for parts in zip(requests, responses, seeds.tolist(), strict=True)]
+    end = policy.generation_config.eos_token_id
+
+    def draw(logits: torch.Tensor, seeds: Sequence[int], place: int) -> torch.Tensor:
+        positions = np.full(len(seeds), place, np.int64)
+        return keyed_argmax(logits / temperature, np.array(seeds, np.int64), positions)
+
+    responses = sample(policy, requests, max_tokens, end if isinstance(end, list) else [end], draw)
+    return [Text(*parts) for parts in zip(requests, responses, range(len(requests)), strict=True)]
 
 
 @torch.inference_mode()

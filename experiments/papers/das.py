@@ -60,7 +60,7 @@ def sections(
     synthesis = Synthesis(recorded, float(task.run_length))
     setting = Setting(task, plain(budget), recorded, synthesis, times, published, folder, progress)
     parts = in_processes([partial(part, setting) for part in PARTS])
-    return [pass_latency(points), *chain(*parts), das_drafts.tree_and_array(setting)]  # the last is timed, so alone
+    return [pass_latency(points), *chain(*parts)]
 
 
 def check(task: DictConfig) -> None:

@@ -1,5 +1,5 @@
-"""DAS (arXiv 2511.13841): what drafts are made of. Cold start, scope (Fig 6), window (Fig 7), similarity of text over
-training (Fig 2), lengths of a problem's responses (Fig 9), suffix tree against suffix array (Fig 5)."""
+"""DAS (arXiv 2511.13841): the text that drafts come from. Cold start, scope (Fig 6), window (Fig 7), similarity of text
+over training (Fig 2), lengths of a problem's responses (Fig 9)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,11 +14,9 @@ from das.replay.cluster import Step
 from das.replay.workload import Workload
 from experiments.papers.replayed import MAX_TOKENS, Setting, simulate_arm
 from experiments.recorded.rollouts import grouped, read_rollouts
-from experiments.recorded.suffix_array import against_array
 from experiments.run.errors import UserError
 
 GRAMS = (2, 4, 8)  # tokens; the paper does not say which n its Fig 2 is about
-CORPORA = (10_000, 50_000, 100_000, 500_000)  # tokens; those of Fig 5, without its million
 ALL_EPOCHS = 10**6  # a window that nothing leaves
 FIXED = {"name": "fixed", "tokens": 16}
 
@@ -265,34 +263,4 @@ def response_lengths(setting: Setting) -> Section:
         "longest follows the mean, at 1.3 to 3 times of it. In the paper even problems with means below 1k reach the "
         "cap once in 90 epochs, which 32 to 110 responses do not show.",
         [drawn],
-    )
-
-
-def tree_and_array(setting: Setting) -> Section:
-    """Fig 5: suffix tree against suffix array."""
-    paper = setting.published["das_fig5"]["data"]
-    lines = []
-    for tokens in CORPORA:
-        column = paper["corpus_tokens"].index(tokens)
-        query = paper["speculate"]["suffix_tree"][column]
-        tree, array = (paper["insert_100_tokens"][kind][column] for kind in ("suffix_tree", "suffix_array"))
-        ours = against_array(tokens)
-        lines += [
-            Line(f"{tokens:,} tokens: a query, tree, ms", f"{query}", "", f"{ours['query_ms']:.3f}"),
-            Line(
-                f"{tokens:,} tokens: inserting 100 tokens, tree / array, ms",
-                f"{tree:.2f} / {array:,}",
-                "",
-                f"{ours['insert_100_ms']:.2f} / {ours['array_sort_ms']:.0f}",
-            ),
-        ]
-    return Section(
-        "Fig 5: suffix tree against suffix array",
-        "Times of this machine, one core, made-up text. Tree: the drafter's index, with drafts of up to 16 tokens. "
-        "Array: sorted anew by prefix doubling in NumPy; its queries were not timed.",
-        lines,
-        "Inserting is cheap in both trees and does not depend on the corpus. The array is sorted anew in NumPy here, "
-        "which is far faster than what the paper timed, and still takes tens to thousands of times as long as the "
-        "tree. The query is faster than the paper's and hardly grows: the index follows its matches instead of walking "
-        "from the root.",
     )

@@ -12,9 +12,15 @@ from analysis.report import Line, Section, curves
 from analysis.sections.shared import percent
 from das.replay.cluster import Step
 from das.replay.workload import Workload
-from experiments.papers.replayed import MAX_TOKENS, Setting, rollout_seconds, simulate_arm, training_steps
+from experiments.papers.replayed import (
+    MAX_TOKENS,
+    STEPS_PER_EPOCH,
+    Setting,
+    rollout_seconds,
+    simulate_arm,
+    training_steps,
+)
 
-STEPS_PER_EPOCH = 9  # maths: 1,209 problems / 128 per step
 RANGES = ((1, 1), (1, 9), (10, 18), (19, 27), (1, 24), (25, 30), (1, 30))  # steps of Fig 10 that are summed up
 FIG10 = (
     "The paper saves 50 % from step 1 on. Recorded text at Fig 8's prices supports less. It supports least in the "

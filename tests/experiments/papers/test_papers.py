@@ -53,7 +53,6 @@ def test_das_report(tmp_path: Path) -> None:
         "Fig 7",
         "Fig 2:",
         "Fig 9",
-        "Fig 5",
     ):
         assert f"## {title}" in text
     assert "Fig 10 under other prices" in text
