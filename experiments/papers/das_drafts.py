@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.report import Line, Section, curves, points
+from analysis.report import Line, Section, points
 from analysis.sections.shared import percent
 from das.replay.cluster import Step
 from das.replay.workload import Workload
@@ -155,21 +155,6 @@ def seen_before(work: Workload, past: Workload, n: int) -> float:
     return float(np.mean(shares))
 
 
-def seen_by_step(steps: Sequence[Workload], n: int) -> tuple[list[int], list[float]]:
-    """Numbers of the steps whose problems all came before, and `seen_before` of each against their last responses."""
-    last: dict[str, Workload] = {}
-    numbers, shares = [], []
-    for number, work in enumerate(steps, 1):
-        problems = list(dict.fromkeys(work.problems))
-        if all(problem in last for problem in problems):
-            parts = [seen_before(work, last[problem], n) for problem in problems]
-            numbers.append(number)
-            shares.append(float(np.mean(parts)))
-        for problem in problems:
-            last[problem] = work.part([i for i, p in enumerate(work.problems) if p == problem])
-    return numbers, shares
-
-
 def similarity(setting: Setting) -> Section:
     """Fig 2: how much of a response the problem's recent responses contain, as training goes on."""
     paper = setting.published["das_fig2"]["data"]
@@ -193,39 +178,15 @@ def similarity(setting: Setting) -> Section:
     for name, (now, past) in pairs.items():
         shares = " / ".join(f"{seen_before(now, past, n):.2f}" for n in GRAMS)
         lines.append(Line(f"Llama-3B trained by RL, {name}: n = {', '.join(map(str, GRAMS))}", replay=shares))
-    engine_lines, figures = engine_similarity(setting, paper["step"], plotted)
     return Section(
         "Fig 2: similarity with recent history",
         "Share of a response's runs of n tokens that 8 recent responses of its problem contain: for "
-        f"{len(chosen)} problems of a 3B policy, recorded at two steps of its RL, and for the small policy of "
-        "task.engine_run against its epoch before. The paper states neither n nor what recent means.",
-        [*lines, *engine_lines],
+        f"{len(chosen)} problems of a 3B policy, recorded at two steps of its RL. The paper states neither n nor what "
+        "recent means.",
+        lines,
         "The paper's similarity rises over 400 steps from .5-.6 to .7-.8. The recorded RL of the 3B policy has two "
-        "points, both late. The small policy is warm-started and trained for 8 epochs of 4 steps. Neither n nor "
-        "`recent` is known, so only the direction can be compared, not the levels.",
-        figures,
+        "points, both late. Neither n nor `recent` is known, so only the direction can be compared, not the levels.",
     )
-
-
-def engine_similarity(
-    setting: Setting, paper_steps: Sequence[int], plotted: dict[str, Any]
-) -> tuple[list[Line], list[str]]:
-    """Lines and figure of Fig 2 for the run on the real engine, task.engine_run; nothing without a run."""
-    if setting.task.engine_run is None:
-        return [], []
-    steps = read_rollouts(Path(setting.task.engine_run) / "arms" / "none")
-    seen = {n: seen_by_step(steps, n) for n in GRAMS}
-    lines = []
-    for n, (_, shares) in seen.items():
-        quarter = max(1, len(shares) // 4)
-        first, last = np.mean(shares[:quarter]), np.mean(shares[-quarter:])
-        lines.append(Line(f"small policy, first / last quarter: n = {n}", engine=f"{first:.2f} / {last:.2f}"))
-    drawn: dict[str, tuple[Any, Any]] = {
-        f"{name} (paper)": (np.array(paper_steps) / paper_steps[-1], values) for name, values in plotted.items()
-    }
-    drawn |= {f"small policy, n = {n}": (np.array(x) / len(steps), y) for n, (x, y) in seen.items()}
-    path = setting.folder / "das_fig2.png"
-    return lines, [curves(path, drawn, "share of the steps", "seen in the epoch before", "Fig 2")]
 
 
 def response_lengths(setting: Setting) -> Section:
