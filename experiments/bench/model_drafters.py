@@ -1,13 +1,13 @@
 """task=bench_model_drafters: how much of a policy's text do drafters that are models draft right?
 
 Responses are sampled from the policy by keyed noise. Then the policy and each drafter compute the logits of every
-position, given the true text before it. Of each drafter, over all positions:
+position, given the true text before it. For each drafter, over all positions:
 
 argmax          share at which its likeliest token is the one that was emitted
-coupled         share at which the token is that it draws with the verifier's noise (das/verify/coupled.py)
+coupled         share at which the token that it draws with the verifier's noise was emitted (das/verify/coupled.py)
 one_minus_tv    mean of 1 - TV(policy, drafter): the most that rejection sampling could accept
 tau_argmax, tau_coupled   tokens per pass of drafts of `task.tokens` tokens that begin anywhere
-scale           the scale of its logits at which it is right most often, which an engine learns; what follows is at it
+scale           the scale of its logits at which it is right most often, which an engine learns; all below is at this
 tau             tokens per pass by the tokens of a draft: {"1": ..., "2": ...}; tau_likeliest: of likeliest tokens
 by_depth        for each drafted token the share that is right where those before it are
 by_position     by where in the response a draft begins: [first position, drafts, tokens per pass]
@@ -103,10 +103,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def drafters_of(
     task: Mapping[str, Any], folder: str, overrides: list[str], note: Callable[[str], None]
 ) -> tuple[Model, dict[str, Drafter]]:
-    """The policy that writes the text, and what drafts for it.
+    """The policy that writes the text, and its drafters.
 
-    folder: of the config's policy. With task.trained the policy is that checkpoint's, and copies and head of the
-    config's policy are there besides: they are older by that training.
+    folder: of the config's policy. With task.trained the policy is the checkpoint's. Copies and head of the
+    config's policy then draft too: they are older by that training.
     """
     policy = old = load(folder)
     if task["trained"] is not None:
@@ -158,12 +158,12 @@ def trained_head(checkpoint: Path, policy: Model) -> "Eagle3Head":
 
 
 def drafts_of_model(model: Model) -> Drafter:
-    """How a whole model drafts: given the true text, at any depth alike."""
+    """A drafter that is a whole model. It reads the true text, so it drafts alike at every depth."""
     return lambda text, tokens: Drafts(0, [logits_of(model, text)])
 
 
 def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
-    """How an EAGLE-3 head drafts behind the policy's hidden states, once the response's first token is known."""
+    """A drafter that is an EAGLE-3 head. It reads the policy's hidden states, and drafts from the second token on."""
     from das.heads.warm_up import texts_of
 
     embedding: torch.Tensor = policy.get_input_embeddings().weight  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""task=bench_sampler: what exactness costs, as ratios of times measured in turn in one run.
+"""task=bench_sampler: the cost of exactness, as ratios of times that are measured in turn in one run.
 
 sampling       keyed sampler / vLLM's own with a seed per request, without drafts
 verification   verifying batch x (draft + 1) rows, all drafts right / sampling as many rows, both keyed
@@ -129,7 +129,7 @@ def second_call_s(arm: Callable[[], Any]) -> float:
 
 
 def taxes(seconds: Mapping[str, list[float]], own_code: list[float]) -> dict[str, dict[str, float]]:
-    """What a drafting engine costs requests that never draft, in us a step: medians and quartiles over the rounds.
+    """The cost of a drafting engine for requests that never draft, in us a step: medians and quartiles over the rounds.
 
     seconds: by arm, of each burst's steps. own_code: seconds of a step that the arm never_drafting spent in our code.
     """

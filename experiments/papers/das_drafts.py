@@ -27,7 +27,7 @@ def ablation_epochs(setting: Setting) -> list[Workload]:
 
 
 def cold_start(setting: Setting) -> Section:
-    """What each source of drafts is worth, epoch by epoch; and what a history that exists from the start is worth."""
+    """The gain from each source of drafts, epoch by epoch, and from a history that exists from the start."""
     works = ablation_epochs(setting)
     none = simulate_arm(works, setting.times, None, 1)
     variants: dict[str, dict[str, Any]] = {

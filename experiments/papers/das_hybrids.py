@@ -47,7 +47,7 @@ HYBRIDS = (
 
 @dataclass(frozen=True)
 class Arm:
-    """What drafts, and what it costs."""
+    """A drafter and its costs."""
 
     name: str
     form: Form  # of a pass of the policy
@@ -84,7 +84,7 @@ def hybrids(setting: Setting) -> Section:
 
 
 def arms(fig8: Form) -> Sequence[Arm]:
-    """What is compared: at the prices of a derived H100, then at those of Fig 8."""
+    """The arms, at the prices of a derived H100, then at those of Fig 8."""
     roofline = derived("H100", "7B")
     dear = CostScaled(roofline, 1.0, VERIFY_TOKEN)
     # What the data sheet says of a 7B: reading its weights takes as long as computing 300 tokens.

@@ -40,7 +40,7 @@ PRICES = (
 
 @dataclass(frozen=True)
 class PriceList:
-    """What a pass costs."""
+    """Prices of a pass."""
 
     name: str
     form: Form

@@ -27,7 +27,7 @@ STEPS_PER_EPOCH = 9  # maths: 1,209 problems / 128 per step
 
 @dataclass(frozen=True)
 class Setting:
-    """What every figure is made with."""
+    """Settings and inputs of every figure."""
 
     task: DictConfig
     budget: dict[str, Any]

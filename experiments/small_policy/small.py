@@ -59,7 +59,7 @@ def policy_key(config: SmallPolicyConfig) -> str:
 
 
 def sizes(config: SmallPolicyConfig, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """What the config of a Qwen2 or Qwen3 says of the small policy."""
+    """The fields of a Qwen2 or Qwen3 config that are the same for every small policy of this configuration."""
     return {
         "vocab_size": len(tokenizer),
         "hidden_size": config.hidden_size,
