@@ -57,7 +57,3 @@ class SelfDraftRoofline:
         """T_V: verification of gamma drafted tokens a request."""
         memory = self._memory(self.work.target_bytes, B, S)
         return np.maximum(memory, (gamma + 1) * self._compute(B, S)) + self.c_verify * B
-
-    def speedup(self, B: Array, S: Array, gamma: Array, tau: Array) -> Array:
-        """Time without drafts / time with drafts, where a cycle emits tau tokens for each request."""
-        return tau * self.target(B, S) / (gamma * self.draft(B, S) + self.verify(B, S, gamma))

@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 from das.replay.workload import workload
 from experiments.papers.das_drafts import seen_before
 from experiments.papers.efficient_ladder import climb, known_rates, rising
-from experiments.papers.efficient_rollout import largest_batch, roofline
 from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import reproduce
 
@@ -37,13 +36,6 @@ def test_report_of_everything_says_where_a_papers_numbers_are_from(tmp_path: Pat
     first, *others = reproduce.replayed(tmp_path / "run", "nemo_rl", tmp_path)
     assert first.setting.startswith("The paper's numbers are second-hand")
     assert not any("second-hand" in section.setting for section in others)
-
-
-def test_boundary_of_efficient_rollout() -> None:
-    for name, rows in PUBLISHED["er_boundary"]["data"].items():
-        model = roofline(PUBLISHED["er_constants"]["data"][name])
-        for row in rows:
-            assert [largest_batch(model, row["gamma"], row["tau"], S) for S in row["S"]] == row["B_star"]
 
 
 def test_ladder_climbs_as_published() -> None:
