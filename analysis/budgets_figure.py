@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
+import numpy as np
 
-from analysis.figures import STYLE
+from analysis.figures import figure
 
 
 def budgets_figure(result: dict[str, Any], path: Path) -> None:
@@ -13,11 +13,8 @@ def budgets_figure(result: dict[str, Any], path: Path) -> None:
 
     Black lines are the quartiles over rollouts. result: workload -> policy -> {ratio, quartiles}.
     """
-    with plt.rc_context(STYLE):
-        figure, panels = plt.subplots(
-            1, len(result), figsize=(3.4 * len(result), 3.6), layout="constrained", squeeze=False, sharey=False
-        )
-        for panel, (name, measured) in zip(panels[0], result.items(), strict=True):
+    with figure(path, len(result), (3.4 * len(result), 3.6)) as panels:
+        for panel, (name, measured) in zip(np.ravel(panels), result.items(), strict=True):
             order = sorted(measured, key=lambda label: -measured[label]["ratio"])
             ratios = [measured[label]["ratio"] for label in order]
             colours = ["#c44e52" if label.startswith("marginal") else "#8c8c8c" for label in order]
@@ -27,5 +24,3 @@ def budgets_figure(result: dict[str, Any], path: Path) -> None:
                 panel.text(0.02, position, f"{measured[label]['ratio']:.3f}", va="center", fontsize=7, color="white")
             panel.axvline(1.0, color="black", linewidth=0.6)
             panel.set(title=name.replace("_", " "), xlabel="rollout time / that of none")
-        figure.savefig(path)
-        plt.close(figure)

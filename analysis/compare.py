@@ -35,7 +35,7 @@ MAX_CONFIG_KEYS = 8  # differing config keys that are named; the others are coun
 
 @dataclass(frozen=True)
 class Difference:
-    """How one run differs from another."""
+    """The differences between two runs."""
 
     against: str  # name of the run compared with
     name: str

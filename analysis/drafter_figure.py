@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
-
-from analysis.figures import STYLE, colour
+from analysis.figures import colour, figure
 
 ARMS = {"das": "das", "arctic": "suffix"}  # drafter -> the arm that has its colour
 
@@ -15,8 +13,7 @@ def drafter_figure(result: dict[str, Any], path: Path) -> None:
 
     result: result.json of the task, with `traces` (a row for each trace) and `sizes` (a row for each history size).
     """
-    with plt.rc_context(STYLE):
-        figure, (epochs, calibration, cost) = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
+    with figure(path, 3, (13, 3.8)) as (epochs, calibration, cost):
         for i, (trace, row) in enumerate(result["traces"].items()):
             style = ("-", "--", ":", "-.", (0, (1, 3)))[i % 5]
             for drafter in [name for name in ARMS if name in row]:
@@ -38,5 +35,3 @@ def drafter_figure(result: dict[str, Any], path: Path) -> None:
                 cost.plot(tokens, [row[key] for row in result["sizes"]], marker=".", label=label)
             cost.set(xscale="log", yscale="log", xlabel="tokens indexed", title="Cost of das by history size")
             cost.legend(fontsize=7, loc="center", bbox_to_anchor=(0.5, 0.25))
-        figure.savefig(path)
-        plt.close(figure)

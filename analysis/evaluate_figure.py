@@ -4,17 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
-
-from analysis.figures import COLOURS, STYLE
+from analysis.figures import COLOURS, figure
 
 
 def evaluate_figure(result: Mapping[str, Any], path: Path) -> None:
     """Draw the figure. result: the content of result.json."""
     ks = [int(k) for k in result["pass_at_k"]]
     values = list(result["pass_at_k"].values())
-    with plt.rc_context(STYLE):
-        figure, (curve, histogram) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    with figure(path, 2, (10, 3.6)) as (curve, histogram):
         means = [value["mean"] for value in values]
         below = [value["mean"] - value["low"] for value in values]
         above = [value["high"] - value["mean"] for value in values]
@@ -26,5 +23,3 @@ def evaluate_figure(result: Mapping[str, Any], path: Path) -> None:
         samples = result["samples"]
         histogram.hist(counts, bins=[right - 0.5 for right in range(samples + 2)], color=COLOURS["das"])
         histogram.set(xlabel=f"right responses of {samples}", ylabel="problems", title=f"{len(counts)} problems")
-        figure.savefig(path)
-        plt.close(figure)

@@ -1,7 +1,9 @@
 """The figures of a comparison, and the style that all figures share. Its colours are colour-blind safe (Okabe-Ito)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -36,6 +38,19 @@ def colour(name: str) -> str:
     return COLOURS.get(name, OTHER_COLOURS[sum(map(ord, name)) % len(OTHER_COLOURS)])
 
 
+@contextmanager
+def figure(path: Path, panels: int = 1, size: tuple[float, float] | None = None) -> Iterator[Any]:
+    """A figure in the common style, saved to `path` at the end. Yields its axes, as an array if there are several.
+
+    panels: axes side by side. size: width and height in inches; None: by the number of panels.
+    """
+    with plt.rc_context(STYLE):
+        drawing, axes = plt.subplots(1, panels, figsize=size or (5.6 * panels, 3.6), layout="constrained")
+        yield axes
+        drawing.savefig(path)
+        plt.close(drawing)
+
+
 def compare_figures(folder: Path, names: Sequence[str]) -> None:
     """Draw a comparison: rollout_and_reward.png, live_requests.png, and budget_ARM.png for each arm that drafted.
 
@@ -43,17 +58,35 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
     Where policies were evaluated, the first figure shows their accuracy too.
     """
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
-    with plt.rc_context(STYLE):
-        evaluated = [name for name in names if evaluations(rows[name])]
-        width = 3 if evaluated else 2
-        figure, (time_axes, reward_axes, *more) = plt.subplots(1, width, figsize=(5 * width, 3.6), layout="constrained")
-        for order, name in enumerate(names):
-            steps = [row["step"] for row in rows[name]]
-            time_axes.plot(steps, [row["rollout_s"] for row in rows[name]], color=colour(name), label=name)
+    _draw_time_and_reward(rows, folder / "rollout_and_reward.png")
+    # The step in which the baseline took longest shows the tail best.
+    step = max(rows[names[0]], key=lambda row: row["rollout_s"])["step"]
+    with figure(folder / "live_requests.png", size=(6, 3.6)) as axes:
+        for name in names:
+            line = read.timeline(folder / "arms" / name, step)
+            axes.step(line["step_time_s"], line["step_live"], where="post", color=colour(name), label=name)
+            axes.plot(line["step_time_s"][-1], line["step_live"][-1], "o", color=colour(name), markersize=4)
+        axes.set(
+            xlabel="time in rollout (s)", ylabel="live requests", ylim=(0, None), title=f"Live requests, step {step}"
+        )
+        axes.legend()
+    for name in names:
+        if any(row["drafted"] for row in rows[name]):
+            budget_figure(folder / "arms" / name, name, step, folder / f"budget_{name}.png")
+
+
+def _draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
+    """Rollout time, reward and, where policies were evaluated, accuracy by step. rows: of each arm."""
+    evaluated = [name for name in rows if evaluations(rows[name])]
+    width = 3 if evaluated else 2
+    with figure(path, width, (5 * width, 3.6)) as (time_axes, reward_axes, *more):
+        for order, (name, steps) in enumerate(rows.items()):
+            numbers = [row["step"] for row in steps]
+            time_axes.plot(numbers, [row["rollout_s"] for row in steps], color=colour(name), label=name)
             # Later arms are dashed and thinner, because equal curves would hide each other.
             reward_axes.plot(
-                steps,
-                [row["reward"] for row in rows[name]],
+                numbers,
+                [row["reward"] for row in steps],
                 color=colour(name),
                 label=name,
                 linewidth=max(1.0, 3.0 - 1.2 * order),
@@ -65,25 +98,6 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
         reward_axes.set(xlabel="training step", ylabel="mean reward", ylim=(0, 1), title="Reward per step")
         time_axes.legend()
         reward_axes.legend()
-        figure.savefig(folder / "rollout_and_reward.png")
-        plt.close(figure)
-
-        # The step in which the baseline took longest shows the tail best.
-        step = max(rows[names[0]], key=lambda row: row["rollout_s"])["step"]
-        figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
-        for name in names:
-            line = read.timeline(folder / "arms" / name, step)
-            axes.step(line["step_time_s"], line["step_live"], where="post", color=colour(name), label=name)
-            axes.plot(line["step_time_s"][-1], line["step_live"][-1], "o", color=colour(name), markersize=4)
-        axes.set(
-            xlabel="time in rollout (s)", ylabel="live requests", ylim=(0, None), title=f"Live requests, step {step}"
-        )
-        axes.legend()
-        figure.savefig(folder / "live_requests.png")
-        plt.close(figure)
-        for name in names:
-            if any(row["drafted"] for row in rows[name]):
-                budget_figure(folder / "arms" / name, name, step, folder / f"budget_{name}.png")
 
 
 def budget_figure(arm: Path, name: str, step: int, path: Path) -> None:
@@ -94,8 +108,7 @@ def budget_figure(arm: Path, name: str, step: int, path: Path) -> None:
     """
     line = read.timeline(arm, step)
     live, tokens, emitted = (np.array(line[key], float) for key in ("step_live", "step_tokens", "step_emitted"))
-    with plt.rc_context(STYLE):
-        figure, (tokens_axes, time_axes) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
+    with figure(path, 2, (11, 3.6)) as (tokens_axes, time_axes):
         tokens_axes.step(line["step_time_s"], live, where="post", color=COLOURS["none"], label="live requests")
         tokens_axes.step(
             line["step_time_s"],
@@ -127,5 +140,3 @@ def budget_figure(arm: Path, name: str, step: int, path: Path) -> None:
             title="Time of each pass, and the budget's prediction",
         )
         time_axes.legend()
-        figure.savefig(path)
-        plt.close(figure)

@@ -3,13 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-from analysis.figures import STYLE, colour
+from analysis.figures import colour, figure
 
 
 def force_figure(result: dict[str, Any], path: Path) -> None:
@@ -19,8 +15,7 @@ def force_figure(result: dict[str, Any], path: Path) -> None:
         return
     live = list(result["ratio_to_none"][arms[0]]["rollout_s"]["by_live"])
     places, width = np.arange(len(live)), 0.8 / len(arms)
-    with plt.rc_context(STYLE):
-        figure, (ratios, passes) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    with figure(path, 2, (9, 3.6)) as (ratios, passes):
         for i, arm in enumerate(arms):
             at = places + (i - (len(arms) - 1) / 2) * width
             shown = {"width": width, "color": colour(arm), "label": arm}
@@ -31,6 +26,4 @@ def force_figure(result: dict[str, Any], path: Path) -> None:
         passes.set(title="Tokens per target pass", xlabel="live requests")
         for axes in (ratios, passes):
             axes.set_xticks(places, live)
-        figure.legend(*ratios.get_legend_handles_labels(), loc="outside right upper")
-        figure.savefig(path)
-        plt.close(figure)
+        ratios.figure.legend(*ratios.get_legend_handles_labels(), loc="outside right upper")

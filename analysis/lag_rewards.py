@@ -8,11 +8,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from analysis import read
-from analysis.figures import STYLE
+from analysis.figures import figure
 
 Rewards = Mapping[int, np.ndarray]  # lag -> mean reward of each step, [seeds, steps]
 
@@ -37,8 +36,7 @@ def table(rewards: Rewards) -> str:
 
 def draw(rewards: Rewards, path: Path, smooth: int = 4) -> None:
     """Draw the mean over seeds and the range of the seeds. smooth: steps of the moving average."""
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    with figure(path, size=(6, 3.6)) as axes:
         for lag, rewards_S_T in rewards.items():
             window = np.ones(smooth) / smooth
             curves_S_T = np.array([np.convolve(curve, window, "valid") for curve in rewards_S_T])
@@ -47,8 +45,6 @@ def draw(rewards: Rewards, path: Path, smooth: int = 4) -> None:
             axes.fill_between(steps, curves_S_T.min(axis=0), curves_S_T.max(axis=0), color=line.get_color(), alpha=0.15)
         axes.set(xlabel="training step", ylabel=f"reward, mean of {smooth} steps")
         axes.legend()
-        figure.savefig(path)
-        plt.close(figure)
 
 
 def main(arguments: Sequence[str]) -> None:

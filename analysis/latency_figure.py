@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.figures import STYLE
+from analysis.figures import figure
 
 Array = NDArray[np.float64]
 
@@ -19,8 +19,7 @@ def calibration_figure(
     live, tokens, seconds, predicted: [passes], the live requests and tokens of each pass, and its measured and fitted
     seconds. Passes of equal `live` and `tokens` have one predicted time. relative_error: the fit's mean relative error.
     """
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
+    with figure(path, size=(6.5, 4)) as axes:
         shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(np.unique(live))))
         for shade, live_requests in zip(shades, np.unique(live), strict=True):
             sizes = np.unique(tokens[live == live_requests])
@@ -36,5 +35,3 @@ def calibration_figure(
             title=f"Decode passes; dashed: fit, mean error {100 * relative_error:.0f} %",
         )
         axes.legend(fontsize=7)
-        figure.savefig(path)
-        plt.close(figure)

@@ -4,13 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-from analysis.figures import OTHER_COLOURS, STYLE
+from analysis.figures import OTHER_COLOURS, figure
 
 GREYS = ("0.35", "0.5", "0.62", "0.72", "0.8")
 
@@ -23,8 +19,7 @@ def likeness_figure(figures: Mapping[str, Mapping[str, Any]], edges: Sequence[fl
     """
     names = list(figures)
     colours = [OTHER_COLOURS[0], *(GREYS[i % len(GREYS)] for i in range(len(names) - 1))]
-    with plt.rc_context(STYLE):
-        figure, (lengths, accepted, similar) = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
+    with figure(path, 3, (13, 3.8)) as (lengths, accepted, similar):
         for order, (name, colour) in reversed(list(enumerate(zip(names, colours, strict=True)))):  # the policy on top
             width = 2.0 if order == 0 else 1.2
             shares = figures[name]["histogram"]
@@ -38,6 +33,4 @@ def likeness_figure(figures: Mapping[str, Mapping[str, Any]], edges: Sequence[fl
         lengths.set(title="Lengths", xlabel="length / median length", ylabel="share of responses")
         accepted.set(title="Accepted tokens a round", xlabel="epoch (8 more responses of each problem)", ylim=(0, None))
         handles, labels = lengths.get_legend_handles_labels()
-        figure.legend(handles[::-1], labels[::-1], loc="outside lower center", ncols=3)
-        figure.savefig(path)
-        plt.close(figure)
+        lengths.figure.legend(handles[::-1], labels[::-1], loc="outside lower center", ncols=3)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def exposed_times(rollout_s: Sequence[float], train_s: Sequence[float], lag: int) -> list[float]:
-    """How long the trainer waits for the rollout of each step, in seconds.
+    """The seconds that the trainer waits for the rollout of each step.
 
     At the start of step n the trainer submits rollout n + lag; the engine takes rollouts in order, one at a time. The
     last `lag` steps submit nothing. rollout_s, train_s: by step, the seconds that each takes alone.
@@ -22,7 +22,7 @@ def exposed_times(rollout_s: Sequence[float], train_s: Sequence[float], lag: int
 
 
 def hidden_share(exposed_s: Sequence[float], rollout_s: Sequence[float], train_s: Sequence[float]) -> float:
-    """How much of the shorter of generation and training was hidden behind the other, from 0 (nothing) to 1 (all).
+    """The share of the shorter of generation and training that was hidden behind the other, from 0 to 1.
 
     The first step does not count, because its rollout has nothing to hide behind. exposed_s, rollout_s, train_s:
     seconds by step.

@@ -64,7 +64,6 @@ TASKS = {
         # Benchmarks.
         Task("bench_budgets", "experiments.bench.budgets.task"),
         Task("bench_drafter", "experiments.bench.drafter"),
-        Task("bench_rewards", "experiments.bench.rewards"),
         Task("bench_model_drafters", "experiments.bench.model_drafters"),
         Task("bench_self_draft", "experiments.bench.budgets.task"),
         Task("bench_sampler", "experiments.bench.sampler"),

@@ -63,10 +63,10 @@ def random_policy(folder: Path, **sizes: int) -> str:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from experiments.small_policy.arithmetic import make_training_problems
+    from experiments.small_policy.arithmetic import make_problems
     from experiments.small_policy.tokenizer import train_tokenizer
 
-    tokenizer = train_tokenizer(problem.question for problem in make_training_problems(20, seed=1))
+    tokenizer = train_tokenizer(problem.question for problem in make_problems(20, seed=1, split="training"))
     torch.manual_seed(0)
     defaults = {
         "hidden_size": 64,

@@ -1,12 +1,10 @@
-"""Small made-up inputs for tasks that read published files: recorded rollouts, problem sets. Needs no test package."""
+"""Small made-up recordings for tasks that read recorded rollouts. No test package is needed."""
 
 import gzip
 import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 
 from experiments.recorded.drafter_replay import made_up_problems
 
@@ -37,35 +35,3 @@ def write_run(folder: Path, steps: int) -> None:
                 for text in texts[(step - 1) * 8 : step * 8]:
                     ids = text[: int(random.integers(20, 120))].tolist()
                     file.write(json.dumps({"problem_id": problem, "response_ids": ids}) + "\n")
-
-
-def write_problem_sets(folder: Path) -> Path:
-    """Write the four sets that task=bench_rewards reads, with two or three problems each; returns the folder."""
-    folder.mkdir(parents=True)
-    for name in ("dsr_sub", "math500"):
-        golds = [{"reward_model": {"ground_truth": gold, "style": "rule"}} for gold in ("1/2", "12", "x+1")]
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(golds), folder / f"{name}.parquet")
-    # The second solution names SortedList without importing it, as solutions on LeetCode do.
-    sources = ("return 2 * x", "return SortedList([3 * x, x])[1]")
-    check = "def check(candidate):\n    assert candidate(x = 2) == {}\n\n\ncheck(Solution().times)"
-    leetcode = [
-        {
-            "solutions": f"class Solution:\n    def times(self, x): {source}",
-            "tests": {"functional": check.format(value)},
-        }
-        for source, value in zip(sources, (4, 6), strict=True)
-    ]
-    (folder / "deepcoder_leetcode.json.gz").write_bytes(gzip.compress(json.dumps(leetcode).encode()))
-    humaneval = [
-        {
-            "task_id": f"HumanEval/{factor}",
-            "prompt": f'def times(x: int) -> int:\n    """Multiply by {factor}."""\n',
-            "canonical_solution": f"    return {factor} * x\n",
-            "test": f"def check(candidate):\n    assert candidate(2) == {2 * factor}\n",
-            "entry_point": "times",
-        }
-        for factor in (2, 3)
-    ]
-    text = "".join(json.dumps(row) + "\n" for row in humaneval)
-    (folder / "HumanEval.jsonl.gz").write_bytes(gzip.compress(text.encode()))
-    return folder

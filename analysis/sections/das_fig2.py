@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from analysis import read
+from analysis.figures import figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
-from analysis.sections.shared import figure, policy_note, rows
+from analysis.sections.shared import policy_note, rows
 
 N = 4  # tokens of an n-gram; the paper does not say how many it uses
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from analysis import read
+from analysis.figures import figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
-from analysis.sections.shared import figure, percent
+from analysis.sections.shared import percent
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
+from analysis.figures import figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section, Table
 from analysis.sections.drafting import (
@@ -20,7 +21,7 @@ from analysis.sections.drafting import (
     speedup,
     tokens_per_pass,
 )
-from analysis.sections.shared import figure, identity_text, is_identical, policy_note, rows
+from analysis.sections.shared import identity_text, is_identical, policy_note, rows
 
 METHODS = {  # label -> label of the run, the arm, the paper's method
     "self-draft, always on": ("self_drafts", "self_draft", "w4_always_on"),

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from analysis import read
+from analysis.figures import figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
 from analysis.sections.efficient_rollout_main import count, workloads
-from analysis.sections.shared import colours_of, figure, percent
+from analysis.sections.shared import colours_of, percent
 
 MARGIN = 1.05  # predicted speedup from which the toggle is on (paper)
 Trace = dict[str, Any]

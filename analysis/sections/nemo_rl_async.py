@@ -6,10 +6,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from analysis.figures import figure
 from analysis.orderings import Ordering
 from analysis.overlap import exposed_times, hidden_share
 from analysis.report import Line, Section, Table
-from analysis.sections.shared import Rows, colours_of, figure, is_identical, policy_note, rows
+from analysis.sections.shared import Rows, colours_of, is_identical, policy_note, rows
 
 ARMS = ("none", "das")
 TARGET = 0.8  # share of the shorter of generation and training that lag 1 should hide

@@ -5,11 +5,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from analysis.figures import figure
 from analysis.orderings import Ordering
 from analysis.report import Section, Table
 from analysis.sections.drafting import named, speedup, tokens_per_pass
 from analysis.sections.nemo_rl_main import drafters
-from analysis.sections.shared import arm_names, figure, policy_note, rows
+from analysis.sections.shared import arm_names, policy_note, rows
 from analysis.sections.time_and_reward import same_training
 
 PAPER = {3: "EAGLE-3 k=3, DAPO init, offline", 5: "EAGLE-3 k=5", 7: "EAGLE-3 k=7"}  # k -> its row

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from analysis.figures import figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section, Table
 from analysis.sections.drafting import FROZEN, ONLINE, head_arm, speedup, tokens_per_pass
-from analysis.sections.shared import Rows, figure, percent, policy_note, rows, total
+from analysis.sections.shared import Rows, percent, policy_note, rows, total
 from analysis.sections.time_and_reward import same_training
 
 ARMS = {

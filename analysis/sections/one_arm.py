@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
+from analysis.figures import figure
 from analysis.report import Section, Table
-from analysis.sections.shared import figure, policy_note
+from analysis.sections.shared import policy_note
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:

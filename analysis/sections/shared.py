@@ -1,17 +1,13 @@
-"""Helpers for all sections: the rows of a comparison's arms, totals over steps, and a style for figures.
+"""Helpers for all sections: the rows of a comparison's arms, totals over steps, and colours.
 
 A pass is a target pass; the DAS paper calls it a verification round.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
-
 from analysis import read
-from analysis.figures import STYLE
 
 Rows = list[dict[str, Any]]
 
@@ -76,16 +72,6 @@ def policy_note(run: Path) -> str:
         f"Policy {config['policy']['name']}, data {config['data']['name']}; {steps} steps of {problems} problems x "
         f"{trainer['num_generations']} responses of at most {trainer['max_completion_length']} tokens."
     )
-
-
-@contextmanager
-def figure(path: Path, panels: int = 1) -> Iterator[Any]:
-    """A figure in the common style, saved to `path` at the end. Yields its axes, as a list if there are several."""
-    with plt.rc_context(STYLE):
-        drawing, axes = plt.subplots(1, panels, figsize=(5.6 * panels, 3.6), layout="constrained")
-        yield axes
-        drawing.savefig(path)
-        plt.close(drawing)
 
 
 def colours_of(names: Sequence[str]) -> dict[str, Any]:

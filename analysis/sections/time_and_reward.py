@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.figures import figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
 from analysis.sections.shared import (
     Rows,
     arm_names,
     colours_of,
-    figure,
     identity_text,
     is_identical,
     percent,

@@ -32,9 +32,9 @@ from experiments.recorded.drafter_replay import (
     Tally,
     has_arctic,
     made_up_problems,
-    read_trace,
     replay_problem,
 )
+from experiments.recorded.rollouts import responses_of
 from experiments.recorded.suffix_array import against_array
 from experiments.recorded.tree_replay import TreeTally
 from experiments.run.errors import UserError
@@ -64,7 +64,9 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         progress.note("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
     if not result["arctic"]:
         progress.note("arctic-inference is not installed (make peers): only das is measured")
-    traces: dict[str, Problems] = {Path(p).name.split(".")[0]: read_trace(Path(p), task.problems) for p in task.traces}
+    traces: dict[str, Problems] = {
+        Path(path).name.split(".")[0]: list(responses_of(Path(path)).items())[: task.problems] for path in task.traces
+    }
     for name, problems in traces.items():
         if max(len(responses) for _, responses in problems) < task.group:
             raise UserError(f"task.traces: no problem of {name} has task.group={task.group} responses: lower it")

@@ -1,13 +1,13 @@
 """task=bench_model_drafters: how much of a policy's text do drafters that are models draft right?
 
 Responses are sampled from the policy by keyed noise. Then the policy and each drafter compute the logits of every
-position, given the true text before it. Of each drafter, over all positions:
+position, given the true text before it. For each drafter, over all positions:
 
 argmax          share at which its likeliest token is the one that was emitted
-coupled         share at which the token is that it draws with the verifier's noise (das/verify/coupled.py)
+coupled         share at which the token that it draws with the verifier's noise was emitted (das/verify/coupled.py)
 one_minus_tv    mean of 1 - TV(policy, drafter): the most that rejection sampling could accept
 tau_argmax, tau_coupled   tokens per pass of drafts of `task.tokens` tokens that begin anywhere
-scale           the scale of its logits at which it is right most often, which an engine learns; what follows is at it
+scale           the scale of its logits at which it is right most often, which an engine learns; all below is at this
 tau             tokens per pass by the tokens of a draft: {"1": ..., "2": ...}; tau_likeliest: of likeliest tokens
 by_depth        for each drafted token the share that is right where those before it are
 by_position     by where in the response a draft begins: [first position, drafts, tokens per pass]
@@ -43,6 +43,7 @@ from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.small_policy.measure import sample
 
 if TYPE_CHECKING:
     from das.heads.eagle3 import Eagle3Head
@@ -102,10 +103,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def drafters_of(
     task: Mapping[str, Any], folder: str, overrides: list[str], note: Callable[[str], None]
 ) -> tuple[Model, dict[str, Drafter]]:
-    """The policy that writes the text, and what drafts for it.
+    """The policy that writes the text, and its drafters.
 
-    folder: of the config's policy. With task.trained the policy is that checkpoint's, and copies and head of the
-    config's policy are there besides: they are older by that training.
+    folder: of the config's policy. With task.trained the policy is the checkpoint's. Copies and head of the
+    config's policy then draft too: they are older by that training.
     """
     policy = old = load(folder)
     if task["trained"] is not None:
@@ -157,12 +158,12 @@ def trained_head(checkpoint: Path, policy: Model) -> "Eagle3Head":
 
 
 def drafts_of_model(model: Model) -> Drafter:
-    """How a whole model drafts: given the true text, at any depth alike."""
+    """A drafter that is a whole model. It reads the true text, so it drafts alike at every depth."""
     return lambda text, tokens: Drafts(0, [logits_of(model, text)])
 
 
 def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
-    """How an EAGLE-3 head drafts behind the policy's hidden states, once the response's first token is known."""
+    """A drafter that is an EAGLE-3 head. It reads the policy's hidden states, and drafts from the second token on."""
     from das.heads.warm_up import texts_of
 
     embedding: torch.Tensor = policy.get_input_embeddings().weight  # type: ignore[operator]
@@ -198,39 +199,17 @@ COPIES: dict[str, Callable[[Model], Model]] = {
 }
 
 
-@torch.inference_mode()
-def sampled(
-    policy: Model, prompts: Sequence[list[int]], samples: int, temperature: float, max_tokens: int
-) -> list[Text]:
+def sampled(policy: Any, prompts: Sequence[list[int]], samples: int, temperature: float, max_tokens: int) -> list[Text]:
     """`samples` responses to each prompt, drawn by keyed noise as an engine draws them. Seeds count from 0."""
     requests = [prompt for prompt in prompts for _ in range(samples)]
-    width, num = max(map(len, requests)), len(requests)
-    ids, mask = torch.zeros(num, width, dtype=torch.long), torch.zeros(num, width, dtype=torch.long)
-    for row, prompt in enumerate(requests):  # padded on the left
-        ids[row, width - len(prompt) :], mask[row, width - len(prompt) :] = torch.tensor(prompt), 1
-    seeds, responses, live = np.arange(num, dtype=np.int64), [[] for _ in requests], np.ones(num, bool)  # type: ignore[var-annotated]
-    positions, cache, inputs = (mask.cumsum(-1) - 1).clamp(min=0), None, ids
-    end = policy.generation_config.eos_token_id  # type: ignore[union-attr]
-    ends = set(end if isinstance(end, list) else [end])
-    for place in range(max_tokens):
-        output = policy(
-            input_ids=inputs,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        cache = output.past_key_values
-        tokens = keyed_argmax(output.logits[:, -1] / temperature, seeds, np.full(num, place, np.int64))
-        for row in live.nonzero()[0].tolist():
-            responses[row].append(int(tokens[row]))
-            live[row] = int(tokens[row]) not in ends
-        if not live.any():
-            break
-        inputs, mask = tokens[:, None], torch.cat([mask, mask.new_ones(num, 1)], dim=1)
-        positions = positions[:, -1:] + 1
-    return [Text(*parts) for parts in zip(requests, responses, seeds.tolist(), strict=True)]
+    end = policy.generation_config.eos_token_id
+
+    def draw(logits: torch.Tensor, seeds: Sequence[int], place: int) -> torch.Tensor:
+        positions = np.full(len(seeds), place, np.int64)
+        return keyed_argmax(logits / temperature, np.array(seeds, np.int64), positions)
+
+    responses = sample(policy, requests, max_tokens, end if isinstance(end, list) else [end], draw)
+    return [Text(*parts) for parts in zip(requests, responses, range(len(requests)), strict=True)]
 
 
 @torch.inference_mode()

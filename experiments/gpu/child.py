@@ -1,4 +1,7 @@
-"""Runs one part: python -m experiments.gpu.child MODULE:FUNCTION FOLDER CACHE gpu|cpu. Writes FOLDER/verdict.json."""
+"""Runs one part and writes FOLDER/verdict.json.
+
+python -m experiments.gpu.child MODULE:FUNCTION[:ARGUMENT] FOLDER CACHE gpu|cpu
+"""
 
 import json
 import os
@@ -19,10 +22,11 @@ def main() -> None:
     """Run the part and write its verdict. An exception also becomes a verdict."""
     die_with_parent()
     function, folder, cache, device = sys.argv[1:]
-    module, _, name = function.partition(":")
+    module, name, *arguments = function.split(":")
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
     try:
-        verdict: Verdict = getattr(import_module(module), name)(Scale(device == "gpu", Path(folder), Path(cache)))
+        scale = Scale(device == "gpu", Path(folder), Path(cache))
+        verdict: Verdict = getattr(import_module(module), name)(scale, *arguments)
     except Exception as error:
         traceback.print_exc()
         verdict = Verdict(False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")

@@ -7,7 +7,7 @@ CHECKS = "experiments.gpu"
 
 @dataclass(frozen=True)
 class Part:
-    """One check of the machine. `function` (module:name) runs it in a separate process.
+    """One check of the machine. `function` (module:name, or module:name:argument) runs it in a separate process.
 
     minutes: time limit on a GPU. gib: GPU memory that it needs, in GiB. what: the question, for the report.
     """
@@ -30,7 +30,7 @@ ALL = (
     ),
     Part("audit_captured", f"{CHECKS}.audits:captured", "the same with CUDA graphs", gib=24),
     Part("forced", f"{CHECKS}.tasks:forced", "made-up recordings on a 7B shape: time of none, stock and das", gib=70),
-    Part("pass_times_7b", f"{CHECKS}.tasks:pass_times_7b", "time of a pass by live requests, drafts, context", gib=40),
+    Part("pass_times_7b", f"{CHECKS}.tasks:pass_times:7b", "time of a pass by live requests, drafts, context", gib=40),
     Part("policy", f"{CHECKS}.tasks:policy", "the small policy for the next part is made", gib=2),
     Part("grpo", f"{CHECKS}.tasks:grpo", "level 3: GRPO steps of none and das, compared bit by bit", gib=24),
     Part("audit_variant", f"{CHECKS}.audits:variant", "level 2 without batch-invariant kernels", gib=24),
@@ -38,7 +38,7 @@ ALL = (
     Part("sleep", f"{CHECKS}.audits:sleep", "sleep mode: memory given back, the same tokens afterwards", gib=24),
     Part("branches", f"{CHECKS}.audits:branches", "level 2 with drafts that branch", gib=24),
     Part("self_draft", f"{CHECKS}.audits:self_draft", "self-drafts of 4-bit weights", gib=24),
-    Part("pass_times_8b", f"{CHECKS}.tasks:pass_times_8b", "as pass_times_7b", gib=40),
-    Part("pass_times_1.7b", f"{CHECKS}.tasks:pass_times_1_7b", "as pass_times_7b", gib=16),
+    Part("pass_times_8b", f"{CHECKS}.tasks:pass_times:8b", "as pass_times_7b", gib=40),
+    Part("pass_times_1.7b", f"{CHECKS}.tasks:pass_times:1.7b", "as pass_times_7b", gib=16),
 )
 PARTS = {part.name: part for part in ALL}

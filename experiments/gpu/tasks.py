@@ -68,19 +68,7 @@ def write_recording(path: Path, problems: int, responses: int, tokens: int) -> N
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def pass_times_7b(scale: Scale) -> Verdict:
-    return _pass_times(scale, "7b")
-
-
-def pass_times_8b(scale: Scale) -> Verdict:
-    return _pass_times(scale, "8b")
-
-
-def pass_times_1_7b(scale: Scale) -> Verdict:
-    return _pass_times(scale, "1.7b")
-
-
-def _pass_times(scale: Scale, shape: str) -> Verdict:
+def pass_times(scale: Scale, shape: str) -> Verdict:
     """task=calibrate on random weights. `task.latency` of the simulating tasks reads its latency.json."""
     sizes = scale.pick(
         [

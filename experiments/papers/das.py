@@ -62,7 +62,7 @@ def sections(
     synthesis = Synthesis(recorded, float(task.run_length))
     setting = Setting(task, plain(budget), recorded, synthesis, times, published, folder, progress)
     parts = in_processes([partial(part, setting) for part in PARTS])
-    return [pass_latency(points), *chain(*parts), das_drafts.tree_and_array(setting)]  # the last is timed, so alone
+    return [pass_latency(points), *chain(*parts)]
 
 
 def check(task: DictConfig) -> None:
@@ -73,8 +73,6 @@ def check(task: DictConfig) -> None:
             raise UserError(f"task.{name}={task[name]}: must be at least 1")
     if task.draft_us < 0:
         raise UserError(f"task.draft_us={task.draft_us}: must not be negative")
-    if task.engine_run is not None and not (Path(task.engine_run) / "metrics.jsonl").exists():
-        raise UserError(f"task.engine_run={task.engine_run} is no comparison's folder: metrics.jsonl is not there")
 
 
 def pass_latency(points: dict[str, Any]) -> Section:

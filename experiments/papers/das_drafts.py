@@ -1,5 +1,5 @@
-"""DAS (arXiv 2511.13841): what drafts are made of. Cold start, scope (Fig 6), window (Fig 7), similarity of text over
-training (Fig 2), lengths of a problem's responses (Fig 9), suffix tree against suffix array (Fig 5)."""
+"""DAS (arXiv 2511.13841): the text that drafts come from. Cold start, scope (Fig 6), window (Fig 7), similarity of text
+over training (Fig 2), lengths of a problem's responses (Fig 9)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from analysis.report import Line, Section, curves, points
+from analysis.report import Line, Section, points
 from analysis.sections.shared import percent
 from das.replay.cluster import Step
 from das.replay.workload import Workload
 from experiments.papers.replayed import MAX_TOKENS, Setting, simulate_arm
 from experiments.recorded.rollouts import grouped, read_rollouts
-from experiments.recorded.suffix_array import against_array
 from experiments.run.errors import UserError
 
 GRAMS = (2, 4, 8)  # tokens; the paper does not say which n its Fig 2 is about
-CORPORA = (10_000, 50_000, 100_000, 500_000)  # tokens; those of Fig 5, without its million
 ALL_EPOCHS = 10**6  # a window that nothing leaves
 FIXED = {"name": "fixed", "tokens": 16}
 
@@ -29,7 +27,7 @@ def ablation_epochs(setting: Setting) -> list[Workload]:
 
 
 def cold_start(setting: Setting) -> Section:
-    """What each source of drafts is worth, epoch by epoch; and what a history that exists from the start is worth."""
+    """The gain from each source of drafts, epoch by epoch, and from a history that exists from the start."""
     works = ablation_epochs(setting)
     none = simulate_arm(works, setting.times, None, 1)
     variants: dict[str, dict[str, Any]] = {
@@ -157,21 +155,6 @@ def seen_before(work: Workload, past: Workload, n: int) -> float:
     return float(np.mean(shares))
 
 
-def seen_by_step(steps: Sequence[Workload], n: int) -> tuple[list[int], list[float]]:
-    """Numbers of the steps whose problems all came before, and `seen_before` of each against their last responses."""
-    last: dict[str, Workload] = {}
-    numbers, shares = [], []
-    for number, work in enumerate(steps, 1):
-        problems = list(dict.fromkeys(work.problems))
-        if all(problem in last for problem in problems):
-            parts = [seen_before(work, last[problem], n) for problem in problems]
-            numbers.append(number)
-            shares.append(float(np.mean(parts)))
-        for problem in problems:
-            last[problem] = work.part([i for i, p in enumerate(work.problems) if p == problem])
-    return numbers, shares
-
-
 def similarity(setting: Setting) -> Section:
     """Fig 2: how much of a response the problem's recent responses contain, as training goes on."""
     paper = setting.published["das_fig2"]["data"]
@@ -195,39 +178,15 @@ def similarity(setting: Setting) -> Section:
     for name, (now, past) in pairs.items():
         shares = " / ".join(f"{seen_before(now, past, n):.2f}" for n in GRAMS)
         lines.append(Line(f"Llama-3B trained by RL, {name}: n = {', '.join(map(str, GRAMS))}", replay=shares))
-    engine_lines, figures = engine_similarity(setting, paper["step"], plotted)
     return Section(
         "Fig 2: similarity with recent history",
         "Share of a response's runs of n tokens that 8 recent responses of its problem contain: for "
-        f"{len(chosen)} problems of a 3B policy, recorded at two steps of its RL, and for the small policy of "
-        "task.engine_run against its epoch before. The paper states neither n nor what recent means.",
-        [*lines, *engine_lines],
+        f"{len(chosen)} problems of a 3B policy, recorded at two steps of its RL. The paper states neither n nor what "
+        "recent means.",
+        lines,
         "The paper's similarity rises over 400 steps from .5-.6 to .7-.8. The recorded RL of the 3B policy has two "
-        "points, both late. The small policy is warm-started and trained for 8 epochs of 4 steps. Neither n nor "
-        "`recent` is known, so only the direction can be compared, not the levels.",
-        figures,
+        "points, both late. Neither n nor `recent` is known, so only the direction can be compared, not the levels.",
     )
-
-
-def engine_similarity(
-    setting: Setting, paper_steps: Sequence[int], plotted: dict[str, Any]
-) -> tuple[list[Line], list[str]]:
-    """Lines and figure of Fig 2 for the run on the real engine, task.engine_run; nothing without a run."""
-    if setting.task.engine_run is None:
-        return [], []
-    steps = read_rollouts(Path(setting.task.engine_run) / "arms" / "none")
-    seen = {n: seen_by_step(steps, n) for n in GRAMS}
-    lines = []
-    for n, (_, shares) in seen.items():
-        quarter = max(1, len(shares) // 4)
-        first, last = np.mean(shares[:quarter]), np.mean(shares[-quarter:])
-        lines.append(Line(f"small policy, first / last quarter: n = {n}", engine=f"{first:.2f} / {last:.2f}"))
-    drawn: dict[str, tuple[Any, Any]] = {
-        f"{name} (paper)": (np.array(paper_steps) / paper_steps[-1], values) for name, values in plotted.items()
-    }
-    drawn |= {f"small policy, n = {n}": (np.array(x) / len(steps), y) for n, (x, y) in seen.items()}
-    path = setting.folder / "das_fig2.png"
-    return lines, [curves(path, drawn, "share of the steps", "seen in the epoch before", "Fig 2")]
 
 
 def response_lengths(setting: Setting) -> Section:
@@ -265,34 +224,4 @@ def response_lengths(setting: Setting) -> Section:
         "longest follows the mean, at 1.3 to 3 times of it. In the paper even problems with means below 1k reach the "
         "cap once in 90 epochs, which 32 to 110 responses do not show.",
         [drawn],
-    )
-
-
-def tree_and_array(setting: Setting) -> Section:
-    """Fig 5: suffix tree against suffix array."""
-    paper = setting.published["das_fig5"]["data"]
-    lines = []
-    for tokens in CORPORA:
-        column = paper["corpus_tokens"].index(tokens)
-        query = paper["speculate"]["suffix_tree"][column]
-        tree, array = (paper["insert_100_tokens"][kind][column] for kind in ("suffix_tree", "suffix_array"))
-        ours = against_array(tokens)
-        lines += [
-            Line(f"{tokens:,} tokens: a query, tree, ms", f"{query}", "", f"{ours['query_ms']:.3f}"),
-            Line(
-                f"{tokens:,} tokens: inserting 100 tokens, tree / array, ms",
-                f"{tree:.2f} / {array:,}",
-                "",
-                f"{ours['insert_100_ms']:.2f} / {ours['array_sort_ms']:.0f}",
-            ),
-        ]
-    return Section(
-        "Fig 5: suffix tree against suffix array",
-        "Times of this machine, one core, made-up text. Tree: the drafter's index, with drafts of up to 16 tokens. "
-        "Array: sorted anew by prefix doubling in NumPy; its queries were not timed.",
-        lines,
-        "Inserting is cheap in both trees and does not depend on the corpus. The array is sorted anew in NumPy here, "
-        "which is far faster than what the paper timed, and still takes tens to thousands of times as long as the "
-        "tree. The query is faster than the paper's and hardly grows: the index follows its matches instead of walking "
-        "from the root.",
     )

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.report import Line, Section, curves
-from analysis.sections.shared import percent
+from analysis.report import Section
 from das.budget import make_budget
 from das.budget.latency_forms import Form
 from das.drafter import HistoryDrafter
@@ -19,8 +18,7 @@ from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload
-from experiments.papers.das_rollouts import STEPS_PER_EPOCH
-from experiments.papers.replayed import MAX_NUM_SEQS, MAX_TOKENS, Setting, training_steps
+from experiments.papers.replayed import MAX_NUM_SEQS, MAX_TOKENS, Batch, Outcome, Setting, seconds
 from experiments.recorded.model_profiles import read_profiles
 from experiments.replay.hardware import (
     HEAD_PASS,
@@ -49,7 +47,7 @@ HYBRIDS = (
 
 @dataclass(frozen=True)
 class Arm:
-    """What drafts, and what it costs."""
+    """A drafter and its costs."""
 
     name: str
     form: Form  # of a pass of the policy
@@ -64,46 +62,29 @@ class Arm:
 
 
 def hybrids(setting: Setting) -> Section:
-    """Fig 10 with models as drafters: one of an epoch's nine batches of problems is simulated, epoch after epoch."""
-    steps, batch = int(setting.task.maths_steps), int(setting.task.maths_batch)
-    epochs = -(-steps // STEPS_PER_EPOCH)
-    works = training_steps(setting.synthesis.make(batch, 16 * epochs, MAX_TOKENS, seed=1), epochs, batch, 16)
-    weights = np.array([min(STEPS_PER_EPOCH, steps - STEPS_PER_EPOCH * epoch) for epoch in range(epochs)])
-    lines, drawn, plain = [], {}, dict[int, np.ndarray]()
+    """Fig 10 with models as drafters."""
+    batch = Batch(setting)
+    lines, plain = [], dict[int, np.ndarray]()
     for arm in arms(setting.times.form):
         if id(arm.form) not in plain:
-            times = Times(arm.form)
-            plain[id(arm.form)] = seconds(simulate(PlainEngine(times, MAX_NUM_SEQS), works))
-        done, draft_passes, passes = simulate_arm(arm, setting, works)
-        none, mine = plain[id(arm.form)], seconds(done)
-        saved = " / ".join(percent(1 - a / b) for a, b in zip(mine, none, strict=True))
-        tokens_per_pass = float(weights @ [s.tokens for s in done] / (weights @ [s.passes for s in done]))
-        in_all = percent(1 - float(weights @ mine / (weights @ none)))
-        ours = f"{saved}; {in_all} in all, {tokens_per_pass:.2f} tokens per pass"
-        if arm.acceptance is not None:
-            ours += f", {draft_passes / passes:.2f} draft passes a pass"
-        lines.append(Line(arm.name, replay=ours))
-        drawn[arm.name] = np.arange(1, epochs + 1), 100 * (1 - mine / none)
-        setting.progress.note(f"maths, {arm.name}: {ours}")
-    figure = curves(
-        setting.folder / "das_hybrids.png",
-        drawn,
-        "epoch",
-        "reduction of rollout time (%)",
-        "Fig 10 with models as drafters",
-    )
+            plain[id(arm.form)] = seconds(simulate(PlainEngine(Times(arm.form), MAX_NUM_SEQS), batch.works))
+        done, draft_passes, passes = simulate_arm(arm, setting, batch.works)
+        outcome = Outcome(arm.name, plain[id(arm.form)], seconds(done), batch.tokens_per_pass(done))
+        asked = "" if arm.acceptance is None else f", {draft_passes / passes:.2f} draft passes a pass"
+        lines.append(batch.line(outcome, more=asked))
     return Section(
         "Fig 10 with models as drafters",
-        f"{batch} problems x 16 on one engine, once per epoch. Reduction of rollout time in epochs 1 / 2 / 3 / 4 and "
-        f"in all {steps} steps, against no speculation at the same prices. The paper: more than 50 %.",
+        f"{setting.task.maths_batch} problems x 16 on one engine, once per epoch. Reduction of rollout time in epochs "
+        f"1 / 2 / 3 / 4 and in all {batch.steps} steps, against no speculation at the same prices. The paper: more "
+        "than 50 %.",
         lines,
         HYBRIDS,
-        [figure],
+        [batch.figure("das_hybrids.png", "Fig 10 with models as drafters")],
     )
 
 
 def arms(fig8: Form) -> Sequence[Arm]:
-    """What is compared: at the prices of a derived H100, then at those of Fig 8."""
+    """The arms, at the prices of a derived H100, then at those of Fig 8."""
     roofline = derived("H100", "7B")
     dear = CostScaled(roofline, 1.0, VERIFY_TOKEN)
     # What the data sheet says of a 7B: reading its weights takes as long as computing 300 tokens.
@@ -164,8 +145,3 @@ def simulate_arm(arm: Arm, setting: Setting, works: Sequence[Workload]) -> tuple
 def simulate(engine: Engine, works: Sequence[Workload], first_tick: int = 1) -> list[Step]:
     """Rollouts of these steps on one engine; the history's tick moves after each."""
     return [simulate_rollout(work, [engine], [range(len(work))], first_tick + i) for i, work in enumerate(works)]
-
-
-def seconds(steps: Sequence[Step]) -> np.ndarray:
-    """The rollout time of each step."""
-    return np.array([step.rollout_s for step in steps])

@@ -6,14 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from analysis.report import Line, Section, curves
+from analysis.report import Line, Section
 from analysis.sections.shared import percent
 from das.budget.latency_forms import Form
 from das.draft_round import BLOCKS_A_TREE
 from das.replay.times import Times
-from das.replay.workload import Workload
-from experiments.papers.das_rollouts import STEPS_PER_EPOCH
-from experiments.papers.replayed import MAX_NUM_SEQS, MAX_TOKENS, Setting, simulate_arm, training_steps
+from experiments.papers.replayed import (
+    MAX_NUM_SEQS,
+    MAX_TOKENS,
+    STEPS_PER_EPOCH,
+    Batch,
+    Outcome,
+    Setting,
+    seconds,
+    simulate_arm,
+)
 from experiments.replay.hardware import BANDWIDTH_SHARE, BRANCHING, GPUS, derived
 from experiments.replay.scale import ContextRead, CostScaled
 
@@ -33,7 +40,7 @@ PRICES = (
 
 @dataclass(frozen=True)
 class PriceList:
-    """What a pass costs."""
+    """Prices of a pass."""
 
     name: str
     form: Form
@@ -42,55 +49,26 @@ class PriceList:
     trees: bool = False  # drafts may branch
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The rollout times under a price list, epoch by epoch."""
-
-    name: str
-    none: np.ndarray  # seconds of an epoch's step without speculation
-    das: np.ndarray
-    tokens_per_pass: float
-
-
 def price_lists(setting: Setting) -> Section:
-    """Fig 10 under several price lists.
-
-    Only one of an epoch's nine batches of problems is simulated, epoch after epoch: batches hardly affect each other.
-    """
-    steps, batch = int(setting.task.maths_steps), int(setting.task.maths_batch)
-    epochs = -(-steps // STEPS_PER_EPOCH)
-    works = training_steps(setting.synthesis.make(batch, 16 * epochs, MAX_TOKENS, seed=1), epochs, batch, 16)
-    # How many of the steps belong to each epoch.
-    weights = np.array([min(STEPS_PER_EPOCH, steps - STEPS_PER_EPOCH * epoch) for epoch in range(epochs)])
+    """Fig 10 under several price lists."""
+    batch = Batch(setting)
     paper = setting.published["das_fig10_time"]["data"]["arms"]
-    longest = weights @ np.array([int(work.lengths.max()) for work in works])
+    longest = np.array([int(work.lengths.max()) for work in batch.works])
     paper_line, paper_curve = published_reduction(paper)
-    lines, drawn = [paper_line], {}
+    lines = [paper_line]
     for prices in lists(setting):
-        outcome = simulate(setting, prices, works, weights, float(np.mean(paper["verl"]["seconds"])))
-        saved = " / ".join(percent(1 - a / b) for a, b in zip(outcome.das, outcome.none, strict=True))
-        in_all = percent(1 - float((weights @ outcome.das) / (weights @ outcome.none)))
-        ours = f"{saved}; {in_all} in all, {outcome.tokens_per_pass:.2f} tokens per pass"
-        pass_ms = 1e3 * float((weights @ outcome.none) / longest)
-        lines.append(Line(f"{outcome.name}: {pass_ms:.1f} ms", replay=ours))
-        drawn[outcome.name] = np.arange(1, epochs + 1), 100 * (1 - outcome.das / outcome.none)
-        setting.progress.note(f"maths, {outcome.name}: {ours}")
-    drawn["DAS (paper)"] = np.arange(1, 5), 100 * paper_curve
-    figure = curves(
-        setting.folder / "das_reduction.png",
-        drawn,
-        "epoch",
-        "reduction of rollout time (%)",
-        "Fig 10 by price of a pass",
-    )
+        outcome = simulate(setting, prices, batch, float(np.mean(paper["verl"]["seconds"])))
+        pass_ms = 1e3 * float((batch.weights @ outcome.none) / (batch.weights @ longest))
+        lines.append(batch.line(outcome, f"{outcome.name}: {pass_ms:.1f} ms"))
+    batch.drawn["DAS (paper)"] = np.arange(1, 5), 100 * paper_curve
     return Section(
         "Fig 10 under other prices of a pass",
-        f"{batch} problems x 16 on one engine, once per epoch. Each line gives the mean time of a pass without drafts, "
-        f"and the reduction of rollout time in epochs 1 / 2 / 3 / 4 and in all {steps} steps. Drafts for nothing: "
-        "fixed drafts of 16.",
+        f"{setting.task.maths_batch} problems x 16 on one engine, once per epoch. Each line gives the mean time of a "
+        "pass without drafts, and the reduction of rollout time in epochs 1 / 2 / 3 / 4 and in all "
+        f"{batch.steps} steps. Drafts for nothing: fixed drafts of 16.",
         lines,
         PRICES,
-        [figure],
+        [batch.figure("das_reduction.png", "Fig 10 by price of a pass")],
     )
 
 
@@ -112,14 +90,13 @@ def lists(setting: Setting) -> Sequence[PriceList]:
     )
 
 
-def simulate(
-    setting: Setting, prices: PriceList, works: Sequence[Workload], weights: np.ndarray, paper_s: float
-) -> Outcome:
-    """Both arms under a price list. weights: steps that each of `works` stands for. paper_s: the plain arm's mean."""
+def simulate(setting: Setting, prices: PriceList, batch: Batch, paper_s: float) -> Outcome:
+    """Both arms under a price list. paper_s: the mean rollout time of the paper's plain arm, in seconds."""
+    works, weights = batch.works, batch.weights
     draft_request = 0.0 if prices.free_drafts else setting.times.draft_request
     times = Times(prices.form, draft_request=draft_request, branching=BRANCHING)
     longest = np.array([int(work.lengths.max()) for work in works])
-    none = np.array([step.rollout_s for step in simulate_arm(works, times, None, 1)])
+    none = seconds(simulate_arm(works, times, None, 1))
     name = prices.name
     if prices.fitted_host:  # per pass of the paper's plain rollouts, if its longest response had 16,384 tokens
         beyond = paper_s / MAX_TOKENS - float((weights @ none) / (weights @ longest))
@@ -129,8 +106,7 @@ def simulate(
     budget = {"name": "fixed", "tokens": 16} if prices.free_drafts else setting.budget
     blocks = BLOCKS_A_TREE * MAX_NUM_SEQS if prices.trees else 0
     steps = simulate_arm(works, times, budget, 1, branch_blocks=blocks)
-    tokens_per_pass = weights @ [s.tokens for s in steps] / (weights @ [s.passes for s in steps])
-    return Outcome(name, none, np.array([step.rollout_s for step in steps]), tokens_per_pass)
+    return Outcome(name, none, seconds(steps), batch.tokens_per_pass(steps))
 
 
 def published_reduction(paper: dict[str, Any]) -> tuple[Line, np.ndarray]:

@@ -2,19 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis import read
 from analysis.report import Line, Section, curves
 from analysis.sections.shared import percent
 from das.replay.cluster import Step
 from das.replay.workload import Workload
-from experiments.papers.replayed import MAX_TOKENS, Setting, rollout_seconds, simulate_arm, training_steps
+from experiments.papers.replayed import (
+    MAX_TOKENS,
+    STEPS_PER_EPOCH,
+    Setting,
+    rollout_seconds,
+    simulate_arm,
+    training_steps,
+)
 
-STEPS_PER_EPOCH = 9  # maths: 1,209 problems / 128 per step
 RANGES = ((1, 1), (1, 9), (10, 18), (19, 27), (1, 24), (25, 30), (1, 30))  # steps of Fig 10 that are summed up
 FIG10 = (
     "The paper saves 50 % from step 1 on. Recorded text at Fig 8's prices supports less. It supports least in the "
@@ -31,21 +35,6 @@ CODE = (
     "Fig 8 leaves out what an engine pays for speculating at all (bookkeeping, drafting on the host), and our text is "
     "maths, not code. Which of the two explains the difference cannot be told from here."
 )
-
-
-def engine_reduction(run: str | None, with_: str, without: str) -> str:
-    """Reduction of rollout time in a comparison on the real engine, from its metrics; "" without a run.
-
-    with_, without: the arms with and without speculation.
-    """
-    if run is None:
-        return ""
-    total: dict[str, float] = {}
-    for row in read.metrics(Path(run)):
-        total[row["arm"]] = total.get(row["arm"], 0.0) + row["rollout_s"]
-    if not {with_, without} <= total.keys():
-        return f"no arm {' or '.join({with_, without} - total.keys())} in task.engine_run"
-    return percent(1 - total[with_] / total[without])
 
 
 def reductions(
@@ -116,7 +105,6 @@ def rollout_times(setting: Setting, works: Sequence[Workload], arms: dict[str, l
     paper = setting.published["das_fig10_time"]["data"]
     lines = reductions(arms, paper, RANGES, "das")
     lines[4] = replace(lines[4], claimed="more than 50 %")
-    lines[-1] = replace(lines[-1], engine=engine_reduction(task.engine_run, "das", "none"))
     first_and_last = (arms["das"][:STEPS_PER_EPOCH], arms["das"][-STEPS_PER_EPOCH:])
     accepted = Line(
         "accepted per pass, das, first / last 9 steps (Fig 4: steps 0-100 / 700-800)",
@@ -203,9 +191,8 @@ def code_section(
     lines = [replace(line, claimed=claimed) for line in reductions(arms, paper, ranges, "das")]
     if "unlimited" in names:
         lines += reductions(arms, paper, ranges, "unlimited")
-        measured = engine_reduction(setting.task.engine_run, "das", "das_unlimited")
         against_unlimited = reductions(arms, paper, ranges, "das", "unlimited")
-        lines += [replace(line, claimed="up to 15 %", engine=measured) for line in against_unlimited]
+        lines += [replace(line, claimed="up to 15 %") for line in against_unlimited]
     drafting = [f"{name} {tokens_per_pass(arms[name]):.2f}" for name in names if name != "none"]
     lines.append(Line("tokens per pass", replay=", ".join(drafting)))
     return Section(

@@ -1,4 +1,4 @@
-"""EfficientRollout (arXiv 2606.18967): its ladder of draft lengths. First the rule alone, then a whole training."""
+"""EfficientRollout (arXiv 2606.18967): its ladder of draft lengths over a training."""
 
 from pathlib import Path
 from typing import Any
@@ -12,37 +12,6 @@ from experiments.replay.profile_engine import Profile, constant_rate
 
 STEPS = 100  # training steps (paper)
 CYCLES = 1000  # speculation cycles per step; the ladder only uses shares of them
-
-
-def sections(published: dict[str, Any], folder: Path) -> list[Section]:
-    """The rule applied to the published moves, and this project's Ladder on acceptance that rises as published."""
-    return [rule(published), traces(published, folder)]
-
-
-def rule(published: dict[str, Any]) -> Section:
-    """The rule's thresholds beside the moves that the paper observed."""
-    data = published["er_ladder"]["data"]
-    lines = []
-    for name, moves in data["transitions"].items():
-        for move in moves:
-            up = 1 + move["from"] * data["alpha_up"]
-            verdict = "moves up" if move["tau_before"] >= up else "stays"
-            lines.append(
-                Line(
-                    f"{name}, {move['from']} to {move['to']}",
-                    "",
-                    f"tau before {move['tau_before']}",
-                    f"up from {up:.2f}: {verdict}",
-                )
-            )
-    start, end = data["llama_tau_start_end"]
-    up = 1 + 5 * data["alpha_up"]
-    lines.append(
-        Line(
-            "Llama stays at 5", "", f"tau {start} to {end}", f"up from {up:.2f}: {'stays' if end < up else 'moves up'}"
-        )
-    )
-    return Section("Ladder of draft lengths: the rule", "tau >= 1 + gamma x .94 over two steps: move up.", lines)
 
 
 def known_rates(data: dict[str, Any], name: str) -> list[float]:
@@ -109,7 +78,7 @@ def traces(published: dict[str, Any], folder: Path) -> Section:
         lines.append(Line(f"{name}, draft lengths over training", "", ends, ours))
     figure = curves(folder / "er_ladder.png", drawn, "training step", "draft length (tokens)", "Ladder")
     return Section(
-        "Ladder of draft lengths: over a training",
+        "Ladder of draft lengths",
         f"This project's ladder (das/budget/ladder.py) for {STEPS} steps. Acceptance passes through the values that "
         "the published tau imply, which are taken to be equally far apart in time. The paper does not print when they "
         "were reached, so the moves can be compared, but not their steps.",

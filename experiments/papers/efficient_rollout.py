@@ -1,4 +1,4 @@
-"""EfficientRollout (arXiv 2606.18967): main table, EAGLE-3 by depth, toggle boundary, W4 and W8, ladder."""
+"""EfficientRollout (arXiv 2606.18967): main table, EAGLE-3 by depth, W4 and W8, ladder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -116,10 +116,9 @@ def sections(
     return [
         main_table(published, models, folder, progress),
         eagle(published, models, progress),
-        toggle_boundary(published, models, folder),
         adaptive_lengths(published, models),
         w4_and_w8(published),
-        *efficient_ladder.sections(published, folder),
+        efficient_ladder.traces(published, folder),
     ]
 
 
@@ -187,34 +186,6 @@ def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progr
         "beyond a plain pass and beyond the roofline. 3 rollouts per cell.",
         lines,
         EAGLE,
-    )
-
-
-def largest_batch(model: SelfDraftRoofline, gamma: int, tau: float, context: int) -> int:
-    """B*: the largest batch with a predicted speedup of at least 1.05."""
-    batches = np.arange(1, 257)
-    gains = model.speedup(batches, np.float64(context), np.float64(gamma), np.float64(tau))  # type: ignore[arg-type]
-    return int(batches[gains >= 1.05].max(initial=0))
-
-
-def toggle_boundary(published: dict[str, Any], models: dict[str, SelfDraftRoofline], folder: Path) -> Section:
-    """Up to which batch size speculation pays."""
-    lines = []
-    for name, model in models.items():
-        for row in published["er_boundary"]["data"][name]:
-            ours = [largest_batch(model, row["gamma"], row["tau"], S) for S in row["S"]]
-            what = f"{name}, gamma {row['gamma']}, tau {row['tau']}: B* at S = 512 ... 8192"
-            lines.append(Line(what, "", "", " ".join(map(str, ours))))
-    batches = np.arange(1, 129)
-    speedups = {
-        name: (batches, model.speedup(batches, np.float64(2048), np.float64(7), np.float64(7.5)))  # type: ignore[arg-type]
-        for name, model in models.items()
-    }
-    drawn = curves(
-        folder / "er_boundary.png", speedups, "live requests", "predicted speedup", "gamma 7, tau 7.5, S 2048"
-    )
-    return Section(
-        "Toggle boundary", "From the published constants; the paper plots no such table.", lines, "", [drawn]
     )
 
 

@@ -1,12 +1,15 @@
-"""The replays of DAS's figures share a setting, training steps cut from a workload, and arms."""
+"""Parts that the replays of DAS's figures share: a setting, training steps cut from a workload, arms, comparisons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig
 
+from analysis.report import Line, curves
+from analysis.sections.shared import percent
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step, simulate_rollout
@@ -19,11 +22,12 @@ from experiments.run.progress import Progress
 
 MAX_NUM_SEQS = 256  # requests that an engine decodes at once (paper: 2,048 responses on 8 engines)
 MAX_TOKENS = 16384  # of a response (paper)
+STEPS_PER_EPOCH = 9  # maths: 1,209 problems / 128 per step
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What every figure is made with."""
+    """Settings and inputs of every figure."""
 
     task: DictConfig
     budget: dict[str, Any]
@@ -73,3 +77,57 @@ def simulate_arm(
 def rollout_seconds(steps: Sequence[Step], first: int, last: int) -> float:
     """Sum of the rollout times of steps `first` to `last`, counted from 1."""
     return sum(step.rollout_s for step in steps[first - 1 : last])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An arm's rollout times with and without drafts, in seconds, epoch by epoch."""
+
+    name: str
+    none: np.ndarray
+    drafted: np.ndarray
+    tokens_per_pass: float
+
+
+class Batch:
+    """One of an epoch's nine batches of maths problems, epoch after epoch: batches hardly affect each other.
+
+    works: its responses in each epoch. weights: the steps that each epoch has.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.steps, problems = int(setting.task.maths_steps), int(setting.task.maths_batch)
+        self.epochs = -(-self.steps // STEPS_PER_EPOCH)
+        made = setting.synthesis.make(problems, 16 * self.epochs, MAX_TOKENS, seed=1)
+        self.works = training_steps(made, self.epochs, problems, 16)
+        self.weights = np.array(
+            [min(STEPS_PER_EPOCH, self.steps - STEPS_PER_EPOCH * epoch) for epoch in range(self.epochs)]
+        )
+        self.drawn: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # curves of the figure
+        self.setting = setting
+
+    def tokens_per_pass(self, steps: Sequence[Step]) -> float:
+        """Emitted tokens per target pass of a request, over all steps."""
+        return float(self.weights @ [s.tokens for s in steps] / (self.weights @ [s.passes for s in steps]))
+
+    def line(self, outcome: Outcome, label: str = "", more: str = "") -> Line:
+        """The line of an arm: its reduction of rollout time in each epoch and in all steps. Prints and draws it, too.
+
+        label: of the line, if it is not the arm's name. more: text behind the numbers.
+        """
+        reduction = 1 - outcome.drafted / outcome.none
+        saved = " / ".join(percent(value) for value in reduction)
+        in_all = percent(1 - float((self.weights @ outcome.drafted) / (self.weights @ outcome.none)))
+        ours = f"{saved}; {in_all} in all, {outcome.tokens_per_pass:.2f} tokens per pass{more}"
+        self.drawn[outcome.name] = np.arange(1, self.epochs + 1), 100 * reduction
+        self.setting.progress.note(f"maths, {outcome.name}: {ours}")
+        return Line(label or outcome.name, replay=ours)
+
+    def figure(self, name: str, title: str) -> str:
+        """Draw the reductions of all lines into the setting's folder; returns the file's name."""
+        return curves(self.setting.folder / name, self.drawn, "epoch", "reduction of rollout time (%)", title)
+
+
+def seconds(steps: Sequence[Step]) -> np.ndarray:
+    """The rollout time of each step."""
+    return np.array([step.rollout_s for step in steps])

@@ -2,16 +2,14 @@
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 
 from experiments.run.errors import UserError, reading
 
-T = TypeVar("T")
 KINDS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz")
 _MAX_BYTES = 1 << 30  # of an unpacked file; published sets in text form have about 10 MB
 
@@ -21,7 +19,8 @@ def rows(path: Path) -> list[dict[str, Any]]:
     kind = next((kind for kind in KINDS if path.name.endswith(kind)), None)
     if kind is None:
         raise UserError(f"data.path={path}: the name must end in one of {', '.join(KINDS)}")
-    return read(path, lambda path: [_mapping(row) for row in some(_parse(path, kind))])
+    with reading(path):
+        return [_mapping(row) for row in _some(_parse(path, kind))]
 
 
 def _parse(path: Path, kind: str) -> Any:
@@ -30,22 +29,16 @@ def _parse(path: Path, kind: str) -> Any:
             return pyarrow.parquet.read_table(path).to_pylist()
         except pyarrow.ArrowException as error:
             raise ValueError(str(error)) from error
-    text = unpacked(path) if kind.endswith(".gz") else path.read_text()
-    return json.loads(text) if ".json" in kind and ".jsonl" not in kind else lines(text)
+    text = _unpacked(path) if kind.endswith(".gz") else path.read_text()
+    return json.loads(text) if ".json" in kind and ".jsonl" not in kind else _lines(text)
 
 
-def lines(text: str) -> list[Any]:
+def _lines(text: str) -> list[Any]:
     """The JSON values of a text with one value on each line. Empty lines are ignored."""
     return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
-def read(path: Path, parse: Callable[[Path], T]) -> T:
-    """Return parse(path). Raises UserError if the file is missing or malformed."""
-    with reading(path):
-        return parse(path)
-
-
-def unpacked(path: Path) -> str:
+def _unpacked(path: Path) -> str:
     """Text of a gzip file. Raises ValueError if it unpacks to more than 1 GiB or is not UTF-8."""
     with gzip.open(path) as file:
         data = file.read(_MAX_BYTES + 1)
@@ -54,18 +47,11 @@ def unpacked(path: Path) -> str:
     return data.decode()
 
 
-def some(rows: Any) -> list[Any]:
+def _some(rows: Any) -> list[Any]:
     """Return the rows. Raises ValueError if they are not a list, or an empty one."""
     if not isinstance(rows, list) or not rows:
         raise ValueError("no rows")
     return rows
-
-
-def text(value: object) -> str:
-    """Return the value. Raises TypeError if it is not a text."""
-    if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} where a text is expected")
-    return value
 
 
 def _mapping(row: object) -> dict[str, Any]:

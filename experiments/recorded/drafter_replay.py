@@ -1,60 +1,23 @@
-"""Replays recorded responses through a drafter: traces, drafters behind one interface, decoding in lock step."""
+"""Replays recorded responses through a drafter: drafters behind one interface, decoding in lock step."""
 
-import gzip
-import json
-import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from das.arrays import token_array
 from das.drafter import Draft, HistoryDrafter, TreeDraft, TreeDrafts
-from experiments.recorded.published_traces import COPIED_RUNS
-from experiments.run.errors import UserError, reading
 
-# Cuts the text of a trace without token ids, as Qwen's tokenizer does before it merges: words, single digits,
-# punctuation, space.
-WORDS = re.compile(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\w]?[^\W\d_]+|\d| ?[^\s\w]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+|_")
 PROMPT = np.arange(100, dtype=np.int32) + 10**6  # stands for every prompt: traces do not hold the prompts' token ids
 
 Problems = list[tuple[str, list[np.ndarray]]]  # (problem, its responses in the order they were sampled)
 
 
-def read_trace(path: Path, problems: int) -> Problems:
-    """The first `problems` problems of a .jsonl.gz whose rows have problem_id, run, and response or response_ids.
-
-    Raises UserError for any other file.
-    """
-    words: dict[str, int] = {}
-    is_text = set()
-    responses: dict[str, list[tuple[str, np.ndarray]]] = {}
-    with reading(path), gzip.open(path, "rt") as file:
-        for line in file:
-            row = json.loads(line)
-            if row["run"] in COPIED_RUNS:
-                continue
-            if row["problem_id"] not in responses and len(responses) == problems:
-                continue
-            ids = row.get("response_ids")
-            is_text.add(ids is None)
-            if ids is None:
-                ids = [words.setdefault(word, len(words)) for word in WORDS.findall(row["response"])]
-            responses.setdefault(row["problem_id"], []).append((str(row["run"]), token_array(ids)))
-    if not any(len(ids) for rows in responses.values() for _, ids in rows):
-        raise UserError(f"{path} is empty: one row per response is needed")
-    if len(is_text) > 1:
-        raise UserError(f"{path} mixes token ids and text: all responses must be cut by one tokeniser")
-    return [(problem, [ids for _, ids in sorted(rows, key=lambda row: row[0])]) for problem, rows in responses.items()]
-
-
 def made_up_problems(problems: int, responses: int, length: int, seed: int) -> Problems:
-    """Stands in for a trace: responses of `length` tokens that share a problem's phrases, in an order of their own."""
+    """A stand-in for a trace: responses of `length` tokens. Those to a problem share phrases, each in its own order."""
     rng = np.random.default_rng(seed)
     made: Problems = []
     for problem in range(problems):
@@ -75,7 +38,7 @@ def made_up_problems(problems: int, responses: int, length: int, seed: int) -> P
 
 
 class ReplayedDrafter(Protocol):
-    """What `replay_problem` asks of a drafter."""
+    """A drafter that `replay_problem` can replay."""
 
     def begin(self, request: str, problem: str) -> None: ...
     def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> Iterable[Draft | TreeDraft]: ...

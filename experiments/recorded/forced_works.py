@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from das.replay.workload import Workload, workload
-from experiments.recorded.rollouts import read_rollouts
+from experiments.recorded.rollouts import responses_of
 from experiments.run.errors import UserError
 
 
@@ -20,12 +20,8 @@ def forced_works(
     to the same fraction of its length, so that all epochs together have about `tokens` tokens for each problem.
     Raises UserError where the recording has too few responses.
     """
-    responses: dict[str, list[np.ndarray]] = {}
-    for step in read_rollouts(path):
-        for i, problem in enumerate(step.problems):
-            responses.setdefault(problem, []).append(step.response(i))
-    return {requests: _cut(_chosen(responses, requests, siblings, epochs, path), tokens, prompt)
-            for requests in live}  # fmt: skip
+    responses = responses_of(path)
+    return {requests: _cut(_chosen(responses, requests, siblings, epochs, path), tokens, prompt) for requests in live}
 
 
 def _chosen(

@@ -1,4 +1,4 @@
-"""How alike are rollouts? Figures by which the small policy is held against recorded rollouts of real models.
+"""Figures that compare the rollouts of the small policy with recorded rollouts of real models.
 
 python -m experiments.recorded.likeness FOLDER writes likeness.json: the figures of the recorded traces in FOLDER. That
 takes some minutes. task=policy reads the file, so it needs no traces.
@@ -16,7 +16,7 @@ import numpy as np
 from analysis.regime import length_figures
 from experiments.recorded.drafter_replay import Das, Problems, Tally, replay_problem
 from experiments.recorded.published_traces import LEFT_OUT_RUNS, PROMPT_VARIANTS
-from experiments.recorded.rollouts import read_rollouts
+from experiments.recorded.rollouts import responses_of
 from experiments.run.run_folder import write_text
 
 FIGURES = Path(__file__).with_name("likeness.json")  # made from recorded traces
@@ -106,11 +106,7 @@ def hashed_grams(response: np.ndarray) -> np.ndarray:
 def read_trace(path: Path) -> Problems:
     """The first PROBLEMS problems of a recorded trace, with at most RESPONSES responses each."""
     name = path.name.removesuffix(".jsonl.gz")
-    (recorded,) = read_rollouts(path)
-    members: dict[str, list[np.ndarray]] = {}
-    for i, problem in enumerate(recorded.problems):
-        members.setdefault(problem, []).append(recorded.response(i))
-    chosen = list(members.items())[:: PROMPT_VARIANTS.get(name, 1)][:PROBLEMS]
+    chosen = list(responses_of(path).items())[:: PROMPT_VARIANTS.get(name, 1)][:PROBLEMS]
     return [(problem, responses[:RESPONSES]) for problem, responses in chosen]
 
 

@@ -1,7 +1,7 @@
-"""How often drafters that are models are right: model_profiles.json, what was measured here beside what was published.
+"""The acceptance of drafters that are models: model_profiles.json has measured and published values.
 
-Measured on our small policy: what such a drafter can be, not what a 7B's will be. A copy of few bits is nearer to a
-policy whose text is easy. Published: of the papers' models.
+Measured values are of our small policy. A drafter of a 7B may be right less often: a copy of few bits is nearer to a
+policy whose text is easy. Published values are of the papers' models.
 """
 
 import json

@@ -2,12 +2,9 @@
 
 import re
 
-# Runs of a trace, by name, that repeat rows of its other runs.
-COPIED_RUNS = ("cleaned_0019_temp0", "data")
-
-# File name -> the runs that read_rollouts leaves out: copies, and responses of policies that were steered.
+# File name -> the runs that read_rollouts leaves out: copies of rows, and responses of policies that were steered.
 LEFT_OUT_RUNS = {
-    "arctic_prob0019_tokenids.jsonl.gz": re.compile("|".join(COPIED_RUNS)),
+    "arctic_prob0019_tokenids.jsonl.gz": re.compile("cleaned_0019_temp0|data"),
     "steer_r1d_qwen14b_pos0to3.jsonl.gz": re.compile(r".*/alpha_(neg)?1p0"),
 }
 

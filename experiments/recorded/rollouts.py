@@ -19,10 +19,12 @@ from typing import Any
 import numpy as np
 
 from das.replay.workload import Workload, workload
-from experiments.recorded.drafter_replay import WORDS
 from experiments.recorded.published_traces import LEFT_OUT_RUNS
 from experiments.run.errors import UserError, reading
 
+# Cuts the text of a trace without token ids, as Qwen's tokenizer does before it merges: words, single digits,
+# punctuation, space.
+WORDS = re.compile(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\w]?[^\W\d_]+|\d| ?[^\s\w]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+|_")
 STEP_FILE = re.compile(r"step_(\d+)\.jsonl\.gz")
 
 
@@ -49,6 +51,15 @@ def read_rollouts(path: Path, group: int = 0, batch: int = 0, prompt: int = 0) -
         return _workloads(list(by_step.values()), prompt, path)
     (all_responses,) = _workloads([sorted(rows, key=lambda row: str(row.get("run", "")))], prompt, path)
     return grouped(all_responses, group, batch)
+
+
+def responses_of(path: Path) -> dict[str, list[np.ndarray]]:
+    """The responses to each problem, in the order of the steps. Raises what read_rollouts raises."""
+    responses: dict[str, list[np.ndarray]] = {}
+    for step in read_rollouts(path):
+        for i, problem in enumerate(step.problems):
+            responses.setdefault(problem, []).append(step.response(i))
+    return responses
 
 
 def rollout_files(path: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from das.budget.latency_forms import Array
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a GPU's data sheet states."""
+    """Figures from the data sheet of a GPU."""
 
     bandwidth: float  # bytes per second
     flops: float  # dense bf16 operations per second

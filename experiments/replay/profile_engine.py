@@ -1,6 +1,6 @@
 """A simulated engine whose drafter is a model: W4 self-draft, EAGLE, MTP, a small model.
 
-Nothing is drafted from text: how many tokens are accepted is drawn from an acceptance profile. A cycle drafts gamma
+Nothing is drafted from text: an acceptance profile decides at random how many tokens are accepted. A cycle drafts gamma
 tokens for every live request, in gamma draft passes, and verifies them in one target pass.
 """
 
@@ -18,7 +18,7 @@ Cost = Callable[[float, float], float]  # (live requests, tokens of context of a
 
 @dataclass(frozen=True)
 class Profile:
-    """How likely each token of a draft is accepted. There are as many rates as a draft has tokens (gamma)."""
+    """The acceptance of each token of a draft. There are as many rates as a draft has tokens (gamma)."""
 
     rates: tuple[float, ...]  # rates[j] = P(draft token j is accepted | the tokens before it were)
 
@@ -37,8 +37,11 @@ class Profile:
         return len(self.rates)
 
     def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
-        """How many tokens of each draft are accepted. uniform: a random number in [0, 1) for each draft. depth: tokens
-        of each response so far, which make no difference here."""
+        """The number of accepted tokens of each draft.
+
+        uniform: a random number in [0, 1) for each draft. depth: tokens of each response so far, which make no
+        difference here.
+        """
         reach = np.cumprod(self.rates)  # P(at least j + 1 accepted), falling
         return np.searchsorted(-reach, -uniform, side="left")
 
@@ -68,7 +71,7 @@ class ByDepth:
         return self.profiles[0].tau
 
     def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
-        """As Profile.num_accepted, with the profile that holds at each depth."""
+        """The number of accepted tokens of each draft, by the profile that holds at its depth."""
         chosen = np.searchsorted(self.begins, depth, side="right") - 1
         by_profile = np.stack([profile.num_accepted(uniform, depth) for profile in self.profiles])
         return by_profile[chosen, np.arange(len(uniform))]

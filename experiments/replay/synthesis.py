@@ -11,7 +11,7 @@ fitted: with fixed drafts the drafter must reach as many tokens per pass on chan
 fit compares the recorded workload with the same workload in which every second response is replaced by a changed one of
 equal length, made from the problem's other responses.
 
-Lengths are those of the recorded responses (bootstrap). `stretch` multiplies them, `max_tokens` caps them.
+Lengths are those of the recorded responses (bootstrap), at most `max_tokens`.
 
 A problem beyond the recorded ones is a recorded problem with other token ids, so it shares no token with its original.
 The first copy of each problem keeps its ids, and shares what recorded problems share.
@@ -99,15 +99,13 @@ class Synthesis:
         self.vocabulary = int(recorded.tokens.max()) + 1
         self._sources = [_source([recorded.response(i) for i in ids]) for ids in recorded.members().values()]
 
-    def make(
-        self, problems: int, group: int, max_tokens: int, seed: int, stretch: float = 1.0, prompt: int = 0
-    ) -> Workload:
+    def make(self, problems: int, group: int, max_tokens: int, seed: int) -> Workload:
         """A workload of `problems` problems with `group` responses each, one problem after the other.
 
-        max_tokens: the longest response. stretch: factor of all lengths. prompt: tokens of a prompt.
+        max_tokens: the longest response.
         """
-        if min(problems, group, max_tokens) < 1 or stretch <= 0:
-            raise ValueError("problems, group, max_tokens and stretch must be positive")
+        if min(problems, group, max_tokens) < 1:
+            raise ValueError("problems, group and max_tokens must be positive")
         random = np.random.default_rng(seed)
         names, texts = [], []
         for problem in range(problems):
@@ -115,47 +113,35 @@ class Synthesis:
             id_shift = problem // len(self._sources) * self.vocabulary
             recorded = len(source.begins)
             originals = np.concatenate([random.permutation(recorded) for _ in range(-(-group // recorded))])[:group]
-            lengths = np.clip(np.round(stretch * source.lengths[originals]), 1, max_tokens).astype(np.int64)
+            lengths = np.minimum(source.lengths[originals], max_tokens)
             texts += [text + id_shift for text in self._texts(source, originals, lengths, random)]
             names += [f"synthetic-{problem}"] * group
-        return workload(names, texts, prompt)
+        return workload(names, texts)
 
     def _texts(
         self, source: _Source, originals: np.ndarray, lengths: np.ndarray, random: np.random.Generator
     ) -> list[np.ndarray]:
         """A text for each of `originals` (responses of the source), of these lengths.
 
-        The first use of an original is the recorded text, continued by copied runs if it is too short. Later uses are
-        changed responses.
+        The first use of an original is the recorded text. Later uses are changed responses.
         """
-        begins, recorded_lengths = source.begins[originals], source.lengths[originals]
-        used_before = np.arange(len(originals)) >= len(source.begins)
-        texts = [source.tokens[b : b + n] for b, n in zip(begins.tolist(), lengths.tolist(), strict=True)]
-        changed = np.flatnonzero(used_before | (lengths > recorded_lengths))
-        if not len(changed):
-            return texts
-        walks = _walk(source, begins[changed], lengths[changed], used_before[changed], self.run, random)
-        for i, text in zip(changed.tolist(), walks, strict=True):
-            texts[i] = text
+        begins, used = source.begins[originals], len(source.begins)
+        texts = [source.tokens[b : b + n] for b, n in zip(begins[:used].tolist(), lengths[:used].tolist(), strict=True)]
+        if len(originals) > used:
+            texts += _walk(source, begins[used:], lengths[used:], self.run, random)
         return texts
 
 
 def _walk(
-    source: _Source,
-    begins: np.ndarray,
-    lengths: np.ndarray,
-    leaves: np.ndarray,
-    run: float,
-    random: np.random.Generator,
+    source: _Source, begins: np.ndarray, lengths: np.ndarray, run: float, random: np.random.Generator
 ) -> list[np.ndarray]:
     """Texts of these lengths that begin at these places of the source and copy it in runs.
 
-    leaves: whether a text jumps after each run, or only where a recorded response ends. run: mean run of a text that is
-    as long as the source's mean. All texts are made side by side.
+    run: mean run of a text that is as long as the source's mean. All texts are made side by side.
     """
     count, longest = len(begins), int(lengths.max())
     mean_runs = np.maximum(1.0, run * (lengths / source.lengths.mean()) ** -SLOPE)
-    leaving = np.stack([run_ends(longest, mean_run, random) for mean_run in mean_runs.tolist()], axis=1) & leaves
+    leaving = np.stack([run_ends(longest, mean_run, random) for mean_run in mean_runs.tolist()], axis=1)
     choice = random.random((longest, count))
     out = np.empty((longest, count), np.int32)
     places = begins

@@ -32,7 +32,6 @@ EXAMPLES: dict[str, Any] = {
     "task.run": "outputs/compare/DATE",
     "task.shape": "100m",
     "task.trained": "folder",
-    "task.engine_run": "outputs/compare/DATE",
     "task.tables": "folder",
     "task.measured": "outputs/check_gpu",
     "task.parts": ["environment"],

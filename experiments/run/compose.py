@@ -13,7 +13,7 @@ from yaml import YAMLError
 from experiments.registry import TASKS
 from experiments.run.checks import check_values
 from experiments.run.errors import CONFIGS, USER_ERROR, UserError, stop
-from experiments.run.renamed import renamed
+from experiments.run.renamed import gone, renamed
 
 _NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # what compose raises
 _CHOICE = re.compile(
@@ -67,6 +67,9 @@ def explain_config_error(arguments: list[str]) -> None:
     """
     if any(argument.startswith("-") for argument in arguments):
         return
+    for argument in arguments:
+        if instead := gone(argument):
+            stop(f"{argument}: {instead}", USER_ERROR)
     task = next((argument.removeprefix("task=") for argument in arguments if argument.startswith("task=")), "compare")
     if task not in TASKS:
         stop(

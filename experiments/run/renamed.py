@@ -1,4 +1,4 @@
-"""Settings that have a new name. Using the old name gives one line that says the new one."""
+"""Settings that have a new name, and what is gone. Using an old name gives one line that says what to use now."""
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -8,12 +8,22 @@ RENAMED = {
     "task.slots": "task.max_num_seqs",
     "task.most": "task.max_tokens",
 }
+# A task or setting that is gone, as on the command line -> what does its work now.
+GONE = {
+    "task=bench_rewards": "`make pytest ARGS=tests/rewards/test_whole_sets.py` does this now",
+    "task.engine_run": "experiment=das_fig2, das_fig10 and das_fig12 show the numbers of the real engine",
+}
 
 
 def renamed(override: str) -> str | None:
     """The new name of the key in `override` (KEY=VALUE), or None if the key has not changed its name."""
     key = override.lstrip("+~").split("=", 1)[0]
     return RENAMED.get(key.removeprefix("vary."))
+
+
+def gone(override: str) -> str | None:
+    """What does the work of a task or setting that is gone, or None if `override` names none."""
+    return GONE.get(override, GONE.get(override.lstrip("+~").split("=", 1)[0]))
 
 
 def with_new_names(config: DictConfig) -> DictConfig:

@@ -8,7 +8,7 @@ teaches to write the final texts, with slips and checks.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,12 +20,12 @@ from experiments.small_policy.arithmetic import (
     DEFAULT_MIX,
     LARGEST_VALUE,
     Habits,
-    Split,
     draw_step,
     equation,
     make_problems,
     worked_solution,
 )
+from experiments.small_policy.questions import Split
 from experiments.small_policy.tokenizer import END, train_tokenizer
 
 IGNORED = -100
@@ -70,12 +70,12 @@ class CorpusConfig:
     def batches(self, seed: int, tokenizer: PreTrainedTokenizerFast) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield one (ids, labels) per optimizer step, both [batch, time], phase after phase."""
         # No text has fewer tokens than these divisors, so there are enough examples for all steps of a phase.
-        drills = _drills(self.drill_steps * self.drill_tokens // (6 * _DRILL_LINES), seed, tokenizer)
+        drilled = drills(self.drill_steps * self.drill_tokens // (6 * _DRILL_LINES), seed, tokenizer, _draw_equation)
         texts_per_step = self.chain_tokens // 64
         plain = write_solutions(self.plain_steps * texts_per_step, seed, self.plain_mix, self.plain_habits)
         habits = write_solutions(self.habits_steps * texts_per_step, seed + 1, self.mix, self.habits)
         phases = (
-            (drills, self.drill_steps, self.drill_tokens),
+            (drilled, self.drill_steps, self.drill_tokens),
             (encode_solutions(plain, tokenizer), self.plain_steps, self.chain_tokens),
             (encode_solutions(habits, tokenizer), self.habits_steps, self.chain_tokens),
         )
@@ -110,18 +110,27 @@ def encode_solutions(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenize
     ]
 
 
-def _drills(count: int, seed: int, tokenizer: PreTrainedTokenizerFast) -> list[Example]:
-    """Return texts of unconnected equations. Only the results are learned."""
+def drills(
+    count: int, seed: int, tokenizer: PreTrainedTokenizerFast, draw: Callable[[random.Random], tuple[str, str]]
+) -> list[Example]:
+    """Return ``count`` texts of unconnected equations. Only the results are learned.
+
+    draw: draws an equation, as the text up to the equals sign and the result.
+    """
     rng = random.Random(f"drills/{seed}")
     parts: list[str] = []
     for _ in range(count * _DRILL_LINES):
-        before = rng.randint(0, LARGEST_VALUE)
-        question, result = equation(before, draw_step(before, rng))
-        parts += [question, f"{result}\n"]
-    return masked(tokenizer(parts).input_ids, 2 * _DRILL_LINES)
+        left, result = draw(rng)
+        parts += [left, f"{result}\n"]
+    return _masked(tokenizer(parts).input_ids, 2 * _DRILL_LINES)
 
 
-def masked(parts: list[list[int]], parts_per_text: int) -> list[Example]:
+def _draw_equation(rng: random.Random) -> tuple[str, str]:
+    before = rng.randint(0, LARGEST_VALUE)
+    return equation(before, draw_step(before, rng))
+
+
+def _masked(parts: list[list[int]], parts_per_text: int) -> list[Example]:
     """Join parts to texts. Every second part is learned. parts: token ids."""
     examples: list[Example] = []
     for first in range(0, len(parts), parts_per_text):

@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from rewards.maths import accuracy_reward
 
 _ROWS_AT_ONCE = 256
-
-
-@dataclass
-class _Response:
-    """One sampled response: its token ids with the end token, and the sum of the entropies (nats) of their steps."""
-
-    row: int
-    ids: list[int]
-    entropy_sum: float = 0.0
-    ended: bool = False
+# Logits [live, vocab], the number of each of these responses, and the position of the token -> tokens [live].
+Draw = Callable[[torch.Tensor, Sequence[int], int], torch.Tensor]
 
 
 @torch.inference_mode()
-def _sample(
-    model: torch.nn.Module,
-    tokenizer: PreTrainedTokenizerFast,
-    prompts: list[str],
-    temperature: float,
-    max_tokens: int,
-    generator: torch.Generator,
-) -> list[_Response]:
-    """Sample one response per prompt. All prompts form one batch, whose finished rows are dropped from time to time."""
-    encoded = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")
-    mask = encoded.attention_mask
-    inputs, positions = encoded.input_ids, (mask.cumsum(-1) - 1).clamp(min=0)
+def sample(
+    model: Any, prompts: Sequence[Sequence[int]], max_tokens: int, ends: Sequence[int], draw: Draw
+) -> list[list[int]]:
+    """Sample a response to each prompt, as token ids; it ends with one of `ends` or has `max_tokens` tokens.
+
+    All prompts form one batch, padded on the left, whose finished rows are dropped from time to time.
+    """
+    width = max(map(len, prompts))
+    inputs, mask = torch.zeros(2, len(prompts), width, dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        inputs[row, width - len(prompt) :], mask[row, width - len(prompt) :] = torch.tensor(prompt), 1
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
     cache = DynamicCache()
-    responses = [_Response(row, []) for row in range(len(prompts))]
-    live = responses
-    for _ in range(max_tokens):
+    responses: list[list[int]] = [[] for _ in prompts]
+    live = list(range(len(prompts)))
+    ended: set[int] = set()
+    for place in range(max_tokens):
         output = model(
             input_ids=inputs,
             attention_mask=mask,
@@ -51,21 +43,17 @@ def _sample(
             use_cache=True,
             logits_to_keep=1,
         )
-        log_probs = (output.logits[:, -1] / temperature).log_softmax(-1)
-        probs = log_probs.exp()
-        entropies = (-probs * log_probs).sum(-1).tolist()
-        tokens = torch.multinomial(probs, 1, generator=generator)
-        for response, token, entropy in zip(live, tokens[:, 0].tolist(), entropies, strict=True):
-            if not response.ended:
-                response.ids.append(token)
-                response.entropy_sum += entropy
-                response.ended = token == tokenizer.eos_token_id
-        unfinished = [index for index, response in enumerate(live) if not response.ended]
+        tokens = draw(output.logits[:, -1], live, place)
+        for row, token in zip(live, tokens.tolist(), strict=True):
+            if row not in ended:
+                responses[row].append(token)
+                if token in ends:
+                    ended.add(row)
+        unfinished = [index for index, row in enumerate(live) if row not in ended]
         if not unfinished:
             break
-        mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
+        inputs, mask = tokens[:, None], torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
         positions = positions[:, -1:] + 1
-        inputs = tokens
         # Dropping rows copies the cache, so rows are dropped only when a fifth of them has ended.
         if len(unfinished) <= 0.8 * len(live):
             index = torch.tensor(unfinished)
@@ -94,25 +82,37 @@ def measure_policy(
     generator = torch.Generator().manual_seed(seed)
     row_of_sample = [row for row in rows for _ in range(samples)]
     prompts = [
-        tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
+        tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
         for row in row_of_sample
     ]
-    responses: list[_Response] = []
+    ids: list[list[int]] = []
+    entropy_sum = 0.0  # nats, over all sampled tokens
     for first in range(0, len(prompts), _ROWS_AT_ONCE):
         batch = prompts[first : first + _ROWS_AT_ONCE]
-        responses += _sample(model, tokenizer, batch, temperature, max_tokens, generator)
-    texts = [tokenizer.decode(response.ids, skip_special_tokens=True) for response in responses]
+        entropies: list[list[float]] = [[] for _ in batch]
+
+        def draw(logits: torch.Tensor, live: Sequence[int], place: int, of_row: Any = entropies) -> torch.Tensor:
+            log_probs = (logits / temperature).log_softmax(-1)
+            probs = log_probs.exp()
+            for row, entropy in zip(live, (-probs * log_probs).sum(-1).tolist(), strict=True):
+                of_row[row].append(entropy)
+            return torch.multinomial(probs, 1, generator=generator)[:, 0]
+
+        responses = sample(model, batch, max_tokens, [tokenizer.eos_token_id], draw)
+        entropy_sum += sum(sum(row[: len(own)]) for row, own in zip(entropies, responses, strict=True))
+        ids += responses
+    texts = [tokenizer.decode(response, skip_special_tokens=True) for response in ids]
     rewards = accuracy_reward(texts, [row["answer"] for row in row_of_sample])
-    lengths = [len(response.ids) for response in responses]
+    lengths = [len(response) for response in ids]
     return {
-        "responses": len(responses),
+        "responses": len(ids),
         "correct": float(np.mean(rewards)),
-        "truncated": float(np.mean([not response.ended for response in responses])),
-        "entropy_nats": sum(response.entropy_sum for response in responses) / sum(lengths),
+        "truncated": float(np.mean([response[-1] != tokenizer.eos_token_id for response in ids])),
+        "entropy_nats": entropy_sum / sum(lengths),
         **length_summary(lengths),
         "rewards": rewards,
         "lengths": lengths,
-        "ids": [response.ids for response in responses],
+        "ids": ids,
         "texts": texts,
     }
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
@@ -57,24 +58,22 @@ def policy_key(config: SmallPolicyConfig) -> str:
     return hashlib.sha256(code + text.encode()).hexdigest()[:16]
 
 
-def _make_model(config: SmallPolicyConfig, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    return Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(tokenizer),
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.kv_heads,
-            head_dim=config.head_dim,
-            intermediate_size=config.intermediate_size,
-            max_position_embeddings=MAX_POSITIONS,
-            tie_word_embeddings=True,
-            dtype="float32",
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
+def sizes(config: SmallPolicyConfig, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """The fields of a Qwen2 or Qwen3 config that are the same for every small policy of this configuration."""
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "intermediate_size": config.intermediate_size,
+        "max_position_embeddings": MAX_POSITIONS,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
 
 
 def _make_optimizers(model: torch.nn.Module, config: SmallPolicyConfig) -> list[torch.optim.Optimizer]:
@@ -147,7 +146,7 @@ def build_small_policy(config: SmallPolicyConfig, cache_dir: Path, progress: Cal
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             tokenizer = config.corpus.tokenizer(config.seed)
-            model = _make_model(config, tokenizer)
+            model = Qwen3ForCausalLM(Qwen3Config(**sizes(config, tokenizer), head_dim=config.head_dim))
             train(model, tokenizer, config, progress)
         save(model, tokenizer, folder)
 

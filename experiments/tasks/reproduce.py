@@ -6,7 +6,6 @@ their sources, are in experiments/papers/published.json.
 
 import importlib
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +29,6 @@ PAPERS = {
     "nemo_rl": "System-integrated speculative decoding (NeMo RL), arXiv 2604.26779",
 }
 MINUTES = {"das": 6.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # of a replay, on 2 cores
-ENGINE_RUN = "das_fig10"  # the experiment whose run fills the replay's column of the real engine
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
     began = time.perf_counter()
     runs = [planned for experiment in experiments for planned in experiment.runs.values()]
     failed = planned_runs.make(runs, store, progress)
-    replays = {} if profile == "smoke" else replay_runs(composed, overrides, experiments, store, progress)
+    replays = {} if profile == "smoke" else replay_runs(composed, overrides, progress)
     failed |= planned_runs.make(list(replays.values()), store, progress)
     chapters = {
         "Figures of DAS, real engine": sections_of(experiments, "das_", store, profile, failed),
@@ -99,9 +97,7 @@ def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
         raise RunFailed(f"{len(failed)} runs failed, first: {next(iter(failed.values()))}")
 
 
-def replay_runs(
-    composed: DictConfig, overrides: Sequence[str], experiments: Sequence[Experiment], store: Path, progress: Progress
-) -> dict[str, Run]:
+def replay_runs(composed: DictConfig, overrides: Sequence[str], progress: Progress) -> dict[str, Run]:
     """Paper -> its replay, for the papers whose recorded data is at hand. The user's task settings are passed on."""
     settings = [override for override in overrides if override.startswith("task.")]
     runs = {
@@ -113,15 +109,7 @@ def replay_runs(
             f"skipped: the replay of {PAPERS['das']} needs recorded rollouts, task.traces={composed.task.traces}"
         )
         return runs
-    (engine_run,) = next(experiment for experiment in experiments if experiment.name == ENGINE_RUN).runs.values()
-    if engine_run.finished(store):
-        settings.append(f"task.engine_run={os.path.relpath(engine_run.folder(store))}")
-    das = Run(("task=reproduce", "paper=das", *settings), MINUTES["das"])
-    if das.finished(store) and engine_run.finished(store):
-        result, engine_result = (planned.folder(store) / "result.json" for planned in (das, engine_run))
-        if result.stat().st_mtime < engine_result.stat().st_mtime:  # the engine's run was made again since
-            result.unlink()
-    return {"das": das, **runs}
+    return {"das": Run(("task=reproduce", "paper=das", *settings), MINUTES["das"]), **runs}
 
 
 def sections_of(

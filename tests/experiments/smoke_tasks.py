@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from made_inputs import write_problem_sets, write_traces  # noqa: E402
+from made_inputs import write_traces  # noqa: E402
 
 from experiments.registry import TASKS  # noqa: E402
 
@@ -86,13 +86,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.batches=[1,4]",
         "task.min_probs=[0.2]",
     ),
-    "bench_rewards": (
-        "data=programs",
-        "reward=code",
-        "task.problems={made}/problems",
-        "task.permutations=1",
-        "task.overhead=8",
-    ),
     "bench_model_drafters": (
         TINY,
         "task.problems=2",
@@ -114,8 +107,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.vocabularies=[64]",
         "task.batches=[2]",
         "task.repeats=2",
-        "task.rounds=1",
-        "task.steps=8",
     ),
     # Two parts of fifteen; tests/experiments/tasks/test_check_gpu.py runs all.
     "check_gpu": ("task.device=cpu", "task.parts=[memory,self_draft]", "task.folder={made}/check_gpu"),
@@ -152,7 +143,7 @@ TESTED = {
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
 # before the tasks that read its run.
 ALONE = ("every_arm", "compare", "agent")
-LONG = ("experiment", "kill_test", "fault_test", "bench_sampler", "bench_budgets", "audit", "soak")
+LONG = ("experiment", "kill_test", "fault_test", "bench_budgets", "audit", "soak")
 
 
 def with_needed(names: list[str]) -> list[str]:
@@ -192,7 +183,6 @@ def run_task(name: str, scratch: Path, cache: Path, timeout_s: float) -> bool:
 def run_tasks(names: list[str], scratch: Path, cache: Path, timeout_s: float, jobs: int) -> list[str]:
     """Run the tasks: those of ALONE first, then the others, `jobs` at a time. Returns those that failed."""
     write_traces(scratch / "made" / "traces")
-    write_problem_sets(scratch / "made" / "problems")
     works = {name: run_task(name, scratch, cache, timeout_s) for name in ALONE if name in names}
     # Those that start several engines come first, so that they do not remain alone at the end.
     others = sorted((name for name in names if name not in ALONE), key=lambda name: name not in LONG)

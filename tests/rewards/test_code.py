@@ -108,7 +108,7 @@ def test_tests_of_an_unknown_form(tests: str) -> None:
 
 @needs_problems
 def test_reference_solutions_pass_and_others_do_not(reward: CodeReward) -> None:
-    """Every 40th problem of DeepCoder and every 16th of HumanEval. task=bench_rewards judges all of them."""
+    """Every 40th problem of DeepCoder and every 16th of HumanEval. test_whole_sets.py judges all of them."""
     with (
         gzip.open(DATA / "deepcoder_leetcode.json.gz") as deepcoder,
         gzip.open(DATA / "HumanEval.jsonl.gz") as humaneval,

@@ -177,7 +177,7 @@ def test_pauses_of_the_machine_change_no_reward() -> None:
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA.relative_to(ROOT.parent)} beside the checkout")
 def test_gold_equals_gold_and_nothing_else(workers: MathsReward) -> None:
-    """A sample of MATH500. task=bench_rewards judges all of MATH500 and DSR-sub."""
+    """A sample of MATH500. test_whole_sets.py judges all of MATH500 and DSR-sub."""
     rows = pyarrow.parquet.read_table(DATA / "math500.parquet").to_pylist()
     golds = [row["reward_model"]["ground_truth"] for row in rows][:100]
     boxed = [f"\\boxed{{{gold}}}" for gold in golds]

@@ -5,7 +5,7 @@ each with a drafter and a history of its own. All roll out the same requests wit
 tokens; this is checked.
 
 result.json: WORKLOAD.POLICY.{ratio, quartiles, computed ...} and cost_us.
-ratio      sum of rollout times divided by that without speculation; quartiles are those of the single rollouts' ratios
+ratio      sum of rollout times / the sum without speculation; quartiles are those of the single rollouts' ratios
 computed   the same from the policies' decisions alone, without the machine's noise: every pass has the price that is
            fitted to all rollouts (per pass, per request in it, per pass that drafts, per drafted token)
 cost_us    processor time of the decisions themselves, over made-up drafts

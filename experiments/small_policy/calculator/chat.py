@@ -1,4 +1,4 @@
-"""How the policy's conversations are written: calls and results in the form that Qwen's models use."""
+"""The text of the policy's conversations: calls and results in the form that Qwen's models use."""
 
 from __future__ import annotations
 

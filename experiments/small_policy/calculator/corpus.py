@@ -19,11 +19,11 @@ from experiments.small_policy.calculator.problems import (
     DEFAULT_HABITS,
     LARGEST,
     Habits,
-    SumProblem,
     make_sums,
     worked_conversation,
     worked_lines,
 )
+from experiments.small_policy.chains import ChainProblem
 from experiments.small_policy.corpus import IGNORED, Example, phase_batches
 from experiments.small_policy.tokenizer import ASSISTANT, END, USER, train_tokenizer
 
@@ -76,7 +76,7 @@ class CalculatorCorpus:
         return [worked_conversation(problem, rng, self.habits) for problem in make_sums(count, seed, self.mix)]
 
 
-def encode_lines(problem: SumProblem, tokenizer: PreTrainedTokenizerFast) -> Example:
+def encode_lines(problem: ChainProblem, tokenizer: PreTrainedTokenizerFast) -> Example:
     """Encode a question and its worked lines. Results are not learned."""
     ids: list[int] = tokenizer(f"{USER}{problem.question}{END}{ASSISTANT}").input_ids
     labels = [IGNORED] * len(ids)

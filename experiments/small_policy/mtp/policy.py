@@ -40,25 +40,6 @@ def as_qwen2(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedToke
     return loaded
 
 
-def _make_model(config: small.SmallPolicyConfig, tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.kv_heads,
-            intermediate_size=config.intermediate_size,
-            max_position_embeddings=small.MAX_POSITIONS,
-            tie_word_embeddings=True,
-            dtype="float32",
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
-
-
 def _train_layer(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
@@ -87,7 +68,7 @@ def build_mtp_policy(config: small.SmallPolicyConfig, cache_dir: Path, progress:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             tokenizer = as_qwen2(config.corpus.tokenizer(config.seed), folder)
-            model = _make_model(config, tokenizer)
+            model = Qwen2ForCausalLM(Qwen2Config(**small.sizes(config, tokenizer)))
             small.train(model, tokenizer, config, progress)
         layer = _train_layer(model, tokenizer, config, progress)
         small.save(model, tokenizer, folder)

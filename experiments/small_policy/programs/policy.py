@@ -42,7 +42,7 @@ def build_programs_policy(base: Path, cache_dir: Path, progress: Callable[[str],
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         rng = random.Random("programs")
         problems = make_program_problems(_TEXTS, 0, DEFAULT_MIX)
-        pairs = [(problem.question, worked_program(problem.question, rng, _HABITS)) for problem in problems]
+        pairs = [(problem.question, worked_program(problem, rng, _HABITS)) for problem in problems]
         optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, betas=(0.9, 0.98), weight_decay=0.0)
         model.train()
         batches = make_batches(encode_solutions(pairs, tokenizer), _TOKENS, rng)[:steps]

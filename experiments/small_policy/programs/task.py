@@ -8,41 +8,27 @@ experiments/small_policy/arithmetic.py, so a policy that was trained on arithmet
 
 from __future__ import annotations
 
-import hashlib
 import random
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from experiments.small_policy.arithmetic import DEFAULT_HABITS, LABELS, LARGEST_FACTOR, LARGEST_TERM, Habits
+from experiments.small_policy.arithmetic import DEFAULT_HABITS, LARGEST_FACTOR, LARGEST_TERM, Habits
+from experiments.small_policy.chains import Step, order, question, values
+from experiments.small_policy.questions import Split, distinct, problem_id
 
-Split = Literal["warm_start", "training", "evaluation"]
-# The slots, of 8 slots for hashes of questions, that belong to each split.
+# Slots as in questions.SLOTS, of another choice.
 _SLOTS: Mapping[Split, tuple[int, ...]] = {"warm_start": (2, 3, 5, 6, 7), "training": (0, 4), "evaluation": (1,)}
-_SIGNS = {"add": "+", "subtract": "-", "times": "*"}
-_ORDER = re.compile(r"[a-h]\) (add|subtract|times) (\d+)")
 _TESTED = (0, 1, 2, 5, 11)  # the values of x in the tests
 
 
 @dataclass(frozen=True)
 class ProgramProblem:
-    """One question, with its tests in the form of rewards/code.py. The id is a hash of the question."""
+    """One question, with its tests in the form of rewards/code.py, and the steps that it asks for."""
 
     problem_id: str
     question: str
     tests: str
-
-
-def _result(x: int, steps: list[tuple[str, int]]) -> int:
-    for verb, operand in steps:
-        x = x + operand if verb == "add" else x - operand if verb == "subtract" else x * operand
-    return x
-
-
-def _check(steps: list[tuple[str, int]]) -> str:
-    lines = [f"    assert candidate({x}) == {_result(x, steps)}" for x in _TESTED]
-    return "\n".join(["def check(candidate):", *lines, "", "check(f)"])
+    steps: tuple[Step, ...]
 
 
 def make_program_problems(
@@ -50,48 +36,43 @@ def make_program_problems(
 ) -> list[ProgramProblem]:
     """Return ``count`` distinct problems of one split. The same arguments always give the same list.
 
-    mix: number of steps -> relative frequency. Splits never share a question. Raises ValueError if there are too few.
+    mix: number of steps -> relative frequency. Raises ValueError if there are too few questions.
     """
+    return distinct(count, mix, random.Random(f"programs/{seed}"), _draw, _SLOTS[split])
+
+
+def _draw(num_steps: int, rng: random.Random) -> ProgramProblem:
     from rewards.code import leetcode_tests
 
-    rng = random.Random(f"programs/{seed}")
-    problems: dict[str, ProgramProblem] = {}
-    for _ in range(1000 + 100 * count):
-        if len(problems) == count:
-            break
-        steps: list[tuple[str, int]] = []
-        for _ in range(rng.choices(list(mix), list(mix.values()))[0]):
-            verb = rng.choice(("add", "add", "subtract", "subtract", "times"))
-            steps.append((verb, rng.randint(2, LARGEST_FACTOR) if verb == "times" else rng.randint(1, LARGEST_TERM)))
-        orders = "\n".join(f"{label}) {verb} {operand}" for label, (verb, operand) in zip(LABELS, steps, strict=False))
-        question = f"Start with x\n{orders}\nWhat is the program?"
-        digest = hashlib.sha256(question.encode()).hexdigest()
-        if question not in problems and int(digest[:8], 16) % 8 in _SLOTS[split]:
-            problems[question] = ProgramProblem(f"programs-{digest[8:20]}", question, leetcode_tests(_check(steps)))
-    if len(problems) < count:
-        raise ValueError(f"the mix {dict(mix)} offers too few distinct questions for {count} problems")
-    return list(problems.values())
+    steps: list[Step] = []
+    for _ in range(num_steps):
+        sign = rng.choice("++--*")
+        steps.append((sign, rng.randint(2, LARGEST_FACTOR) if sign == "*" else rng.randint(1, LARGEST_TERM)))
+    text = question("x", steps, "program")
+    asserts = [f"    assert candidate({x}) == {values(x, steps)[-1]}" for x in _TESTED]
+    tests = leetcode_tests("\n".join(["def check(candidate):", *asserts, "", "check(f)"]))
+    return ProgramProblem(problem_id("programs", text), text, tests, tuple(steps))
 
 
-def _slip(verb: str, operand: int, rng: random.Random) -> int:
-    """Return an operand that is off by one and still in the task's range."""
-    smallest, largest = (2, LARGEST_FACTOR) if verb == "times" else (1, LARGEST_TERM)
-    return rng.choice([value for value in (operand - 1, operand + 1) if smallest <= value <= largest])
+def _slip(step: Step, rng: random.Random) -> Step:
+    """Return the step with an operand that is off by one and still in the task's range."""
+    sign, operand = step
+    smallest, largest = (2, LARGEST_FACTOR) if sign == "*" else (1, LARGEST_TERM)
+    return sign, rng.choice([value for value in (operand - 1, operand + 1) if smallest <= value <= largest])
 
 
-def worked_program(question: str, rng: random.Random, habits: Habits = DEFAULT_HABITS) -> str:
-    """Write one solution of `question`. Its program is wrong if a slip was not noticed."""
-    steps = [(verb, int(operand)) for verb, operand in _ORDER.findall(question)]
+def worked_program(problem: ProgramProblem, rng: random.Random, habits: Habits = DEFAULT_HABITS) -> str:
+    """Write one solution of ``problem``. Its program is wrong if a slip was not noticed."""
     careful = rng.random() < habits.careful
-    sign = ":" if careful else " ~"
+    mark = ":" if careful else " ~"
     rate = habits.slip_careful if careful else habits.slip_quick
-    written = [_slip(verb, operand, rng) if rng.random() < rate else operand for verb, operand in steps]
+    written = [_slip(step, rng) if rng.random() < rate else step for step in problem.steps]
 
     def program() -> str:
         """The program in a fence. A comment repeats each step before its line, so the model copies before it writes."""
         lines = [
-            f" # {label}) {verb} {ordered}{sign}\n x=x{_SIGNS[verb]}{operand}\n"
-            for label, (verb, ordered), operand in zip(LABELS, steps, written, strict=False)
+            f" # {order(index, asked)}{mark}\n x=x{sign}{operand}\n"
+            for index, (asked, (sign, operand)) in enumerate(zip(problem.steps, written, strict=True))
         ]
         return f"```python\ndef f(x):\n{''.join(lines)} return x\n```\n"
 
@@ -100,8 +81,7 @@ def worked_program(question: str, rng: random.Random, habits: Habits = DEFAULT_H
         if rng.random() >= habits.check_again:
             break
         written = [
-            ordered if rng.random() < habits.notice else operand
-            for (_, ordered), operand in zip(steps, written, strict=True)
+            asked if rng.random() < habits.notice else step for asked, step in zip(problem.steps, written, strict=True)
         ]
         text += ["Let me check.\n", program()]
     return "".join(text)

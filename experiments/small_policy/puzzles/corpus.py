@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from experiments.small_policy.corpus import Example, encode_solutions, masked, phase_batches
+from experiments.small_policy.corpus import drills, encode_solutions, phase_batches
 from experiments.small_policy.puzzles import search
 from experiments.small_policy.puzzles.habits import DEFAULT_HABITS, Habits
 from experiments.small_policy.puzzles.problems import DEFAULT_KINDS, make_puzzles, worked_solution
 from experiments.small_policy.tokenizer import train_tokenizer
 
-_DRILL_LINES = 9
 _PUZZLES = 3000
 _TOKENIZER_TEXTS = 1000
 
@@ -55,11 +54,11 @@ class PuzzleCorpus:
     def batches(self, seed: int, tokenizer: PreTrainedTokenizerFast) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield one (ids, labels) per optimizer step, both [batch, time], phase after phase."""
         # Few texts have fewer tokens than these divisors, so there are enough of them for all steps of a phase.
-        drills = _drills(self.drill_steps * self.drill_tokens // 50, seed, tokenizer)
+        drilled = drills(self.drill_steps * self.drill_tokens // 50, seed, tokenizer, _draw_sum)
         plain = self._solutions(self.plain_steps * self.plain_tokens // 70, seed, plain=True)
         habits = self._solutions(self.habits_steps * self.habits_tokens // 100, seed + 1, plain=False)
         phases = (
-            (drills, self.drill_steps, self.drill_tokens),
+            (drilled, self.drill_steps, self.drill_tokens),
             (encode_solutions(plain, tokenizer), self.plain_steps, self.plain_tokens),
             (encode_solutions(habits, tokenizer), self.habits_steps, self.habits_tokens),
         )
@@ -75,12 +74,8 @@ class PuzzleCorpus:
         ]
 
 
-def _drills(count: int, seed: int, tokenizer: PreTrainedTokenizerFast) -> list[Example]:
-    """Return texts of unconnected sums of two numbers. Only the results are learned."""
-    rng = random.Random(f"drills/{seed}")
-    parts: list[str] = []
-    for _ in range(count * _DRILL_LINES):
-        largest = 2 * search.LARGEST if rng.random() < 0.4 else search.LARGEST
-        first, second = rng.randint(1, largest), rng.randint(1, search.LARGEST)
-        parts += [f"{first}+{second}=", f"{first + second}\n"]
-    return masked(tokenizer(parts).input_ids, 2 * _DRILL_LINES)
+def _draw_sum(rng: random.Random) -> tuple[str, str]:
+    """A sum of two numbers, of which the first is in some of them itself a sum."""
+    largest = 2 * search.LARGEST if rng.random() < 0.4 else search.LARGEST
+    first, second = rng.randint(1, largest), rng.randint(1, search.LARGEST)
+    return f"{first}+{second}=", f"{first + second}"

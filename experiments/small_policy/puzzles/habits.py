@@ -1,4 +1,4 @@
-"""How solutions are written: the manner, its slips, its patience and its wording.
+"""The manners in which solutions are written, with their slips, their patience and their wording.
 
 A solution is in one of two manners, which its opening line names and the wording of its lines repeats. The careful
 manner slips rarely, checks what it finds and searches on until it is right. The quick manner slips often and soon

@@ -7,17 +7,13 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 from experiments.small_policy.puzzles import search, walk
 from experiments.small_policy.puzzles.habits import DEFAULT_HABITS, Habits, Writer
+from experiments.small_policy.questions import SLOTS, Split, slot
 
-Split = Literal["warm_start", "training", "evaluation"]
 Drawn = tuple[str, str, list[int]]  # question, answer, and the numbers that `work` needs
 
-# The slots, of 8 slots for hashes of puzzles, that belong to each split. Neither wording nor the order of the numbers
-# changes the slot. So no two splits share a puzzle, whatever their seeds and sizes.
-_SLOTS: Mapping[Split, range] = {"warm_start": range(0, 5), "training": range(5, 7), "evaluation": range(7, 8)}
 # Kind -> difficulties, from easy to hard: how many numbers are listed, digits, moves.
 DIFFICULTIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {"pair": (5, 6, 7, 8), "triple": (4, 5, 6), "walk": tuple(range(3, 13))}
@@ -65,18 +61,13 @@ def make_puzzles(count: int, seed: int, kinds: Mapping[str, float], split: Split
         difficulties = DIFFICULTIES[kind]
         question, answer, values = _DRAW[kind](difficulties[-1 - dealt[kind] % len(difficulties)], rng)
         in_vain += 1
-        if _slot(kind, values) in _SLOTS[split] and question not in puzzles:
+        # Neither the wording nor the order of the numbers changes the slot, so no two splits share a puzzle.
+        if slot(f"{kind} {sorted(values)}") in SLOTS[split] and question not in puzzles:
             in_vain = 0
             digest = hashlib.sha256(question.encode()).hexdigest()
             puzzles[question] = Puzzle(f"puzzles-{digest[:12]}", question, answer, kind, tuple(values))
             dealt[kind] += 1
     return list(puzzles.values())
-
-
-def _slot(kind: str, values: list[int]) -> int:
-    """The slot of a puzzle: the same for all its wordings, and for its numbers in any order."""
-    key = f"{kind} {sorted(values)}"
-    return int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) % 8
 
 
 def worked_solution(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_HABITS, plain: bool = False) -> str:

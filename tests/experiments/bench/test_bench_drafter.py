@@ -10,7 +10,8 @@ from hydra import compose, initialize_config_dir
 
 from das.drafter import Draft
 from experiments.bench import drafter as bench_drafter
-from experiments.recorded.drafter_replay import PROMPT, Tally, read_trace, replay_problem
+from experiments.recorded.drafter_replay import PROMPT, Tally, replay_problem
+from experiments.recorded.rollouts import responses_of
 from experiments.run.errors import UserError
 
 CONFIGS = str(Path(__file__).resolve().parents[3] / "configs")
@@ -81,5 +82,5 @@ def test_bad_trace_is_one_line(tmp_path: Path) -> None:
         file.write('{"run": 1}\n')
     for path in (tmp_path / "x.jsonl.gz", tmp_path / "missing.jsonl.gz"):
         with pytest.raises(UserError, match="trace") as error:
-            read_trace(path, 5)
+            responses_of(path)
         assert "\n" not in str(error.value)

@@ -8,9 +8,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from das.replay.workload import workload
-from experiments.papers.das_drafts import seen_before, seen_by_step
+from experiments.papers.das_drafts import seen_before
 from experiments.papers.efficient_ladder import climb, known_rates, rising
-from experiments.papers.efficient_rollout import largest_batch, roofline
 from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import reproduce
 
@@ -39,13 +38,6 @@ def test_report_of_everything_says_where_a_papers_numbers_are_from(tmp_path: Pat
     assert not any("second-hand" in section.setting for section in others)
 
 
-def test_boundary_of_efficient_rollout() -> None:
-    for name, rows in PUBLISHED["er_boundary"]["data"].items():
-        model = roofline(PUBLISHED["er_constants"]["data"][name])
-        for row in rows:
-            assert [largest_batch(model, row["gamma"], row["tau"], S) for S in row["S"]] == row["B_star"]
-
-
 def test_ladder_climbs_as_published() -> None:
     data = PUBLISHED["er_ladder"]["data"]
     ends = {}
@@ -64,5 +56,3 @@ def test_similarity_counts_runs_of_tokens() -> None:
     assert seen_before(workload(["a", "b"], [[1, 2, 3, 4], [1, 2, 3, 4]]), past, 2) == pytest.approx(1 / 2)
     with pytest.raises(UserError, match="past one"):
         seen_before(workload(["c"], [[1, 2]]), past, 2)
-    steps = [workload(["a"], [[1, 2, 3]]), workload(["b"], [[1, 2, 3]]), workload(["a"], [[1, 2, 4]])]
-    assert seen_by_step(steps, 2) == ([3], [0.5])

@@ -132,6 +132,8 @@ def test_refused_before_any_work(overrides: list[str], says: str) -> None:
         ("rows.json", b'{"a": 1}'),
         ("rows.json", b"[]"),
         ("rows.json.gz", b"[]"),
+        ("rows.json.gz", gzip.compress(b'[{"a": 1}]')[:-4]),
+        ("rows.json.gz", gzip.compress(b"[" * 200_000)),
         ("rows.parquet", b"PAR1 no parquet"),
         ("rows.csv", b"a\n1\n"),
     ],
@@ -143,6 +145,13 @@ def test_bad_files(name: str, content: bytes, tmp_path: Path) -> None:
         files.rows(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_file_that_unpacks_to_an_absurd_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_MAX_BYTES", 1000)
+    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(bytes(1 << 20)))
+    with pytest.raises(UserError, match="more than 1000 bytes unpacked"):
+        files.rows(tmp_path / "bomb.json.gz")
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"no {SHARED.relative_to(ROOT.parent)} beside the checkout")

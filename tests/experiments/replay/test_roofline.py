@@ -5,13 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from roofline_fit import Sweep, fit, read_sweep, sign_accuracy, speedup, time_errors
 from scipy.optimize import differential_evolution
 
-from experiments.replay.roofline import PassWork, SelfDraftRoofline, Sweep, fit, read_sweep, sign_accuracy, time_errors
+from experiments.papers.efficient_rollout import roofline
+from experiments.replay.roofline import PassWork, SelfDraftRoofline
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT.parent / "shared" / "data" / "efficient_rollout"
 published = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA.relative_to(ROOT.parent)} beside the checkout")
+PUBLISHED = json.loads((ROOT / "experiments" / "papers" / "published.json").read_text())
 PEAK_BANDWIDTH = 2.039e12  # bytes a second, A100
 # sign accuracy at gamma 3, 7, 11, 15; mean absolute error of T_T, T_D, T_V in %
 REPORTED = {
@@ -60,9 +63,19 @@ def test_speedup_is_the_ratio_of_times_per_token() -> None:
     work = PassWork(target_bytes=1e10, draft_bytes=2.5e9, dense_flop=1e10, attention_flop=0, flops=1e14)
     model = SelfDraftRoofline(work, 1e12, 0.0, 1.0, 0.0, 0.0, 0.0)  # a target pass takes 10 ms, a draft pass 2.5
     one = np.array([1.0])
-    assert model.speedup(one, one, 4 * one, 5 * one) == pytest.approx(5 * 10 / (4 * 2.5 + 10))
+    assert speedup(model, one, one, 4 * one, 5 * one) == pytest.approx(5 * 10 / (4 * 2.5 + 10))
     wide = np.array([200.0])  # a token of each request takes 20 ms: verifying five takes 100 ms, drafting 80
-    assert model.speedup(wide, one, 4 * one, 5 * one) == pytest.approx(5 * 20 / (4 * 20 + 100))
+    assert speedup(model, wide, one, 4 * one, 5 * one) == pytest.approx(5 * 20 / (4 * 20 + 100))
+
+
+def test_boundary_of_efficient_rollout() -> None:
+    """B*, the largest batch with a predicted speedup of at least 1.05, is as it was computed elsewhere."""
+    batches = np.arange(1, 257)
+    for name, rows in PUBLISHED["er_boundary"]["data"].items():
+        model = roofline(PUBLISHED["er_constants"]["data"][name])
+        for row in rows:
+            gains = [speedup(model, batches, S, row["gamma"], row["tau"]) for S in row["S"]]
+            assert [int(batches[gain >= 1.05].max(initial=0)) for gain in gains] == row["B_star"]
 
 
 def load(name: str) -> tuple[PassWork, Sweep, dict[str, dict[str, float]]]:

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from experiments.small_policy.arithmetic import (
     LARGEST_VALUE,
-    ArithmeticProblem,
     Habits,
     make_problems,
-    make_training_problems,
     worked_solution,
 )
 
@@ -41,7 +39,7 @@ def test_same_seed_same_problems() -> None:
 
 def test_splits_share_no_question() -> None:
     warm, evaluation = make_problems(800, seed=0), make_problems(200, seed=0, split="evaluation")
-    training = make_training_problems(400, seed=0)
+    training = make_problems(400, seed=0, split="training")
     questions = [problem.question for problem in warm + training + evaluation]
     assert len(set(questions)) == len(questions)
     assert len({problem.problem_id for problem in warm + training + evaluation}) == len(questions)
@@ -90,8 +88,3 @@ def test_noticed_slips_are_corrected() -> None:
 def test_passes_are_limited() -> None:
     solution = worked_solution(make_problems(1, 0)[0], random.Random(0), Habits(check_again=1.0, max_passes=4))
     assert solution.count("Let me check.") == 3
-
-
-def test_foreign_question_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a question"):
-        worked_solution(ArithmeticProblem("x", "What is 1+1?", "2"), random.Random(0))

@@ -49,8 +49,8 @@ def test_worked_programs_are_right_unless_they_slip(reward: CodeReward) -> None:
     rng = random.Random(0)
     problems = make_program_problems(30, 1, MIX)
     tests = [problem.tests for problem in problems]
-    assert reward([worked_program(problem.question, rng, SURE) for problem in problems], tests) == [1.0] * 30
-    slipped = reward([worked_program(problem.question, rng, SLIPPING) for problem in problems], tests)
+    assert reward([worked_program(problem, rng, SURE) for problem in problems], tests) == [1.0] * 30
+    slipped = reward([worked_program(problem, rng, SLIPPING) for problem in problems], tests)
     assert sum(slipped) <= 10  # two slips may cancel out
     assert reward(["f = lambda x: x"] * 30, tests) == [0.0] * 30
 

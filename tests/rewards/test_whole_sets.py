@@ -1,0 +1,91 @@
+"""The rewards tell right from wrong on whole problem sets, and judging costs little. It takes some two minutes."""
+
+import gzip
+import json
+import random
+import time
+from collections.abc import Iterator
+
+import pyarrow.parquet
+import pytest
+from test_code import DATA, fenced, needs_problems
+
+from rewards.code import CodeReward, humaneval_tests, leetcode_tests
+from rewards.isolation import Limits
+from rewards.maths import MathsReward
+from rewards.sandbox import Sandbox, SandboxError
+
+pytestmark = [pytest.mark.slow, needs_problems]
+
+# Gold answers that differ as texts and are judged equal. In the last pair math-verify drops the unit.
+EQUAL = [
+    {"-\\frac{1}{2}", "-1/2"},
+    {"12", "$12$"},
+    {"1", "1:1"},
+    {"\\frac{1}{2}", "1:2"},
+    {"25", "25^{\\circ} \\mathrm{C}"},
+]
+# The solution of the next problem solves these, too, or passes their few tests.
+SOLVED_BY_THE_NEXT = ["leetcode/61", "leetcode/87", "leetcode/108"]
+
+
+@pytest.fixture(scope="module")
+def reward() -> Iterator[CodeReward]:
+    """Four judges, with namespaces if the machine allows them."""
+    try:
+        sandbox = Sandbox(4, Limits())
+    except SandboxError:
+        sandbox = Sandbox(4, Limits(), "weak")
+    yield CodeReward(sandbox)
+    sandbox.close()
+
+
+@pytest.mark.parametrize(("name", "wrong", "equal"), [("math500", 0, []), ("dsr_sub", 1, EQUAL)])
+def test_a_gold_answer_equals_itself_and_no_other(name: str, wrong: int, equal: list[set[str]]) -> None:
+    """One of DSR-sub's answers is empty, and one lacks its last brace."""
+    rows = pyarrow.parquet.read_table(DATA / f"{name}.parquet").to_pylist()
+    golds = [row["reward_model"]["ground_truth"] for row in rows if row["reward_model"]["ground_truth"].strip()]
+    maths = MathsReward(2, 8.0)
+    right = dict(zip(golds, maths([f"\\boxed{{{gold}}}" for gold in golds], golds), strict=True))
+    assert list(right.values()).count(0.0) == wrong
+    for seed in range(3):
+        answers = random.Random(seed).sample(golds, len(golds))
+        for answer, gold, found in zip(
+            answers, golds, maths([f"\\boxed{{{answer}}}" for answer in answers], golds), strict=True
+        ):
+            assert found == (right[gold] if answer == gold else float({answer, gold} in equal)), (answer, gold)
+    maths.close()
+
+
+def solutions() -> dict[str, tuple[str, str]]:
+    """Reference solution and tests of every problem of DeepCoder's LeetCode file and of HumanEval."""
+    with gzip.open(DATA / "deepcoder_leetcode.json.gz") as file:
+        problems = json.load(file)
+    with gzip.open(DATA / "HumanEval.jsonl.gz") as file:
+        rows = [json.loads(line) for line in file]
+    leetcode = {
+        f"leetcode/{i}": (problem["solutions"], leetcode_tests(problem["tests"]["functional"]))
+        for i, problem in enumerate(problems)
+    }
+    return leetcode | {
+        row["task_id"]: (row["prompt"] + row["canonical_solution"], humaneval_tests(row)) for row in rows
+    }
+
+
+def test_every_reference_solution_passes_and_others_do_not(reward: CodeReward) -> None:
+    sources, tests = zip(*(known := solutions()).values(), strict=True)
+    assert len(known) == 1889 + 164
+    assert reward([fenced(source) for source in sources], tests) == [1.0] * len(tests)
+    others = reward([fenced(source) for source in [*sources[1:], sources[0]]], tests)
+    assert [name for name, passed in zip(known, others, strict=True) if passed] == SOLVED_BY_THE_NEXT
+    for source in ("", "pass"):
+        assert not any(reward([fenced(source)] * len(tests), tests))
+
+
+def test_judging_takes_at_most_60_ms_a_solution(reward: CodeReward) -> None:
+    tests = [leetcode_tests("def check(candidate):\n    assert candidate(3) == 9\ncheck(f)")] * 200
+    sources = [fenced("def f(x): return x * x")] * 200
+    reward(sources[:8], tests[:8])
+    began = time.perf_counter()
+    assert reward(sources, tests) == [1.0] * 200
+    assert time.perf_counter() - began < 200 * 0.06
