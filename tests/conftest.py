@@ -15,6 +15,7 @@ from das.engine.environment import set_environment
 
 set_environment()
 settings.register_profile("untimed", deadline=None)  # a first example compiles C; no test is timed
+settings.register_profile("long", deadline=None, max_examples=20_000)  # --hypothesis-profile=long, by hand
 settings.load_profile("untimed")
 CLUSTER = "tests/cluster/"
 
@@ -187,6 +188,20 @@ def roll(llm: Any, prompts: Sequence[list[int]], params: Sequence[Any], problems
         for output in outputs
     ]
     return tokens, logprobs, report
+
+
+@pytest.fixture(scope="module")
+def code_reward() -> Iterator[Any]:
+    """The reward of code, with two judges."""
+    from sandboxes import best_isolation
+
+    from rewards.code import CodeReward
+    from rewards.isolation import Limits
+    from rewards.sandbox import Sandbox
+
+    sandbox = Sandbox(2, Limits(), best_isolation())
+    yield CodeReward(sandbox)
+    sandbox.close()
 
 
 @pytest.fixture

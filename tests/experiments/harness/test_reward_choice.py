@@ -4,6 +4,7 @@ import random
 
 import pytest
 from hydra import compose, initialize_config_dir
+from sandboxes import best_isolation
 
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.data import dataset
@@ -11,8 +12,6 @@ from experiments.harness.reward import make_reward
 from experiments.harness.validate import check_reward
 from experiments.run.errors import CONFIGS, UserError
 from experiments.small_policy.programs.task import worked_program
-from rewards.isolation import Limits
-from rewards.sandbox import Sandbox, SandboxError
 
 
 def config_of(*overrides: str) -> RunConfig:
@@ -43,12 +42,7 @@ def test_refused(overrides: list[str], words: str) -> None:
 
 
 def test_programs_are_rewarded() -> None:
-    try:
-        Sandbox(1, Limits()).close()
-        isolation = "full"
-    except SandboxError:
-        isolation = "weak"
-    config = config_of("data=programs", "reward=code", "reward.parallel=1", f"reward.isolation={isolation}")
+    config = config_of("data=programs", "reward=code", "reward.parallel=1", f"reward.isolation={best_isolation()}")
     check_reward(config)
     rows = dataset(config, "")
     answers = [worked_program(row["prompt"][0]["content"], random.Random(0)) for row in rows]
