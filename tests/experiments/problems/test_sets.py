@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed
 from published import ROWS, SOLUTIONS
 
 from experiments.harness.data import MADE
@@ -17,8 +17,7 @@ from rewards.maths import accuracy_reward, readable
 
 @functools.cache
 def config_of(name: str, *overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return plain(compose("config", overrides=[f"data={name}", *overrides]).data)
+    return plain(composed(f"data={name}", *overrides).data)
 
 
 def test_every_set_is_tested() -> None:

@@ -6,22 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from composed import composed
 
 from experiments.replay.latency_files import read_latency
-from experiments.run.errors import CONFIGS, UserError
+from experiments.run.errors import UserError
 from experiments.tasks import calibrate_torch
-
-
-def config(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return compose("config", overrides=list(overrides))
 
 
 def test_calibrate_torch_writes_a_latency_model(tmp_path: Path) -> None:
     small = ["task.model=tiny", "task.device=cpu", "task.live=[1,3]", "task.drafts=[0,2]", "task.contexts=[8,32]"]
-    calibrate_torch.run(config("task=calibrate_torch", *small, "task.passes=3"), [], str(tmp_path))
+    calibrate_torch.run(composed("task=calibrate_torch", *small, "task.passes=3"), [], str(tmp_path))
     saved = json.loads((tmp_path / "latency.json").read_text())
     assert len(saved["passes"]) == 2 * 2 * 2 * 3
     assert sorted({tuple(row[:3]) for row in saved["passes"]}) == [
@@ -66,4 +60,4 @@ def test_a_cached_pass_computes_what_a_whole_one_does() -> None:
 )
 def test_calibrate_torch_bad_input_is_one_line(override: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        calibrate_torch.check(config("task=calibrate_torch", "task.device=cpu", override).task)
+        calibrate_torch.check(composed("task=calibrate_torch", "task.device=cpu", override).task)
