@@ -1,30 +1,20 @@
-"""Budget policies: limits, trimming, length classes, and the latency model under them."""
+"""Budget policies: limits, trimming, length classes."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from made_drafts import batch
 
 from das.budget import LiveRequest, TargetPass, make_budget
 from das.budget.classes import Classes
-from das.budget.latency import LatencyModel
-from das.budget.length import LengthClass, LengthModel
+from das.budget.length import LengthClass
 from das.budget.marginal import Marginal, best_tokens
-from das.drafter import Drafts
 
 
 def live(count: int) -> list[LiveRequest]:
     return [LiveRequest(name=str(i), problem="p", max_tokens=100) for i in range(count)]
-
-
-def batch(probabilities: list[list[float]]) -> Drafts:
-    """Drafts with these probabilities. The values behind a draft are garbage."""
-    probs = np.full((len(probabilities), max(map(len, probabilities))), 7.0)
-    for row, draft in zip(probs, probabilities, strict=True):
-        row[: len(draft)] = draft
-    counts = np.array([len(draft) for draft in probabilities], np.int64)
-    return Drafts(np.ones(probs.shape, np.int32), probs, counts)
 
 
 def line_prices(folder: Path, base: float, row: float, token: float) -> str:
@@ -92,23 +82,6 @@ def test_drafts_must_pay_for_drafting_at_all() -> None:
     assert best_tokens(many, np.ones(4), budget.prices.table(4, 0, 32))[0] >= 16
 
 
-def test_latency_model_learns_the_costs_and_ignores_interruptions() -> None:
-    model = LatencyModel(ratio=10)
-    assert model.form.base / model.form.token == pytest.approx(10)
-    rng = np.random.default_rng(0)
-    for i in range(600):
-        requests, count = int(rng.integers(1, 20)), int(rng.integers(0, 4)) * int(rng.integers(0, 60))
-        seconds = 5e-3 + 2e-4 * requests + ((1e-3 + 5e-5 * count) if count else 0.0)
-        seconds *= rng.uniform(0.97, 1.03)
-        model.observe(TargetPass(requests, count, 0, 0, 20 * seconds if i > 50 and i % 10 == 0 else seconds))
-    assert model.form.base == pytest.approx(5e-3, rel=0.1)
-    assert model.form.row == pytest.approx(2e-4, rel=0.1)
-    assert model.form.token == pytest.approx(5e-5, rel=0.1)
-    assert model.form.drafting == pytest.approx(1e-3, rel=0.3)
-    assert model.predict(10, 40, 0) == pytest.approx(10e-3, rel=0.05)
-    assert 0.08 < model.error < 0.15  # a tenth of the passes was interrupted; their error is 0.95
-
-
 def test_classes_follow_history_and_growth() -> None:
     budget = Classes(short=0, medium=4, long=16, medium_from=10, long_from=50)
     request = live(1)[0]
@@ -123,17 +96,6 @@ def test_classes_follow_history_and_growth() -> None:
     assert budget.limits([fresh]) == [0]
     fresh.generated = 8  # longer than all responses seen that started as Short
     assert budget.limits([fresh]) == [16]
-
-
-def test_length_model_counts_the_lengths_that_are_still_possible() -> None:
-    model = LengthModel(medium=10, long=100)
-    for length in [5] * 6 + [20] * 3 + [200] * 2:
-        model.observe("p", LengthClass.SHORT, length)
-    model.refit()
-    assert model.initial("p") is LengthClass.SHORT
-    assert model.current(0, LengthClass.SHORT) is LengthClass.SHORT
-    assert model.current(6, LengthClass.SHORT) is LengthClass.MEDIUM
-    assert model.current(25, LengthClass.SHORT) is LengthClass.LONG
 
 
 def test_floors_prune_nothing_that_would_be_kept(tmp_path: Path) -> None:
@@ -181,7 +143,7 @@ def test_worth_of_a_token_counts_the_draft_passes() -> None:
     """Otherwise a token would look cheap after every pass with drafts, and the next one would have none."""
     budget = make_budget({"name": "marginal", "tokens": 8})
     budget.begin_step(1)
-    drafts = Drafts(np.zeros((1, 7), np.int32), np.full((1, 7), 0.98), np.full(1, 7))
+    drafts = batch([[0.98] * 7])
     for i in range(100):
         requests = live(1)
         budget.limits(requests)

@@ -67,3 +67,7 @@ def test_class_probabilities_are_counts() -> None:
     assert model.probabilities(0, LengthClass.MEDIUM) == pytest.approx([0.6, 0.3, 0.1])
     assert model.probabilities(5, LengthClass.MEDIUM) == pytest.approx([0, 0.75, 0.25])
     assert model.probabilities(50, LengthClass.MEDIUM) == pytest.approx([0, 0, 1])
+    assert model.initial("p") is LengthClass.SHORT
+    assert model.current(0, LengthClass.MEDIUM) is LengthClass.SHORT
+    assert model.current(5, LengthClass.MEDIUM) is LengthClass.MEDIUM
+    assert model.current(50, LengthClass.MEDIUM) is LengthClass.LONG
