@@ -18,6 +18,13 @@ settings.register_profile("untimed", deadline=None)  # a first example compiles 
 settings.register_profile("long", deadline=None, max_examples=20_000)  # --hypothesis-profile=long, by hand
 settings.load_profile("untimed")
 CLUSTER = "tests/cluster/"
+# Rooms whose files take longest: few tests, each with engines or processes of its own.
+LONG = (CLUSTER, "tests/trl/", "tests/engine/", "tests/heads/", "tests/rewards/", "tests/test_")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first, so that of two processes none is left alone with one at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook

@@ -4,17 +4,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from test_cluster import TIMES, long_tailed, lower_bound
+from test_cluster import TIMES, drafting, long_tailed, lower_bound
 
-from das.budget import make_budget
 from das.budget.latency_forms import Affine
 from das.cluster.dispatcher import Dispatcher, QueuedRequest
 from das.cluster.history_store import HistoryStore
-from das.drafter import HistoryDrafter
 from das.replay.cluster import simulate_rollout
 from das.replay.dispatched import Change, Dispatched, simulate_dispatched
 from das.replay.engine import PlainEngine
-from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 
@@ -30,31 +27,14 @@ def plain(number: int, slots: int) -> list[PlainEngine]:
     return [PlainEngine(TIMES, slots) for _ in range(number)]
 
 
-def drafting(number: int) -> list[TextEngine]:
-    return [
-        TextEngine(
-            TIMES,
-            2,
-            HistoryDrafter(cross_problem_tokens=0, min_prob=0.005),
-            make_budget({"name": "fixed", "tokens": 8}),
-            500,
-        )
-        for _ in range(number)
-    ]
-
-
 def delivered_once(work: Workload, engines: list[PlainEngine], done: Dispatched) -> bool:
     finished = [request for engine in engines for request in engine.finished]
-    return (
-        len(finished) >= len(work) and set(finished) == set(range(len(work))) and done.step.tokens == len(work.tokens)
-    )
+    return set(finished) == set(range(len(work))) and done.step.tokens == len(work.tokens)
 
 
 def test_one_engine_takes_as_long_as_without_a_dispatcher() -> None:
     work = long_tailed(0, 8, 4)
-    order = Dispatcher(
-        [QueuedRequest(i, p, n) for i, (p, n) in enumerate(zip(work.problems, work.lengths, strict=True))]
-    )
+    order = dispatcher(work)
     order.joined(0, len(work))
     placed = simulate_rollout(work, plain(1, 4), [order.take(0)], 1)
     assert simulate_dispatched(work, plain(1, 4), dispatcher(work), 1).step.rollout_s == pytest.approx(placed.rollout_s)

@@ -9,7 +9,7 @@ from scipy.optimize import differential_evolution
 
 from experiments.replay.roofline import PassWork, SelfDraftRoofline, Sweep, fit, read_sweep, sign_accuracy, time_errors
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT.parent / "shared" / "data" / "efficient_rollout"
 published = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA.relative_to(ROOT.parent)} beside the checkout")
 PEAK_BANDWIDTH = 2.039e12  # bytes a second, A100
