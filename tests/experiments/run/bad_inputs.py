@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from damages import Damage, halved, removed, written
 from safetensors.torch import load_file, save_file
 
 from experiments.harness import resume
 
 Made = tuple[list[str], str]  # a command line, and words that the error line must contain
 Make = Callable[[Path, Path], Made]  # makes a case from an empty folder and a policy
-Damage = Callable[[Path], object]  # changes a file, or files of a folder
 CASES: dict[str, list[Made | Make]] = {}  # kind of input, as in docs/inputs.md
 WEIGHTS = "model.safetensors"
 SHORT = ("engine.max_model_len=320", "trainer.max_completion_length=64")  # what the tests' policy can hold
@@ -292,23 +292,6 @@ def policy_case(label: str, words: str, *damages: Damage, settings: tuple[str, .
     @kind(label)
     def make(tmp: Path, policy: Path) -> Made:
         return [*copied(policy, tmp / "policy", *damages), *settings], words
-
-
-def removed(pattern: str) -> Damage:
-    return lambda folder: [path.unlink() for path in folder.glob(pattern)]
-
-
-def written(name: str, content: bytes) -> Damage:
-    return lambda folder: (folder / name).write_bytes(content)
-
-
-def halved(name: str) -> Damage:
-    return lambda folder: halve(folder / name)
-
-
-def halve(path: Path) -> None:
-    """Cut a file in the middle."""
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def altered(**values: Any) -> Damage:

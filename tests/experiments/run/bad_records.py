@@ -9,22 +9,12 @@ from typing import Any
 
 import numpy as np
 from composed import composed_arm
+from damages import Damage, halve, halved, linked, removed, written
 
 from das.drafter import HistoryDrafter
 from experiments.harness import resume
 from experiments.training import checkpoint
-from tests.experiments.run.bad_inputs import (
-    SHORT,
-    WEIGHTS,
-    Damage,
-    Made,
-    Opened,
-    halve,
-    halved,
-    kind,
-    removed,
-    written,
-)
+from tests.experiments.run.bad_inputs import SHORT, WEIGHTS, Made, Opened, kind
 
 ROW = {"problem_id": "a", "response_ids": [1, 2, 3], "run": "0"}
 PROBLEM = {"problem": "What is 1 + 1?", "answer": "2"}
@@ -288,13 +278,6 @@ def of_two_processes(manifest: dict[str, Any]) -> None:
 
 def escaping(manifest: dict[str, Any]) -> None:
     manifest["files"]["../outside"] = manifest["files"][WEIGHTS]
-
-
-def linked(path: Path) -> None:
-    """Move a file or a folder, and leave a link to it."""
-    outside = path.parents[1] / "outside"
-    path.rename(outside)
-    path.symlink_to(outside)
 
 
 ELSEWHERE, RESUMED = "checkpoint that is linked to elsewhere", "metrics.jsonl damaged in the middle, resumed"

@@ -90,12 +90,6 @@ def test_replay_sends_the_longest_first_as_the_run_did() -> None:
     assert np.flatnonzero(np.diff(lines[1]) > 1) + 1 == [50]
 
 
-def test_replay_bad_input_is_one_line(tmp_path: Path) -> None:
-    for overrides, said in (([], "task.run=FOLDER"), ([f"task.run={tmp_path}"], "holds no run")):
-        with pytest.raises(UserError, match=said):
-            replay.run(composed("task=replay", *overrides), [], str(tmp_path / "out"))
-
-
 def test_runs_recorded_before_a_setting_was_renamed_can_be_replayed(made_run: Path) -> None:
     for path in made_run.glob("arms/*/config.yaml"):
         text = path.read_text()
