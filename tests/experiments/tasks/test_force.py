@@ -1,6 +1,8 @@
 """task=force: a whole run with every kind of arm, what it refuses, and what its numbers are made of."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +11,7 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from scripts import run_script
 
-from analysis import read
 from analysis.force_table import force_table, profile_table
 from das.errors import EngineError
 from das.replay.workload import workload
@@ -19,6 +19,8 @@ from experiments.harness.forced_engines import ForcedResult, as_recorded, set_se
 from experiments.run.errors import CONFIGS, UserError
 from experiments.small_policy.shapes import SHAPES, shape_of
 from experiments.tasks.force import arm_configs, check, check_live, measured, profiles
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def write_recording(path: Path, vocabulary: int = 1000) -> Path:
@@ -36,24 +38,23 @@ def task(**settings: Any) -> Any:
     return OmegaConf.merge(OmegaConf.load(CONFIGS / "task" / "force.yaml"), settings)
 
 
-def forced(folder: Path, *settings: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The result and the rows of a run that forces a made-up recording."""
-    path = write_recording(folder / "r.jsonl")
-    small = (
-        "task.shape=tiny",
-        "task.siblings=2",
-        "task.epochs=2",
-        f"cache={folder}",
-        f"hydra.run.dir={folder / 'run'}",
-    )
-    run_script("run.py", "task=force", f"task.rollouts={path}", *small, *settings)
-    return json.loads((folder / "run" / "result.json").read_text()), read.lines(folder / "run" / "metrics.jsonl")
+def force(*settings: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "run.py", "task=force", "task.shape=tiny", "task.siblings=2", "task.epochs=2", *settings]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
 def test_all_arms_emit_the_recording(tmp_path: Path) -> None:
+    path = write_recording(tmp_path / "r.jsonl")
     arms = ["none", "stock", "ngram", "das"]
-    result, rows = forced(tmp_path, f"task.arms=[{','.join(arms)}]", "task.live=[4,1]")
+    done = force(
+        f"task.rollouts={path}", f"task.arms=[{','.join(arms)}]", "task.live=[4,1]",
+        f"out={tmp_path}", f"cache={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "force").iterdir()
+    result = json.loads((folder / "result.json").read_text())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     each = sum(row["tokens"] for row in rows if row["arm"] == "none")
     assert result["forced"] == {"tokens": 3 * each, "equal": True}, "stock emits other tokens"
     assert list(result["arms"]) == list(result["ratio_to_none"]) == list(result["ratio_to_stock"]) == arms
@@ -68,12 +69,20 @@ def test_all_arms_emit_the_recording(tmp_path: Path) -> None:
         assert row["decode_steps"] >= row["length_max"] or row["arm"] in ("das", "ngram")
         if row["arm"] == "none" and row["live"] == 1:
             assert row["decode_steps"] == row["tokens"], "one request at a time: the others wait"
-    assert (tmp_path / "run" / "force.png").stat().st_size > 0
+    assert (folder / "force.png").stat().st_size > 0
 
 
 @pytest.mark.slow
 def test_a_profile_is_the_whole_pass(tmp_path: Path) -> None:
-    result, rows = forced(tmp_path, "task.arms=[none,stock,das]", "task.live=[4]", "task.profile=true")
+    path = write_recording(tmp_path / "r.jsonl")
+    done = force(
+        f"task.rollouts={path}", "task.arms=[none,stock,das]", "task.live=[4]", "task.profile=true",
+        f"out={tmp_path}", f"cache={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "force").iterdir()
+    result = json.loads((folder / "result.json").read_text())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert list(result["profile"]) == list(result["arms"]) == ["none", "das"]
     assert "ratio_to_stock" not in result, "profiled passes are slower than those of stock"
     for name, by_live in result["profile"].items():
