@@ -8,7 +8,8 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 # What `make run` installs must be enough for every task, so the test packages never enter .venv: they overlay it.
 DEV := PYTHONPATH="$(CURDIR)/.dev:$(CURDIR)" $(BIN)/python
 PYTEST := $(DEV) -m pytest
-PARALLEL := --numprocesses 2 --dist loadfile  # two processes; a file's tests stay in one and share its fixtures
+# Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
+PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run reproduce smoke smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray \
 	gpu-requirements check-gpu-requirements check-gpu clean

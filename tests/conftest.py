@@ -15,8 +15,16 @@ from das.engine.environment import set_environment
 
 set_environment()
 settings.register_profile("untimed", deadline=None)  # a first example compiles C; no test is timed
+settings.register_profile("long", deadline=None, max_examples=20_000)  # --hypothesis-profile=long, by hand
 settings.load_profile("untimed")
 CLUSTER = "tests/cluster/"
+# Rooms whose files take longest: few tests, each with engines or processes of its own.
+LONG = (CLUSTER, "tests/trl/", "tests/engine/", "tests/heads/", "tests/rewards/", "tests/test_")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first, so that of two processes none is left alone with one at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
@@ -187,6 +195,20 @@ def roll(llm: Any, prompts: Sequence[list[int]], params: Sequence[Any], problems
         for output in outputs
     ]
     return tokens, logprobs, report
+
+
+@pytest.fixture(scope="module")
+def code_reward() -> Iterator[Any]:
+    """The reward of code, with two judges."""
+    from sandboxes import best_isolation
+
+    from rewards.code import CodeReward
+    from rewards.isolation import Limits
+    from rewards.sandbox import Sandbox
+
+    sandbox = Sandbox(2, Limits(), best_isolation())
+    yield CodeReward(sandbox)
+    sandbox.close()
 
 
 @pytest.fixture

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import initialize_config_dir
+from composed import composed_arm
 from omegaconf import OmegaConf
 
 from analysis.compare import compare, equal, main
 from analysis.runs import find
-from experiments.harness.arm_configs import arm_config
 from experiments.harness.tracking import Tracker
 from experiments.run.errors import CONFIGS
 
@@ -175,8 +174,7 @@ def test_the_command_prints_draws_and_writes_the_page(tmp_path: Path) -> None:
 
 def tracked(folder: Path, rows: list[dict[str, Any]], ends: bool, run_id: str | None = None) -> None:
     """Log rows to an offline W&B run, as an arm does. ends: whether the run finishes."""
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("none", [])
+    config = composed_arm("none")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "meta.json").write_text(json.dumps({"commit": "f" * 40 + "-dirty", "seed": 0}))
     tracker = Tracker(config, "group", folder, run_id)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from analysis.arms import compare_arms
 from analysis.sections import (
     drafting,
     efficient_rollout_main,
@@ -17,7 +16,7 @@ from analysis.sections import (
     nemo_rl_heads,
     nemo_rl_main,
 )
-from tests.analysis.test_sections import CONFIG, PUBLISHED, row, verdicts
+from tests.analysis.test_sections import PUBLISHED, row, verdicts, write_result, write_rows
 
 HEADS = [
     drafting.head_arm(warm, online) for warm in ("in_domain", "general") for online in ("online_false", "online_true")
@@ -41,11 +40,8 @@ def comparison(folder: Path, arms: dict[str, tuple[float, int, int, int]], **mor
             }
             for step in range(1, 5)
         ]
-        (folder / "arms" / name / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-        (folder / "arms" / name / "final.json").write_text(json.dumps({"final_weights": "w", "optimizer": "o"}))
-    (folder / "config.yaml").write_text(CONFIG)
-    (folder / "result.json").write_text(json.dumps(compare_arms(folder, list(arms))))
-    return folder
+        write_rows(folder / "arms" / name, rows)
+    return write_result(folder, arms)
 
 
 @pytest.fixture

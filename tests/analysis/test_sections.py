@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,24 @@ def row(step: int, rollout_s: float, num_accepted: int, num_drafted: int) -> dic
     }
 
 
+def write_rows(arm: Path, rows: list[dict[str, Any]]) -> None:
+    """Write an arm's metrics and final digests."""
+    (arm / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (arm / "final.json").write_text(json.dumps({"final_weights": "w", "optimizer": "o"}))
+
+
+def write_result(folder: Path, arms: Iterable[str]) -> Path:
+    """Write a comparison's config and result, from what its arms wrote. Returns the folder."""
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "result.json").write_text(json.dumps(compare_arms(folder, list(arms))))
+    return folder
+
+
 def write_arm(folder: Path, steps: int, rollout_s: float, num_accepted: list[int], num_drafted: int) -> None:
     """Write an arm's folder. num_accepted: accepted tokens of each step; num_drafted: drafted tokens of every step."""
     (folder / "rollouts").mkdir(parents=True)
     rows = [row(step + 1, rollout_s, num_accepted[step], num_drafted) for step in range(steps)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    (folder / "final.json").write_text(json.dumps({"final_weights": "w", "optimizer": "o"}))
+    write_rows(folder, rows)
     for step in range(1, steps + 1):
         epoch = (step - 1) // 2
         # Half of the responses are equal in all epochs. The others count up in epoch 0 and change after it.
@@ -95,9 +108,7 @@ def comparison(folder: Path, seconds: dict[str, float], steps: int = 4) -> Path:
         if name == "ngram":
             num_accepted = [5] * steps
         write_arm(folder / "arms" / name, steps, rollout_s, num_accepted, 0 if name == "none" else 60)
-    (folder / "config.yaml").write_text(CONFIG)
-    (folder / "result.json").write_text(json.dumps(compare_arms(folder, list(seconds))))
-    return folder
+    return write_result(folder, seconds)
 
 
 def verdicts(section: Section) -> list[bool | None]:

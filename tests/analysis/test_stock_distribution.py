@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_sections import write_arm
+from test_sections import write_arm, write_result, write_rows
 
 from analysis.arms import arm_table, compare_arms, identity_verdict
 from analysis.distribution import (
@@ -32,7 +32,7 @@ def write_comparison(folder: Path, *names: str) -> Path:
             row["length_mean"] = 8.0 + i
             if name == "stock":
                 row |= {"completions_digest": "other", "loss": 0.3, "reward": 0.4}
-        (arm / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(arm, rows)
     return folder
 
 
@@ -107,8 +107,7 @@ def test_without_stock_nothing_is_added(tmp_path: Path) -> None:
 def test_ablations_have_a_column_of_stock_only_where_it_was_run(tmp_path: Path) -> None:
     with_stock, without = tmp_path / "a", tmp_path / "b"
     for folder, names in ((with_stock, ("none", "stock", "das")), (without, ("none", "das"))):
-        write_comparison(folder, *names)
-        (folder / "result.json").write_text(json.dumps(compare_arms(folder, names)))
+        write_result(write_comparison(folder, *names), names)
     both = settings_table.settings_rows([("a", with_stock, "das"), ("b", without, "das")])
     assert both.header[-1] == "of stock"
     assert [row[-2:] for row in both.rows] == [["yes", "0.667"], ["yes", ""]]
@@ -137,7 +136,6 @@ def test_nothing_compared_is_not_called_equal(tmp_path: Path) -> None:
         (("none", "stock"), "not compared", False),
         (("none", "stock", "das"), "equal in every bit", True),
     ):
-        run = write_comparison(tmp_path / str(len(names)), *names)
-        (run / "result.json").write_text(json.dumps(compare_arms(run, names)))
+        run = write_result(write_comparison(tmp_path / str(len(names)), *names), names)
         assert identity_text(run).startswith(text)
         assert is_identical(run) == identical

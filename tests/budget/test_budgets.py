@@ -1,30 +1,21 @@
-"""Budget policies: limits, trimming, length classes, and the latency model under them."""
+"""Budget policies: limits, trimming, length classes."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from made_drafts import batch
 
 from das.budget import LiveRequest, TargetPass, make_budget
 from das.budget.classes import Classes
 from das.budget.latency import LatencyModel
 from das.budget.marginal import Marginal, best_tokens
 from das.budget.policies import LengthClass
-from das.drafter import Drafts
 
 
 def live(count: int) -> list[LiveRequest]:
     return [LiveRequest(name=str(i), problem="p", max_tokens=100) for i in range(count)]
-
-
-def batch(probabilities: list[list[float]]) -> Drafts:
-    """Drafts with these probabilities. The values behind a draft are garbage."""
-    probs = np.full((len(probabilities), max(map(len, probabilities))), 7.0)
-    for row, draft in zip(probs, probabilities, strict=True):
-        row[: len(draft)] = draft
-    counts = np.array([len(draft) for draft in probabilities], np.int64)
-    return Drafts(np.ones(probs.shape, np.int32), probs, counts)
 
 
 def line_prices(folder: Path, base: float, row: float, token: float) -> str:
@@ -182,7 +173,7 @@ def test_worth_of_a_token_counts_the_draft_passes() -> None:
     """Otherwise a token would look cheap after every pass with drafts, and the next one would have none."""
     budget = make_budget({"name": "marginal", "tokens": 8})
     budget.begin_step(1)
-    drafts = Drafts(np.zeros((1, 7), np.int32), np.full((1, 7), 0.98), np.full(1, 7))
+    drafts = batch([[0.98] * 7])
     for i in range(100):
         requests = live(1)
         budget.limits(requests)

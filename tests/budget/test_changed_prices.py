@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from made_drafts import batch
 
 from das.budget import LiveRequest, TargetPass
 from das.budget.marginal import Marginal
@@ -19,7 +20,7 @@ def usual(live: int, drafted: int) -> float:
 
 def alike(live: int, tokens: int, prob: float) -> Drafts:
     """A draft of so many tokens for each request."""
-    return Drafts(np.zeros((live, tokens), np.int32), np.full((live, tokens), prob), np.full(live, tokens, np.int64))
+    return batch([[prob] * tokens] * live)
 
 
 def passes(budget: Marginal, drafts: Drafts, seconds: Seconds, count: int, seed: int) -> np.ndarray:

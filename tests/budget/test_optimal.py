@@ -5,7 +5,7 @@ import pytest
 
 from das.budget.optimal import budget_for, optimal_budget
 
-INSTANCES = 10_000
+INSTANCES = 2_000
 
 
 def instance(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, float]:

@@ -185,11 +185,6 @@ def test_extra_tokens_grow_step_by_step() -> None:
     assert len(sizes) < 15
 
 
-def test_prices_refuse_a_ratio_of_zero() -> None:
-    with pytest.raises(ValueError, match="ratio must be positive"):
-        PassPrices(ratio=0)
-
-
 def test_branches_have_a_price_of_their_own() -> None:
     prices = PassPrices(ratio=64)
     assert prices.branch == 0.0

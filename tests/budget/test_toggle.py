@@ -151,9 +151,11 @@ def test_it_loses_nothing_and_keeps_what_drafting_gains(seed: int) -> None:
         assert none_s - toggled_s > 0.9 * (none_s - always_s)
 
 
-def toggle(**settings: object) -> RooflineToggle:
+def toggle(count: int, **settings: object) -> RooflineToggle:
+    """A toggle at the start of a rollout of so many requests."""
     budget = make_budget({"name": "roofline_toggle", "over": {"name": "fixed", "tokens": 4}, **settings})
     assert isinstance(budget, RooflineToggle)
+    budget.begin_step(count)
     return budget
 
 
@@ -185,7 +187,7 @@ def ridge(count: int, drafted: int) -> float:
 
 
 def test_off_while_wide_and_on_for_the_tail() -> None:
-    budget = toggle()
+    budget = toggle(80)
     for _ in range(2):
         budget.begin_step(80)
         wide, tail = decode(budget, 80, 200, ridge), decode(budget, 16, 200, ridge)
@@ -202,8 +204,7 @@ def test_off_while_wide_and_on_for_the_tail() -> None:
 
 
 def test_the_first_passes_near_a_number_of_requests_carry_no_drafts() -> None:
-    budget = toggle()
-    budget.begin_step(8)
+    budget = toggle(8)
     # At the start of a rollout, and behind drafts, the first passes without them are slow and show nothing.
     first = ENOUGH
     assert decode(budget, 8, first + 1, ridge).tolist() == [False] * first + [True]
@@ -214,16 +215,14 @@ def test_the_first_passes_near_a_number_of_requests_carry_no_drafts() -> None:
 @pytest.mark.parametrize(("at_8", "at_7"), [(20, 3), (20, 2), (3, 3)])
 def test_it_decides_where_the_number_of_requests_swings(at_8: int, at_7: int) -> None:
     """Passes of 7 requests never settle, because drafts at 8, which has a binary digit more, come between."""
-    budget = toggle()
-    budget.begin_step(8)
+    budget = toggle(8)
     had = [decode(budget, live, passes, ridge) for _ in range(100) for live, passes in ((8, at_8), (7, at_7))]
     assert np.concatenate(had[20:]).mean() > 0.95
 
 
 def test_slow_passes_behind_drafts_do_not_make_drafts_look_good() -> None:
     """On the small policy the passes directly behind drafts take up to 1.7 times as long as those behind them."""
-    budget, requests, since = toggle(), live(1), 0
-    budget.begin_step(1)
+    budget, requests, since = toggle(1), live(1), 0
     drafted = []
     for _ in range(400):
         limits = sum(budget.limits(requests))
@@ -242,8 +241,7 @@ def test_one_way_stays_on_unless_it_loses() -> None:
         return lambda count, drafted: 5 * 10e-3 / of_drafts if drafted else 10e-3
 
     for one_way, on in ((True, True), (False, False)):
-        budget = toggle(one_way=one_way)
-        budget.begin_step(4)
+        budget = toggle(4, one_way=one_way)
         decode(budget, 4, 100, seconds(1.5))
         assert budget.on
         decode(budget, 4, 300, seconds(1.02))
@@ -253,8 +251,7 @@ def test_one_way_stays_on_unless_it_loses() -> None:
 
 
 def test_ramp_guard() -> None:
-    budget = toggle(ramp=32)
-    budget.begin_step(33)
+    budget = toggle(33, ramp=32)
     assert not decode(budget, 32, 20, ridge).any()
     decode(budget, 33, ENOUGH + 1, ridge)
     assert decode(budget, 32, 20, ridge).any()
@@ -263,8 +260,7 @@ def test_ramp_guard() -> None:
 @pytest.mark.parametrize(("draft_s", "accepted", "drafts"), [(1e-3, 1.0, True), (9e-3, 1.0, False), (0.0, 0.0, False)])
 def test_what_decides(draft_s: float, accepted: float, drafts: bool) -> None:
     """Draft passes that take nearly as long as a pass lose, as do drafts that are not accepted."""
-    budget = toggle()
-    budget.begin_step(4)
+    budget = toggle(4)
     had = decode(
         budget, 4, 300, lambda count, drafted: 10e-3 + 1e-4 * drafted + 5e-3 * (drafted > 0), accepted, draft_s
     )
@@ -274,7 +270,7 @@ def test_what_decides(draft_s: float, accepted: float, drafts: bool) -> None:
 def test_it_notices_that_drafts_have_become_good() -> None:
     """Passes without drafts cannot show it, so drafts are tried at times."""
     for before, after in (((1.0, 9e-3), (1.0, 2e-3)), ((0.1, 0.0), (0.9, 0.0))):
-        budget = toggle()
+        budget = toggle(4)
         for accepted, draft_s in (before, after):
             for _ in range(10):
                 budget.begin_step(4)
@@ -283,24 +279,15 @@ def test_it_notices_that_drafts_have_become_good() -> None:
             assert (had.mean() > 0.9) == ((accepted, draft_s) == after)
 
 
-def test_controls_show_that_plain_passes_have_become_cheap() -> None:
-    """No pass with drafts can show it."""
-    budget = toggle()
-    budget.begin_step(4)
-    decode(budget, 4, 200, lambda _, drafted: 30e-3 if drafted else 10e-3)
+@pytest.mark.parametrize(("before", "plain", "dear", "most"), [(30e-3, 4e-3, 30e-3, 200), (15e-3, 10e-3, 90e-3, 12)])
+def test_drafts_that_no_longer_pay_end(before: float, plain: float, dear: float, most: int) -> None:
+    """Plain passes have become cheap, which only controls can show, or drafts dear, which every pass shows."""
+    budget = toggle(4)
+    decode(budget, 4, 200, lambda _, drafted: before if drafted else 10e-3)
     assert budget.on
-    had = decode(budget, 4, 600, lambda _, drafted: 30e-3 if drafted else 4e-3)
+    had = decode(budget, 4, 600, lambda _, drafted: dear if drafted else plain)
     assert not budget.on
-    assert had.sum() < 200
-
-
-def test_drafts_that_have_become_dear_end_soon() -> None:
-    budget = toggle()
-    budget.begin_step(4)
-    decode(budget, 4, 200, lambda _, drafted: 15e-3 if drafted else 10e-3)
-    had = decode(budget, 4, 200, lambda _, drafted: 90e-3 if drafted else 10e-3)
-    assert not budget.on
-    assert had.sum() < 12
+    assert had.sum() < most
 
 
 def test_bad_luck_at_first_does_not_end_drafting() -> None:
@@ -309,8 +296,7 @@ def test_bad_luck_at_first_does_not_end_drafting() -> None:
     def dear(_: int, drafted: int) -> float:
         return 21e-3 if drafted else 10e-3
 
-    budget = toggle()
-    budget.begin_step(1)
+    budget = toggle(1)
     decode(budget, 1, ENOUGH, dear)
     assert decode(budget, 1, 2, dear, accepted=0.25).all()
     assert decode(budget, 1, 60, dear).mean() > 0.9
@@ -318,8 +304,7 @@ def test_bad_luck_at_first_does_not_end_drafting() -> None:
 
 def test_a_slow_machine_does_not_make_drafts_look_good() -> None:
     """Plain passes show that it is slow, but no draft pass does while drafting is off."""
-    budget = toggle()
-    budget.begin_step(4)
+    budget = toggle(4)
     decode(budget, 4, 100, lambda _, drafted: 15e-3 if drafted else 10e-3, 1.0, 12e-3)
     slow = decode(budget, 4, 50, lambda _, drafted: 45e-3 if drafted else 30e-3, 1.0, 36e-3)
     assert budget.prices.slowness == pytest.approx(3, rel=0.1)
@@ -328,16 +313,14 @@ def test_a_slow_machine_does_not_make_drafts_look_good() -> None:
 
 def test_it_leaves_marginal_ready() -> None:
     """Passes in which the toggle is off do not count as passes whose drafts did not pay."""
-    budget = toggle(ramp=70, over={"name": "marginal", "tokens": 4})
-    budget.begin_step(80)
+    budget = toggle(80, ramp=70, over={"name": "marginal", "tokens": 4})
     assert not decode(budget, 64, 100, ridge).any()
     assert any(budget.limits(live(80)))
 
 
 def test_a_drafter_that_says_nothing_costs_nothing() -> None:
     """Then drafts are asked for in every pass, and what the toggle predicts stays finite."""
-    budget = toggle()
-    budget.begin_step(4)
+    budget = toggle(4)
     for _ in range(50):
         asked = any(budget.limits(live(4)))
         budget.observe_pass(TargetPass(4, 0, 0, 400, 10e-3))

@@ -6,18 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_drafts import batch
 
 from das.budget.marginal import best_tokens
-from das.drafter import Drafts
-
-
-def batch(probabilities: list[list[float]]) -> Drafts:
-    """Drafts with these probabilities. The values behind a draft are garbage."""
-    probs = np.full((len(probabilities), max(1, *map(len, probabilities))), 7.0)
-    for row, draft in zip(probs, probabilities, strict=True):
-        row[: len(draft)] = draft
-    counts = np.array([len(draft) for draft in probabilities], np.int64)
-    return Drafts(np.ones(probs.shape, np.int32), probs, counts)
 
 
 def gain(probabilities: list[list[float]], weights: np.ndarray, cuts: tuple[int, ...]) -> float:

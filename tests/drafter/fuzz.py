@@ -18,6 +18,7 @@ from collections import UserList
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -40,6 +41,7 @@ SETTINGS = {
     "TSAN_OPTIONS": "halt_on_error=1:abort_on_error=1:ignore_noninstrumented_modules=1",
 }
 THREADS = 8
+Result = TypeVar("Result")
 # How often each method is called: while requests begin, and while they end so that a file can be loaded.
 FLOOD, EBB = (4, 6, 8, 4, 0.05, 0, 0.05), (0, 0, 1, 8, 0.2, 0.5, 0.2)
 REFUSALS = ("is not live", "has already begun", "ended while a draft", "requests are live", "cannot go back")
@@ -97,9 +99,9 @@ class Twin:
         self.live = []
 
 
-def same_as_alone(thread: int, shared: HistoryDrafter, stop: float) -> int:
-    """One problem after the other; returns how many tokens were drafted."""
-    num_problems = num_drafted = 0
+def same_as_alone(thread: int, shared: HistoryDrafter, stop: float) -> tuple[int, int]:
+    """One problem after the other; returns how many tokens were drafted and how many the history must hold."""
+    num_problems = num_drafted = num_kept = 0
     while time.monotonic() < stop:
         twin = Twin(f"{thread}-{num_problems}", shared)
         for _ in range(1000):
@@ -107,7 +109,8 @@ def same_as_alone(thread: int, shared: HistoryDrafter, stop: float) -> int:
         twin.end()
         num_problems += 1
         num_drafted += twin.num_drafted
-    return num_drafted
+        num_kept += twin.alone.history_tokens
+    return num_drafted, num_kept
 
 
 class Pause(UserList[float]):
@@ -185,8 +188,11 @@ def run_threads(seconds: float) -> None:
     sys.setswitchinterval(1e-5)  # threads interrupt each other between any two steps
     start = time.monotonic()
     shared = HistoryDrafter(window=10**6, cross_problem_tokens=0, min_prob=0.001)
-    drafted = side_by_side(lambda thread: same_as_alone(thread, shared, start + seconds / 2))
-    print(f"{sum(drafted)} tokens drafted beside other threads equal those drafted alone", flush=True)
+    counted = side_by_side(lambda thread: same_as_alone(thread, shared, start + seconds / 2))
+    num_drafted, num_kept = (sum(counts) for counts in zip(*counted, strict=True))
+    assert num_drafted > 1000, "too few drafts to compare"
+    assert (shared.live_tokens, shared.history_tokens) == (0, num_kept), "tokens are lost"
+    print(f"{num_drafted} tokens drafted beside other threads equal those drafted alone", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for i, scope in enumerate(("problem+request", "problem")):
             chaos = Chaos(Path(folder), scope=scope, cross_problem_tokens=0, window=3, min_prob=0.001)
@@ -195,7 +201,7 @@ def run_threads(seconds: float) -> None:
             print(f"{scope}: {chaos.done}", flush=True)
 
 
-def side_by_side(work: Callable[[int], int]) -> list[int]:
+def side_by_side(work: Callable[[int], Result]) -> list[Result]:
     """Run work(thread) in all threads; returns its results. Raises what a thread raised."""
     with ThreadPoolExecutor(THREADS) as pool:
         return list(pool.map(work, range(THREADS)))
@@ -241,7 +247,7 @@ def damage(rng: np.random.Generator, arrays: dict[str, np.ndarray]) -> dict[str,
     return arrays
 
 
-def history(path: Path) -> dict[str, np.ndarray]:
+def saved(path: Path) -> dict[str, np.ndarray]:
     """A saved history of two problems and three ticks, as arrays."""
     rng = np.random.default_rng(0)
     drafter = HistoryDrafter()
@@ -249,7 +255,7 @@ def history(path: Path) -> dict[str, np.ndarray]:
         drafter.end_step(tick)
         for problem in ("p", "q"):
             drafter.begin("r", problem, [1, 2, 3])
-            drafter.observe("r", rng.integers(0, 4, 60))
+            drafter.observe("r", rng.integers(0, 9, 50))
             drafter.end("r")
     drafter.save(path)
     with np.load(path) as file:
@@ -277,7 +283,7 @@ def run_files(count: int, seed: int = 0) -> None:
     shared = HistoryDrafter(window=10**6)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.npz"
-        arrays = history(path)
+        arrays = saved(path)
         whole = path.read_bytes()
         for i in range(count):
             if i % 4:

@@ -2,16 +2,14 @@
 
 import numpy as np
 import pytest
+from made_drafts import batch
 
 from das.drafter import Draft, Drafts
 from das.drafter.alternatives import Alternatives, expected
 
 
-def batch(drafts: list[Draft], width: int) -> Drafts:
-    tokens, probs = np.full((len(drafts), width), 99, np.int32), np.full((len(drafts), width), 0.99)
-    for row, draft in enumerate(drafts):
-        tokens[row, : len(draft.tokens)], probs[row, : len(draft.probs)] = draft.tokens, draft.probs
-    return Drafts(tokens, probs, np.array([len(draft.tokens) for draft in drafts]))
+def batch_of(drafts: list[Draft], width: int) -> Drafts:
+    return batch([draft.probs for draft in drafts], [draft.tokens for draft in drafts], width)
 
 
 def value(draft: Draft) -> float:
@@ -29,7 +27,7 @@ def test_the_best_of_all_drafts_is_taken(seed: int) -> None:
     limits = rng.integers(1, 9, size=5).tolist()
     floors = rng.choice([0.0, 0.1, 0.4], size=5).tolist()
     alone = [random_draft(rng, limit) for limit in limits]
-    found = Alternatives(limits, floors, batch(alone, max(limits)))
+    found = Alternatives(limits, floors, batch_of(alone, max(limits)))
     heads = [Draft([], []) for _ in limits]
     best = list(alone)
     behind = [value(draft) for draft in alone]
@@ -55,7 +53,7 @@ def test_the_best_of_all_drafts_is_taken(seed: int) -> None:
         assert relative == pytest.approx([floors[i] / float(np.prod(heads[i].probs)) for i in asked.tolist()])
         assert found.last_tokens().tolist() == [heads[i].tokens[-1] for i in asked.tolist()]
         more = [random_draft(rng, most) for most in room]
-        offered = found.offer(batch(more, max(room))) if len(asked) else []
+        offered = found.offer(batch_of(more, max(room))) if len(asked) else []
         assert list(offered) == pytest.approx([value(draft) for draft in more])
         for i, draft in zip(asked.tolist(), more, strict=True):
             behind[i] = value(draft)
@@ -68,4 +66,4 @@ def test_the_best_of_all_drafts_is_taken(seed: int) -> None:
 
 
 def test_what_is_behind_a_draft_does_not_count() -> None:
-    assert expected(batch([Draft([1], [0.5]), Draft([], [])], 4)).tolist() == [0.5, 0.0]
+    assert expected(batch([[0.5], []], width=4)).tolist() == [0.5, 0.0]

@@ -2,14 +2,14 @@
 
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from das.drafter import Draft, HistoryDrafter
+from das.drafter import HistoryDrafter
 from tests.drafter.counted import counted_core
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,20 +95,12 @@ def test_threads_draft_for_the_same_request() -> None:
 
     alone, shared = new(), new()
     expected = dict(zip("ab", alone.propose(["a", "b"], [32, 32]), strict=True))
-    wrong: list[list[Draft]] = []
 
-    def draft(names: list[str]) -> None:
-        for _ in range(300):
-            drafts = shared.propose(names, [32, 32])
-            if drafts != [expected[name] for name in names]:
-                wrong.append(drafts)
+    def all_as_expected(names: list[str]) -> bool:
+        return all(shared.propose(names, [32, 32]) == [expected[name] for name in names] for _ in range(300))
 
-    threads = [threading.Thread(target=draft, args=(names,)) for names in (["a", "b"], ["b", "a"]) * 2]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert wrong == []
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(all_as_expected, (["a", "b"], ["b", "a"]) * 2))
     for drafter in (alone, shared):
         drafter.observe_batch(["a", "b"], [expected["a"].tokens, expected["b"].tokens])
     assert np.array_equal(alone.weights(), shared.weights())
@@ -117,9 +109,9 @@ def test_threads_draft_for_the_same_request() -> None:
 # ---- costs, in basic blocks that the core executes: no clock ----
 
 
-def test_a_query_costs_the_same_however_long_the_own_text_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_costs_the_same_however_long_the_own_text_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """In scope "problem" the own text is skipped. It loops, so that all its occurrences lie in few chains."""
-    core = counted_core(tmp_path, monkeypatch)
+    core = counted_core(monkeypatch)
     costs = []
     for own_tokens in (8_000, 48_000):
         drafter = HistoryDrafter(scope="problem")
@@ -136,11 +128,11 @@ def test_a_query_costs_the_same_however_long_the_own_text_is(tmp_path: Path, mon
     assert costs[1] < 1.05 * costs[0]
 
 
-def test_begin_costs_the_same_however_many_problems_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    core = counted_core(tmp_path, monkeypatch)
+def test_begin_costs_the_same_however_many_problems_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = counted_core(monkeypatch)
     drafter = HistoryDrafter(window=2)
     costs = []
-    for problem in range(20_000):
+    for problem in range(5_000):
         before = core.executed()
         drafter.begin("r", f"{problem}", [1, 2, 3])
         costs.append(core.executed() - before)
@@ -164,15 +156,19 @@ def state(drafter: HistoryDrafter) -> list[Any]:
 
 WRONG: dict[str, tuple[Any, ...]] = {
     "begin": ((7, "p", [1]), ("b", 7, [1]), ("b", None, [1]), (["b"], "p", [1]), ("b", "p", None), ("b", "p", "text"),
-              ("b", "p", [0.5]), ("b", "p", [[1], [2, 3]]), ("b", "p", 7), ("b", "p", [2**70]), ("b", "p", {1: 2})),
+              ("b", "p", [0.5]), ("b", "p", [-1]), ("b", "p", [2**31]), ("b", "p", [2**70]), ("b", "p", [[1], [2, 3]]),
+              ("b", "p", 7), ("b", "p", {1: 2})),
     "observe": ((7, [1]), (["a"], [1]), ("a", None), ("a", 7), ("a", "text"), ("a", [0.5]), ("a", [2**70]),
-                ("a", [None]), ("a", np.array(7)), ("a", np.array([[1]])), ("a", np.array(["x"]))),
+                ("a", [None]), ("a", [-1]), ("a", np.array([2**31])), ("a", np.array(7)), ("a", np.array([[1]])),
+                ("a", np.array(["x"]))),
     "observe_batch": ((["a"], None), (None, [[1]]), (7, 7), (["a"], 7), (["a"], [7]), (["a"], [[1], [2]]),
-                      (["a", "b"], [[1], [1]]), (["a", "a"], [[1], ["x"]]), ([["a"]], [[1]])),
+                      (["a", "b"], [[1], [1]]), (["a", "a"], [[1], ["x"]]), (["a", "a"], [[1], [-1]]),
+                      ([["a"]], [[1]])),
     "propose": ((None, [1]), (["a"], None), (["a"], [1.5]), (["a"], ["1"]), (["a"], [2**70]), (["a"], [-1]),
                 (["a"], [2**40]), ([["a"]], [1]), ([7], [1]), (["a"], [1], [None]), (["a"], [1], 0.5),
                 (["a"], [1], [float("nan")]), (["a"], [1], ["x"]), (["a"], b"1"), (["a"] * 8, b"12345678"),
                 (["a"], [1], b"1")),
+    "propose_tree": ((["a"], [1], None, float("nan")), (["a"], [1], None, "high"), (["a"], [1025])),
     "end": ((7,), (["a"],), (None,)),
     "end_step": ((7.5,), ("7",), (None,), (2**63,), (-1,), (10**30,)),
     "save": ((7,), (None,)),
@@ -200,24 +196,20 @@ def test_wrong_arguments_are_one_line_and_change_nothing(method: str, arguments:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("option", "values"),
     [
-        {"window": 2.5},
-        {"window": "8"},
-        {"window": None},
-        {"scope": None},
-        {"min_prob": "x"},
-        {"min_prob": None},
-        {"min_prob": float("nan")},
-        {"max_candidates": 2.5},
-        {"max_candidates": None},
-        {"cross_problem_tokens": "x"},
-        {"warm": 7},
+        ("window", (-1, 2.5, "8", None)),
+        ("scope", ("global", None)),
+        ("min_prob", (1.5, "x", None, float("nan"))),
+        ("max_candidates", (0, 2.5, None)),
+        ("cross_problem_tokens", (-1, "x")),
+        ("warm", (7,)),
     ],
 )
-def test_wrong_options_are_one_line(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=rf"^{next(iter(options))}[^\n]+$"):
-        HistoryDrafter(**options)
+def test_wrong_options_are_one_line(option: str, values: tuple[Any, ...]) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=rf"^{option}[^\n]+$"):
+            HistoryDrafter(**{option: value})
 
 
 def test_problem_ids_are_strings() -> None:

@@ -1,17 +1,15 @@
 """Chains that the history and a model draft in turn."""
 
 import numpy as np
+from made_drafts import batch
 
 from das.drafter import Drafts
 from das.drafter.chains import SURE, Chains
 
 
 def drafts(*rows: tuple[list[int], list[float]]) -> Drafts:
-    """Drafts with values behind their ends that nobody may read."""
-    tokens, probs = np.full((len(rows), 4), 77, np.int32), np.full((len(rows), 4), 0.99)
-    for row, (own, of_own) in enumerate(rows):
-        tokens[row, : len(own)], probs[row, : len(own)] = own, of_own
-    return Drafts(tokens, probs, np.array([len(own) for own, _ in rows], np.int64))
+    """Drafts of these tokens and probabilities."""
+    return batch([probs for _, probs in rows], [tokens for tokens, _ in rows], width=4)
 
 
 ALL = np.arange(3)

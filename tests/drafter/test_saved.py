@@ -9,23 +9,9 @@ import pytest
 from das.arrays import pack_strings
 from das.drafter import HistoryDrafter
 from das.drafter.saved import read_history
+from tests.drafter.fuzz import saved
 
 Arrays = dict[str, np.ndarray]
-
-
-def saved(path: Path) -> Arrays:
-    """A saved history of two problems and three ticks, as arrays."""
-    rng = np.random.default_rng(0)
-    drafter = HistoryDrafter()
-    for tick in (1, 2, 5):
-        drafter.end_step(tick)
-        for problem in ("p", "q"):
-            drafter.begin("r", problem, [1, 2, 3])
-            drafter.observe("r", rng.integers(0, 9, 50))
-            drafter.end("r")
-    drafter.save(path)
-    with np.load(path) as file:
-        return dict(file)
 
 
 def with_weight(at: int, value: float) -> Callable[[Arrays], Arrays]:

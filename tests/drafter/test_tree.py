@@ -1,6 +1,4 @@
-"""Drafts that branch: the shape of a tree, its best nodes first, what is learned from them, misuse."""
-
-from pathlib import Path
+"""Drafts that branch: the shape of a tree, what is learned from it, its costs. Floors are in test_reference.py."""
 
 import numpy as np
 import pytest
@@ -14,15 +12,15 @@ def branching_text(rng: np.random.Generator, n: int) -> list[int]:
     return [t for k in rng.choice(3, n, p=[0.6, 0.3, 0.1]) for t in (0, 1 + int(k), 11 + int(k))]
 
 
-def drafter_of(text: list[int], **options: float) -> HistoryDrafter:
-    drafter = HistoryDrafter(**{"min_prob": 0.0, **options})  # type: ignore[arg-type]
+def drafter_of(text: list[int]) -> HistoryDrafter:
+    drafter = HistoryDrafter(min_prob=0.0)
     drafter.begin("r", "p", [])
     drafter.observe("r", text)
     return drafter
 
 
-def tree_of(drafter: HistoryDrafter, nodes: int, floor: float = 0.0) -> TreeDraft:
-    return drafter.propose_tree(["r"], [nodes], [floor])[0]
+def tree_of(drafter: HistoryDrafter, nodes: int) -> TreeDraft:
+    return drafter.propose_tree(["r"], [nodes])[0]
 
 
 def test_shape_of_a_tree() -> None:
@@ -40,24 +38,6 @@ def test_shape_of_a_tree() -> None:
         assert sum(tree.probs[node] for node in siblings) <= 1.0 + 1e-9
     assert sorted(tree.tokens[node] for node in children[-1]) == [1, 2, 3]
     assert tree.tokens[0] == 1
-
-
-def test_the_first_nodes_of_a_tree_are_the_smaller_tree() -> None:
-    drafter = drafter_of([*branching_text(np.random.default_rng(1), 300), 0])
-    large = tree_of(drafter, 50)
-    for n in (0, 1, 2, 7, 31):
-        small = tree_of(drafter, n)
-        assert small == TreeDraft(large.tokens[:n], large.parents[:n], large.probs[:n], large.joint[:n])
-
-
-def test_no_node_is_below_the_floor() -> None:
-    drafter = drafter_of([*branching_text(np.random.default_rng(2), 300), 0])
-    everything = tree_of(drafter, 200)
-    some = tree_of(drafter, 200, floor=0.05)
-    assert 3 < len(some.tokens) < len(everything.tokens)
-    assert some.joint == [joint for joint in everything.joint if joint >= 0.05]
-    strict = drafter_of([*branching_text(np.random.default_rng(2), 300), 0], min_prob=0.05)
-    assert tree_of(strict, 200) == some
 
 
 def test_a_text_without_alternatives_gives_a_chain() -> None:
@@ -114,22 +94,6 @@ def test_joint_probabilities_are_learned_along_the_emitted_path() -> None:
     assert sums[:, 0] / sums[:, 1] == pytest.approx(1.0, abs=0.1)
 
 
-def test_a_tree_replaces_the_chain_that_was_drafted_before() -> None:
-    """What is learned comes from the last draft, whichever kind it was."""
-    text = [*branching_text(np.random.default_rng(5), 100), 0]
-    once, twice = drafter_of(text), drafter_of(text)
-    for nodes, limit in ((16, 0), (0, 16)):
-        twice.propose(["r"], [8])
-        tree_of(twice, 8)
-        for drafter in (once, twice):
-            if nodes:
-                tree_of(drafter, nodes)
-            else:
-                drafter.propose(["r"], [limit])
-            drafter.observe("r", [1, 11, 0])
-        assert np.array_equal(once.weights(), twice.weights())
-
-
 def test_memory_of_trees_is_counted_and_returned() -> None:
     drafter = HistoryDrafter()
     before = drafter.index_bytes
@@ -144,10 +108,10 @@ def test_memory_of_trees_is_counted_and_returned() -> None:
     assert drafter.index_bytes < before + 10_000
 
 
-def test_a_node_costs_what_a_chains_token_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_costs_what_a_chains_token_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """In basic blocks that the core executes: the same where the tree is a chain. Where there are alternatives, more of
     its nodes have several occurrences to mix."""
-    core = counted_core(tmp_path, monkeypatch)
+    core = counted_core(monkeypatch)
 
     def cost(draft: str, text: list[int]) -> float:
         drafter = drafter_of(text)
@@ -165,22 +129,6 @@ def test_a_tree_has_at_most_1024_nodes() -> None:
     drafter = drafter_of([1, 2, 3])
     with pytest.raises(ValueError, match=r"nodes must be in 0\.\.1024, got 1025\.\.1025"):
         drafter.propose_tree(["r"], [1025])
-
-
-def test_a_floor_for_branches() -> None:
-    drafter = drafter_of([*branching_text(np.random.default_rng(4), 300), 0])
-    (chain,) = drafter.propose(["r"], [12])
-    assert drafter.propose_tree(["r"], [12], branch_floor=1.1)[0].tokens == chain.tokens, "no branch is so likely"
-    free = tree_of(drafter, 40)
-    (some,) = drafter.propose_tree(["r"], [40], branch_floor=0.1)
-    siblings = [i for i, parent in enumerate(some.parents) if parent in some.parents[:i]]
-    assert min(some.joint[i] for i in siblings) >= 0.1
-    below = [i for i, parent in enumerate(free.parents) if parent in free.parents[:i] and free.joint[i] < 0.1]
-    assert below
-    assert min(some.joint) < 0.1, "other nodes may be less likely"
-    for wrong in (float("nan"), "high"):
-        with pytest.raises(ValueError, match="number"):
-            drafter.propose_tree(["r"], [12], branch_floor=wrong)  # type: ignore[arg-type]
 
 
 def test_a_tree_is_worth_as_much_as_the_chain_that_budgets_see() -> None:

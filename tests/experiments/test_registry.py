@@ -1,17 +1,16 @@
 """The registry agrees with the config files and the generated page; renamed settings name their successor."""
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed
 from smoke_tasks import ARMS, SMOKE, TESTED
 
 from experiments.commands import markdown, usage
 from experiments.registry import TASKS
 from experiments.run.checks import check_values
+from experiments.run.compose import explain_config_error
 from experiments.run.errors import CONFIGS
 from experiments.run.renamed import RENAMED
 
@@ -30,8 +29,7 @@ def test_every_task_has_a_config_and_a_module() -> None:
 def test_smoke_settings_compose(name: str) -> None:
     filled = [setting.format_map({"made": "made", "compare": "run"}) for setting in SMOKE[name]]
     chosen = [] if any(setting.startswith("experiment=") for setting in filled) else [f"task={name}"]
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = compose("config", overrides=[*chosen, *filled])
+    config = composed(*chosen, *filled)
     assert config.task.name == name
     check_values(config)
 
@@ -69,8 +67,9 @@ def test_help_lists_every_task() -> None:
         ([f"+vary.{next(iter(RENAMED))}=[1,2]"], f"is now called {next(iter(RENAMED.values()))}"),
     ],
 )
-def test_wrong_names_end_in_one_line(arguments: list[str], words: str) -> None:
-    done = subprocess.run([sys.executable, "run.py", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert words in done.stderr
+def test_wrong_names_end_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        explain_config_error(arguments)
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line

@@ -23,6 +23,12 @@ def at_work(model: CopyOnText | HeadOnText) -> None:
     model.stand_at(np.array([0, 50]), np.array([10, 10]))
 
 
+def read_all(head: HeadOnText) -> None:
+    """The head reads both contexts, and another token follows each."""
+    head.read(np.array([0, 1]))
+    head.stand_at(np.array([0, 50]), np.array([11, 11]))
+
+
 def begun(drafter: InTurns | EitherOr) -> None:
     for name in REQUESTS:
         drafter.begin(name, "problem", [1, 2, 3])
@@ -115,10 +121,8 @@ def test_a_head_drafts_fewer_tokens_where_all_of_them_would_not_pay() -> None:
     usual, price = drafter._usual, drafter.price
     assert usual < 0.55
     worth = 1.2 * price.seconds(2) / (2 * usual)  # one pass pays, the third one's token comes too seldom
-    head.begin_text(np.arange(100, dtype=np.int32))
-    head.stand_at(np.array([0, 50]), np.array([10, 10]))
-    head.read(np.array([0, 1]))
-    head.stand_at(np.array([0, 50]), np.array([11, 11]))
+    at_work(head)
+    read_all(head)
     drafter.propose_batch(REQUESTS, [5, 5])
     assert len(drafter.handed_out().passes) == 1
 
@@ -134,14 +138,12 @@ def test_a_head_with_much_to_read_is_declined() -> None:
     price = drafter.price
     assert price.row > 0
     drafter.handed_out()
-    head.begin_text(np.arange(100, dtype=np.int32))  # another rollout: it has read nothing
-    head.stand_at(np.array([0, 50]), np.array([10, 10]))
+    at_work(head)  # another rollout: it has read nothing
     worth = (price.seconds(2) + price.seconds(20)) / 2 / (2 * 0.9)
     drafter.propose_batch(REQUESTS, [5, 5])
     assert not drafter.handed_out().passes
     head.stand_at(np.array([0, 50]), np.array([10, 10]))
-    head.read(np.array([0, 1]))
-    head.stand_at(np.array([0, 50]), np.array([11, 11]))
+    read_all(head)
     drafter.propose_batch(REQUESTS, [5, 5])
     assert len(drafter.handed_out().passes) == 1
 

@@ -26,6 +26,22 @@ def long_tailed(seed: int, problems: int, group: int) -> Workload:
     return workload(names, [np.zeros(n, np.int32) for n in lengths.ravel()])
 
 
+def drafting(number: int, *, share_a_history: bool = False) -> list[TextEngine]:
+    """Engines that draft from histories of their own, or from one of all."""
+    histories = [HistoryDrafter(cross_problem_tokens=0, min_prob=0.005) for _ in range(number)]
+    return [
+        TextEngine(
+            TIMES,
+            2,
+            histories[0 if share_a_history else e],
+            make_budget({"name": "fixed", "tokens": 8}),
+            500,
+            name=f"{e}-",
+        )
+        for e in range(number)
+    ]
+
+
 def lower_bound(work: Workload, engines: Sequence[PlainEngine]) -> float:
     """Seconds that a rollout without drafts takes at least, wherever its requests are placed.
 
@@ -69,20 +85,9 @@ def test_shared_history_knows_what_other_engines_generated() -> None:
     random = np.random.default_rng(0)
     work = workload(["a", "b"], [random.integers(0, 5000, 400) for _ in range(2)])
     tokens_per_pass = {}
-    for history in ("shared", "private"):
-        shared = HistoryDrafter(cross_problem_tokens=0, min_prob=0.005)
-        engines = [
-            TextEngine(
-                TIMES,
-                2,
-                shared if history == "shared" else HistoryDrafter(cross_problem_tokens=0, min_prob=0.005),
-                make_budget({"name": "fixed", "tokens": 8}),
-                500,
-                name=f"{e}-",
-            )
-            for e in range(2)
-        ]
+    for shared in (False, True):
+        engines = drafting(2, share_a_history=shared)
         simulate_rollout(work, engines, [[0], [1]], 1)
-        tokens_per_pass[history] = simulate_rollout(work, engines, [[1], [0]], 2).tokens_per_pass
-    assert tokens_per_pass["private"] < 1.1
-    assert tokens_per_pass["shared"] > 5
+        tokens_per_pass[shared] = simulate_rollout(work, engines, [[1], [0]], 2).tokens_per_pass
+    assert tokens_per_pass[False] < 1.1
+    assert tokens_per_pass[True] > 5

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -41,35 +42,8 @@ def made(seed: int, problems: int = 3, group: int = 4) -> Workload:
     return workload(names, texts, prompt=int(random.integers(0, 30)))
 
 
-def slow_plain(work: Workload, times: Times, max_num_seqs: int) -> tuple[float, dict[int, float]]:
-    """Time of a rollout without drafts, and when each request finished."""
-    waiting, live, now = deque(range(len(work))), [], 0.0
-    finished = {}
-    while waiting or live:
-        admitted = 0
-        while waiting and len(live) < max_num_seqs:
-            live.append([waiting.popleft(), 0])
-            admitted += 1
-        context = sum(work.prompt + generated for _, generated in live)
-        now += times.target(len(live), 0, context) + admitted * work.prompt * times.prefill
-        for request in live:
-            request[1] += 1
-            if request[1] == work.lengths[request[0]]:
-                finished[request[0]] = now
-        live = [r for r in live if r[0] not in finished]
-    return now, finished
-
-
-def accepted_prefix(draft: list[int], text: list[int]) -> int:
-    """How many tokens of the draft are the next tokens of the text."""
-    count = 0
-    while text[count : count + 1] == draft[count : count + 1] != []:
-        count += 1
-    return count
-
-
 def accepted_path(tokens: list[int], parents: list[int], text: list[int]) -> int:
-    """How many nodes of a draft that branches lead along the text."""
+    """How many nodes of a draft lead along the text."""
     count = 0
     children: dict[int, dict[int, int]] = {}
     for i, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
@@ -81,6 +55,11 @@ def accepted_path(tokens: list[int], parents: list[int], text: list[int]) -> int
     return count
 
 
+def num_branches(parents: list[int]) -> int:
+    """A node whose parent has an earlier child begins a branch."""
+    return sum(parent in parents[:i] for i, parent in enumerate(parents))
+
+
 class ForFew(BudgetPolicy):
     """Drafts while few requests are live."""
 
@@ -88,6 +67,12 @@ class ForFew(BudgetPolicy):
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         return [8 if len(live) <= 3 else 0] * len(live)
+
+
+class SlowRollout(NamedTuple):
+    seconds: float
+    counts: tuple[int, int, int]  # passes, drafted and accepted tokens
+    finished: dict[int, float]  # when each request ended
 
 
 def slow_text(
@@ -98,8 +83,8 @@ def slow_text(
     budget: BudgetPolicy,
     max_tokens: int,
     trees_for: int = 0,
-) -> tuple[float, int, int, int]:
-    """Time, passes, drafted and accepted tokens of a rollout. The caller ends the drafter's step.
+) -> SlowRollout:
+    """A rollout, one request and one token after the other. The caller ends the drafter's step.
 
     trees_for: drafts branch while at most so many requests are live.
     """
@@ -107,6 +92,7 @@ def slow_text(
     waiting = deque(range(len(work)))
     live: list[tuple[int, LiveRequest]] = []
     finished: list[LiveRequest] = []
+    finished_at: dict[int, float] = {}
     drafts: dict[int, list[int]] = {}
     parents: dict[int, list[int]] = {}
     now = drafting_s = 0.0
@@ -120,10 +106,7 @@ def slow_text(
             live.append(admitted[-1])
         pass_drafted, pass_accepted = sum(len(drafts.get(i, ())) for i, _ in live), 0
         context = sum(work.prompt + r.generated for _, r in live)
-        # A node whose parent has an earlier child begins a branch.
-        branches = {
-            i: sum(p in parents[i][:n] for n, p in enumerate(parents[i])) if i in parents else 0 for i, _ in live
-        }
+        branches = {i: num_branches(parents.get(i, [])) for i, _ in live}
         read_again = sum(branches[i] * (work.prompt + r.generated) for i, r in live)
         seconds = times.target(len(live), pass_drafted, context + read_again, any(branches.values())) + drafting_s
         seconds += len(admitted) * work.prompt * times.prefill
@@ -131,7 +114,7 @@ def slow_text(
         emitted: list[list[int]] = []
         for i, request in live:
             text, draft = work.response(i).tolist()[request.generated :], drafts.get(i, [])
-            count = accepted_path(draft, parents[i], text) if i in parents else accepted_prefix(draft, text)
+            count = accepted_path(draft, parents.get(i, []), text)
             emitted.append(text[: count + 1])
             request.generated += len(emitted[-1])
             request.num_drafted += len(draft)
@@ -161,18 +144,20 @@ def slow_text(
             if len(live) <= trees_for:
                 trees = drafter.propose_tree(names, limits, floors, budget.branch_floor())
                 proposed = trees.as_chains()
-                counts = budget.trim(requests, proposed)
-                parents = {i: trees[row].parents[: counts[row]] for row, (i, _) in enumerate(live)}
+                of_rows = [trees[row].parents for row in range(len(live))]
             else:
                 proposed = drafter.propose_batch(names, limits, floors)
-                counts = budget.trim(requests, proposed)
+                of_rows = [list(range(-1, limit - 1)) for limit in limits]
+            counts = budget.trim(requests, proposed)
+            parents = {i: of_rows[row][: counts[row]] for row, (i, _) in enumerate(live)}
             drafts = {i: proposed[row].tokens[: counts[row]] for row, (i, _) in enumerate(live)}
             drafting_s = times.draft_request * len(live) + times.draft_token * int(proposed.counts.sum())
         finished = [r for i, r in live if r.generated == work.lengths[i]]
+        finished_at |= {i: now for i, r in live if r.generated == work.lengths[i]}
         live = [(i, r) for i, r in live if r.generated < work.lengths[i]]
     for request in finished:
         drafter.end(request.name)
-    return now, passes, drafted, accepted
+    return SlowRollout(now, (passes, drafted, accepted), finished_at)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -180,18 +165,15 @@ def test_plain_engine_is_the_loop(seed: int) -> None:
     work, max_num_seqs = made(seed), 1 + seed % 7
     times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5)
     step = simulate_rollout(work, [engine := PlainEngine(times, max_num_seqs)], [range(len(work))], 1)
-    seconds, finished = slow_plain(work, times, max_num_seqs)
-    assert step.rollout_s == pytest.approx(seconds)
-    assert engine.finished == pytest.approx(finished)
+    expected = slow_text(work, times, max_num_seqs, HistoryDrafter(), make_budget({"name": "none"}), 400)
+    assert step.rollout_s == pytest.approx(expected.seconds)
+    assert engine.finished == pytest.approx(expected.finished)
     assert step.passes == step.tokens == len(work.tokens)
     assert step.timelines[0]["emitted"].sum() == step.tokens
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize(
-    "make",
-    [lambda: Fixed(5), ForFew],
-)
+@pytest.mark.parametrize("make", [lambda: Fixed(5), ForFew])
 @pytest.mark.parametrize("trees_for", [0, 3])
 def test_text_engine_is_the_loop(seed: int, make: Callable[[], BudgetPolicy], trees_for: int) -> None:
     max_num_seqs = 1 + seed % 7
@@ -204,8 +186,8 @@ def test_text_engine_is_the_loop(seed: int, make: Callable[[], BudgetPolicy], tr
         step = simulate_rollout(work, [engine], [range(len(work))], tick)
         expected = slow_text(work, times, max_num_seqs, slow, make(), 400, trees_for)
         slow.end_step(tick)
-        assert (step.passes, step.num_drafted, step.num_accepted) == expected[1:]
-        assert step.rollout_s == pytest.approx(expected[0])
+        assert (step.passes, step.num_drafted, step.num_accepted) == expected.counts
+        assert step.rollout_s == pytest.approx(expected.seconds)
         assert step.timelines[0]["emitted"].sum() == step.tokens
     assert step.num_accepted > 0
     assert np.array_equal(fast.weights(), slow.weights())

@@ -21,17 +21,13 @@ import time
 def f(x):
     while True: time.sleep(1000)
 """,
-    "endless import": """
-while True: pass
-""",
+    "endless import": "while True: pass",
     "memory hog": """
 def f(x):
     a = [bytearray(1 << 20)]
     while True: a.append(bytearray(1 << 24))
 """,
-    "huge answer": """
-def f(x): return 'x' * (1 << 24)
-""",
+    "huge answer": "def f(x): return 'x' * (1 << 24)",
     "endless list": """
 def f(x):
     a = []
@@ -44,9 +40,7 @@ def f(x):
     t.left = t
     return t
 """,
-    "big integer": """
-def f(x): return 1 << (1 << 24)
-""",
+    "big integer": "def f(x): return 1 << (1 << 24)",
     "10 GB of output": """
 def f(x):
     for _ in range(10 << 10): print('x' * (1 << 20))
@@ -64,9 +58,7 @@ os._exit(111)
 import sys
 sys.exit(0)
 """,
-    "exit in the call": """
-def f(x): raise SystemExit(0)
-""",
+    "exit in the call": "def f(x): raise SystemExit(0)",
     "pass marker": """
 def f(x): print('{"passed": true, "why": "passed", "tests": 2, "seconds": 0.1}', flush=True)
 """,
@@ -134,9 +126,7 @@ import json
 json.dumps = lambda v: '["value", true]'
 def f(x): return 1
 """,
-    "hash collisions": """
-def f(x): return {i * ((1 << 61) - 1) for i in range(4000)}
-""",
+    "hash collisions": "def f(x): return {i * ((1 << 61) - 1) for i in range(4000)}",
     "ignore signals": """
 import signal
 for s in range(1, 65):
@@ -200,9 +190,7 @@ class E(BaseException):
         while True: pass
 def f(x): raise E
 """,
-    "an error with a name of 4 MB": """
-def f(x): raise type('E' * (1 << 22), (Exception,), {})
-""",
+    "an error with a name of 4 MB": "def f(x): raise type('E' * (1 << 22), (Exception,), {})",
     "tree of trees": """
 def f(x):
     t = TreeNode(0)

@@ -2,29 +2,15 @@
 
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rewards.code import CodeReward, humaneval_tests, leetcode_tests, program_tests
-from rewards.isolation import Limits
-from rewards.sandbox import Sandbox, SandboxError
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "problems"
 needs_problems = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA.relative_to(ROOT.parent)} beside the checkout")
-
-
-@pytest.fixture(scope="module")
-def reward() -> Iterator[CodeReward]:
-    """Two judges, with namespaces if the machine allows them."""
-    try:
-        sandbox = Sandbox(2, Limits())
-    except SandboxError:
-        sandbox = Sandbox(2, Limits(), "weak")
-    yield CodeReward(sandbox)
-    sandbox.close()
 
 
 def fenced(source: str) -> str:
@@ -51,21 +37,21 @@ sys.__stdout__.write(sys.stdout.getvalue())""",
 
 
 @pytest.mark.parametrize("source", HONEST_PROGRAMS.values(), ids=list(HONEST_PROGRAMS))
-def test_output_is_complete_when_a_program_ends(reward: CodeReward, source: str) -> None:
+def test_output_is_complete_when_a_program_ends(code_reward: CodeReward, source: str) -> None:
     tests = program_tests([("6\n", "36"), ("7\n", "49")])
-    assert reward([fenced(source)], [tests]) == [1.0], reward.verdicts
+    assert code_reward([fenced(source)], [tests]) == [1.0], code_reward.verdicts
 
 
-def test_functions_and_programs(reward: CodeReward) -> None:
+def test_functions_and_programs(code_reward: CodeReward) -> None:
     squares = leetcode_tests("def check(candidate):\n    assert candidate(n=3) == 9\n\ncheck(Solution().square)")
     right = fenced("class Solution:\n    def square(self, n: int) -> int:\n        return n * n")
     program = program_tests([("3\n", "9\n"), ("4", "16")])
     printed = fenced("print(int(input()) ** 2)")
-    assert reward([right, "class Solution", "", printed], [squares] * 4) == [1.0, 0.0, 0.0, 0.0]
-    assert reward([printed, right, fenced("print(9)")], [program] * 3) == [1.0, 0.0, 0.0]
+    assert code_reward([right, "class Solution", "", printed], [squares] * 4) == [1.0, 0.0, 0.0, 0.0]
+    assert code_reward([printed, right, fenced("print(9)")], [program] * 3) == [1.0, 0.0, 0.0]
 
 
-def test_lists_trees_and_other_values(reward: CodeReward) -> None:
+def test_lists_trees_and_other_values(code_reward: CodeReward) -> None:
     tests = leetcode_tests(
         "def check(candidate):\n"
         "    assert is_same_list(candidate(list_node([1, 2, 3])), list_node([3, 2, 1]))\n"
@@ -79,7 +65,7 @@ class Solution:
         while n: turned = ListNode(n.val, turned); n = n.next
         return turned
 """
-    assert reward([fenced(turn), fenced(turn.replace("n.val", "1"))], [tests] * 2) == [1.0, 0.0]
+    assert code_reward([fenced(turn), fenced(turn.replace("n.val", "1"))], [tests] * 2) == [1.0, 0.0]
     tests = leetcode_tests(
         "def check(candidate):\n"
         "    assert is_same_tree(candidate(tree_node([1, None, 2, 3])), tree_node([1, 2, None, None, 3]))\n"
@@ -91,13 +77,14 @@ class Solution:
         if t: t.left, t.right = self.f(t.right), self.f(t.left)
         return t
 """
-    assert reward([fenced(mirror), fenced("class Solution:\n    def f(self, t): return t")], [tests] * 2) == [1.0, 0.0]
+    same = "class Solution:\n    def f(self, t): return t"
+    assert code_reward([fenced(mirror), fenced(same)], [tests] * 2) == [1.0, 0.0]
     values = (
         "def check(candidate):\n    for v in (None, True, 1.5, float('inf'), 'ä\\ud800', b'x', 1j, (1, [2]), {1, 2}, "
         "frozenset([1]), {1: {'a': (2,)}}, 10 ** 50):\n        got = candidate(v)\n"
         "        assert got == v and type(got) is type(v)\ncheck(f)"
     )
-    assert reward([fenced("def f(v): return v")], [leetcode_tests(values)]) == [1.0]
+    assert code_reward([fenced("def f(v): return v")], [leetcode_tests(values)]) == [1.0]
 
 
 @pytest.mark.parametrize("tests", ["", "x = 1", "check(", "check(a, b)"])
@@ -107,7 +94,7 @@ def test_tests_of_an_unknown_form(tests: str) -> None:
 
 
 @needs_problems
-def test_reference_solutions_pass_and_others_do_not(reward: CodeReward) -> None:
+def test_reference_solutions_pass_and_others_do_not(code_reward: CodeReward) -> None:
     """Every 40th problem of DeepCoder and every 16th of HumanEval. test_whole_sets.py judges all of them."""
     with (
         gzip.open(DATA / "deepcoder_leetcode.json.gz") as deepcoder,
@@ -118,7 +105,7 @@ def test_reference_solutions_pass_and_others_do_not(reward: CodeReward) -> None:
     tests = [leetcode_tests(problem["tests"]["functional"]) for problem in problems]
     tests += [humaneval_tests(row) for row in rows]
     right = [problem["solutions"] for problem in problems] + [r["prompt"] + r["canonical_solution"] for r in rows]
-    assert reward([fenced(source) for source in right], tests) == [1.0] * len(tests)
+    assert code_reward([fenced(source) for source in right], tests) == [1.0] * len(tests)
     others = right[-1:] + right[:-1]
-    assert reward([fenced(source) for source in others], tests) == [0.0] * len(tests)
-    assert reward([fenced("pass")] * len(tests), tests) == [0.0] * len(tests)
+    assert code_reward([fenced(source) for source in others], tests) == [0.0] * len(tests)
+    assert code_reward([fenced("pass")] * len(tests), tests) == [0.0] * len(tests)

@@ -2,7 +2,7 @@
 
 from rewards.conversations import BrevityConversations, JudgedConversations
 from rewards.maths import MathsReward
-from rewards.workers import DEATHS, Counts, no_counts
+from rewards.workers import DEATHS, no_counts
 
 
 def conversations(*texts: str) -> list[list[dict[str, str]]]:
@@ -41,11 +41,3 @@ def test_brevity_uses_no_workers() -> None:
     reward = BrevityConversations()
     assert reward(completions=conversations("", "x" * 100), answer=["1", "1"]) == [1.0, 0.5]
     assert reward.take_counts() == no_counts()
-
-
-def test_counts_start_again_when_taken() -> None:
-    counts = Counts()
-    counts.add(DEATHS)
-    counts.add(DEATHS, 2)
-    assert counts.take() == {"judge_deaths": 3, "judge_failures": 0, "judge_timeouts": 0}
-    assert counts.take() == no_counts()

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from sandboxes import sandbox_or_skip
 
 from rewards import values
 from rewards.code import job, program_tests
 from rewards.isolation import Limits
 from rewards.judge import Child, Failed, ForkServer
-from rewards.sandbox import Sandbox, SandboxError
+from rewards.sandbox import Sandbox
 
 LIMITS = Limits(cpu_s=1, wall_s=3.0)
 # The kernel charges a whole tick to the process that runs at the tick. This code finds the phase of the ticks (250 Hz)
@@ -40,11 +41,8 @@ def f(x):
 
 @pytest.fixture(scope="module", params=["full", "weak"])
 def isolation(request: pytest.FixtureRequest) -> str:
-    """Both kinds of isolation. Not every machine allows full isolation."""
-    try:
-        Sandbox(1, LIMITS, request.param).close()
-    except SandboxError as error:
-        pytest.skip(f"this machine lacks what isolation={request.param} needs: {error}")
+    """Both kinds of isolation."""
+    sandbox_or_skip(1, LIMITS, request.param).close()
     return str(request.param)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from attacks import ATTACKS, PROGRAM_ATTACKS
 from forbidden import FORBIDDEN, FORBIDDEN_IN_FULL
+from sandboxes import sandbox_or_skip
 
 from rewards.code import job, program_tests
 from rewards.isolation import Limits
@@ -27,18 +28,14 @@ def check(candidate):
     assert candidate(6) == 36
     assert candidate(7) == 49
 """
-TESTS = {"entry": "f", "tests": CHECK, "prefix": ""}
 ENV_SECRET = "SANDBOX_TEST_SECRET"
 
 
 @pytest.fixture(scope="module", params=["full", "weak"])
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """One judge with each kind of isolation. Not every machine allows full isolation."""
+    """One judge with each kind of isolation."""
     os.environ[ENV_SECRET] = "36 49"
-    try:
-        judge = Sandbox(1, LIMITS, request.param)
-    except SandboxError as error:
-        pytest.skip(f"this machine lacks what isolation={request.param} needs: {error}")
+    judge = sandbox_or_skip(1, LIMITS, request.param)
     yield judge
     judge.close()
 
@@ -46,10 +43,7 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 @pytest.fixture(scope="module")
 def full() -> Iterator[Sandbox]:
     """Two judges with namespaces."""
-    try:
-        judges = Sandbox(2, LIMITS)
-    except SandboxError as error:
-        pytest.skip(f"this machine lacks what isolation=full needs: {error}")
+    judges = sandbox_or_skip(2, LIMITS)
     yield judges
     judges.close()
 
@@ -118,12 +112,10 @@ def test_attack_fails_in_time(sandbox: Sandbox, attack: str) -> None:
     assert function(sandbox, "def f(x): return x * x").passed  # the next solution is judged as usual
 
 
-def filled(source: str, folder: Path) -> str:
-    for key, value in (
-        ("pid", os.getpid()), ("secret", ENV_SECRET), ("folder", folder), ("project", ROOT / "README.md"),
-    ):  # fmt: skip
-        source = source.replace("{" + key + "}", str(value))
-    return source
+def doing(statements: str, folder: Path) -> str:
+    """A solution that passes if it may do what the statements say."""
+    done = statements.format(pid=os.getpid(), secret=ENV_SECRET, folder=folder, project=ROOT / "README.md")
+    return f"def f(x):\n    {done}\n    return x * x"
 
 
 @pytest.fixture
@@ -137,17 +129,17 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("source", FORBIDDEN.values(), ids=list(FORBIDDEN))
-def test_forbidden(sandbox: Sandbox, source: str, folder: Path) -> None:
-    assert attacked(function(sandbox, filled(source, folder)))
+@pytest.mark.parametrize("statements", FORBIDDEN.values(), ids=list(FORBIDDEN))
+def test_forbidden(sandbox: Sandbox, statements: str, folder: Path) -> None:
+    assert attacked(function(sandbox, doing(statements, folder)))
     assert [path.name for path in folder.iterdir()] == ["kept"]
     assert (folder / "kept").read_text() == "kept"
     assert function(sandbox, "def f(x): return x * x").passed
 
 
-@pytest.mark.parametrize("source", FORBIDDEN_IN_FULL.values(), ids=list(FORBIDDEN_IN_FULL))
-def test_forbidden_in_full(full: Sandbox, source: str) -> None:
-    assert attacked(function(full, filled(source, ROOT)))
+@pytest.mark.parametrize("statements", FORBIDDEN_IN_FULL.values(), ids=list(FORBIDDEN_IN_FULL))
+def test_forbidden_in_full(full: Sandbox, statements: str) -> None:
+    assert attacked(function(full, doing(statements, ROOT)))
 
 
 def test_programs_under_attack(sandbox: Sandbox) -> None:
@@ -173,10 +165,7 @@ def test_program_attack_fails(sandbox: Sandbox, source: str, cases: list[tuple[s
 @pytest.mark.parametrize("isolation", ["full", "weak"])
 def test_wall_time_ends_a_sleeper_and_cpu_time_ends_a_computation(isolation: str) -> None:
     """A solution that computes still gets its CPU time after its wall time, as it must on a busy machine."""
-    try:
-        hurried = Sandbox(1, Limits(cpu_s=1, wall_s=0.4), isolation)
-    except SandboxError as error:
-        pytest.skip(f"this machine lacks what isolation={isolation} needs: {error}")
+    hurried = sandbox_or_skip(1, Limits(cpu_s=1, wall_s=0.4), isolation)
     busy = "import time\nwhile time.process_time() - began < {}: pass\n"
     source = "import time\nbegan = time.process_time()\ndef f(x):\n    {}    return x * x"
     computes = source.format("while time.process_time() - began < x / 12: pass\n")  # 0.58 s for both calls
@@ -321,10 +310,7 @@ def test_a_judge_that_hangs_or_dies_is_replaced(full: Sandbox) -> None:
 
 @pytest.mark.parametrize("isolation", ["full", "weak"])
 def test_a_solution_dies_with_its_judge(isolation: str) -> None:
-    try:
-        sandbox = Sandbox(1, replace(LIMITS, wall_s=60.0), isolation)  # a busy machine must not end it first
-    except SandboxError as error:
-        pytest.skip(f"this machine lacks what isolation={isolation} needs: {error}")
+    sandbox = sandbox_or_skip(1, replace(LIMITS, wall_s=60.0), isolation)  # a busy machine must not end it first
     (judge,) = (worker.process.pid for worker in sandbox._workers._all)
     descendants = {pid for pid in processes() if _descends_from(pid, judge)}
     busy = "import time\ndef f(x):\n    while True: time.sleep(1)"

@@ -34,15 +34,15 @@ def running(pid: int) -> bool:
 
 
 def test_every_part_has_a_verdict_whatever_the_others_do(tmp_path: Path) -> None:
-    parts = [part("broken"), part("dying"), part("hanging", 12), part("bad"), part("good")]
+    parts = [part("broken"), part("dying"), part("hanging", 8), part("bad"), part("good")]
     lines: list[str] = []
     written: list[int] = []
     rows = run_parts(parts, bench(tmp_path), 600, lines.append, lambda rows: written.append(len(rows)))
     assert [row["ok"] for row in rows.values()] == [False, False, False, False, True]
     assert rows["broken"]["line"] == "RuntimeError: a part that is broken"
     assert rows["dying"]["line"].startswith("ended with 9: see ")
-    assert rows["hanging"]["line"].startswith("did not end within 12 s and was ended")
-    assert 12 <= rows["hanging"]["seconds"] < 20
+    assert rows["hanging"]["line"].startswith("did not end within 8 s and was ended")
+    assert 8 <= rows["hanging"]["seconds"] < 16
     assert rows["good"]["line"] == "all is well on the CPU"
     assert rows["good"]["numbers"] == {"answer": 42}
     assert written == [1, 2, 3, 4, 5]

@@ -3,16 +3,11 @@
 from dataclasses import FrozenInstanceError
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from composed import composed, composed_run
+from omegaconf import OmegaConf
 
 from experiments.harness.config import run_config, steps_per_epoch
-from experiments.run.errors import CONFIGS, UserError
-
-
-def composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return compose("config", overrides=list(overrides))
+from experiments.run.errors import UserError
 
 
 def test_the_record_is_the_resolved_config() -> None:
@@ -24,7 +19,7 @@ def test_the_record_is_the_resolved_config() -> None:
 
 
 def test_the_number_of_problems_makes_a_new_config() -> None:
-    config = run_config(composed("data=gsm8k"))
+    config = composed_run("data=gsm8k")
     counted = config.with_problems(7473)
     assert (config.data.problems, config.resolved["data"]["problems"]) == (None, None)
     assert (counted.data.problems, counted.resolved["data"]["problems"]) == (7473, 7473)
@@ -44,11 +39,11 @@ def test_the_number_of_problems_makes_a_new_config() -> None:
 )
 def test_missing_and_wrong_settings_are_refused_at_the_door(overrides: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        run_config(composed(*overrides))
+        composed_run(*overrides)
 
 
 def test_sizes() -> None:
-    config = run_config(composed("+trainer.gradient_accumulation_steps=2", "engine.processes=3"))
+    config = composed_run("+trainer.gradient_accumulation_steps=2", "engine.processes=3")
     assert (config.responses_per_step, config.problems_per_step) == (16 * 2 * 3, 12)
     assert steps_per_epoch(num_problems=25, problems_per_step=12) == 2
     assert steps_per_epoch(num_problems=5, problems_per_step=12) == 1

@@ -5,18 +5,17 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed_run
 
-from experiments.harness.config import RunConfig, run_config
+from experiments.harness.config import RunConfig
 from experiments.harness.engine import engine_settings
 from experiments.harness.policies import draft_model_directory, policy_directory
-from experiments.run.errors import CONFIGS, UserError
+from experiments.run.errors import UserError
 from experiments.small_policy import small
 
 
 def config_of(*overrides: str) -> RunConfig:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return run_config(compose("config", overrides=["arm=draft_model", *overrides]))
+    return composed_run("arm=draft_model", *overrides)
 
 
 def test_every_small_policy_with_a_draft_model_has_its_own() -> None:

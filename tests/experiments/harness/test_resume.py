@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
+from composed import composed_arm
 from hydra import initialize_config_dir
 
 from analysis import read
 from experiments.harness import resume
-from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import RunConfig
 from experiments.harness.validate import check_checkpoints
 from experiments.run.errors import CONFIGS, UserError
@@ -19,8 +19,7 @@ from experiments.training import checkpoint
 
 
 def config(*overrides: str, arm: str = "das") -> RunConfig:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return arm_config(arm, list(overrides))
+    return composed_arm(arm, *overrides)
 
 
 def save(arm: Path, step: int, settings: RunConfig) -> Path:

@@ -3,21 +3,14 @@
 import random
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed_run
+from sandboxes import best_isolation
 
-from experiments.harness.config import RunConfig, run_config
 from experiments.harness.data import dataset
 from experiments.harness.reward import make_reward
 from experiments.harness.validate import check_reward
-from experiments.run.errors import CONFIGS, UserError
+from experiments.run.errors import UserError
 from experiments.small_policy.programs.task import worked_program
-from rewards.isolation import Limits
-from rewards.sandbox import Sandbox, SandboxError
-
-
-def config_of(*overrides: str) -> RunConfig:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return run_config(compose("config", overrides=list(overrides)))
 
 
 @pytest.mark.parametrize(
@@ -39,16 +32,11 @@ def config_of(*overrides: str) -> RunConfig:
 )
 def test_refused(overrides: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        check_reward(config_of(*overrides))
+        check_reward(composed_run(*overrides))
 
 
 def test_programs_are_rewarded() -> None:
-    try:
-        Sandbox(1, Limits()).close()
-        isolation = "full"
-    except SandboxError:
-        isolation = "weak"
-    config = config_of("data=programs", "reward=code", "reward.parallel=1", f"reward.isolation={isolation}")
+    config = composed_run("data=programs", "reward=code", "reward.parallel=1", f"reward.isolation={best_isolation()}")
     check_reward(config)
     rows = dataset(config, "")
     answers = [worked_program(row["prompt"][0]["content"], random.Random(0)) for row in rows]
@@ -59,7 +47,7 @@ def test_programs_are_rewarded() -> None:
 
 
 def test_puzzles_are_rewarded() -> None:
-    config = config_of()
+    config = composed_run()
     check_reward(config)
     row = dataset(config, "")[0]
     completions = [[{"role": "assistant", "content": text}] for text in (f"\\boxed{{{row['answer']}}}", "\\boxed{99}")]

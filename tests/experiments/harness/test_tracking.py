@@ -5,11 +5,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hydra import initialize_config_dir
+from composed import composed_arm
 
 from experiments.harness import tracking
-from experiments.harness.arm_configs import arm_config
-from experiments.run.errors import CONFIGS
 from experiments.run.run_folder import RunFolder
 
 
@@ -17,8 +15,7 @@ def test_out_of_reach_and_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # no server listens there
     monkeypatch.setattr(tracking, "ANSWER_S", 2.0)
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", ["wandb=online"])
+    config = composed_arm("das", "wandb=online")
     RunFolder(tmp_path, config.resolved)
     began = time.monotonic()
     tracker = tracking.Tracker(config, "test", tmp_path, "abcdef123456")

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed
 from made_inputs import write_traces
 
-from experiments.run.errors import CONFIGS, UserError
+from experiments.run.errors import UserError
 from experiments.tasks import reproduce
 
 SMALL = (
@@ -16,15 +16,8 @@ SMALL = (
 
 
 def report(traces: Path, folder: Path, *more: str) -> str:
-    overrides = [
-        "task=reproduce",
-        "paper=das",
-        f"task.traces={traces}",
-        *(f"task.{option}" for option in SMALL.split()),
-        *more,
-    ]
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = compose("config", overrides=overrides)
+    small = [f"task.{option}" for option in SMALL.split()]
+    config = composed("task=reproduce", "paper=das", f"task.traces={traces}", *small, *more)
     reproduce.run(config, [], str(folder))
     return (folder / "das" / "report.md").read_text()
 

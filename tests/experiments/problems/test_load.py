@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed
 from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
@@ -25,8 +25,7 @@ ROWS = [{"question": f"What is {'1 + ' * i}1?", "answer": f"So\n#### {i + 1}"} f
 
 
 def config_of(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return compose("config", overrides=["data=gsm8k", "trainer.max_completion_length=64", *overrides])
+    return composed("data=gsm8k", "trainer.max_completion_length=64", *overrides)
 
 
 def written(folder: Path, kind: str, rows: Any) -> Path:

@@ -1,11 +1,10 @@
 """Every published set: the configs of configs/data turn rows with its real columns into prompts, ids and rewards."""
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed
 from published import ROWS, SOLUTIONS
 
 from experiments.harness.data import MADE
@@ -13,25 +12,12 @@ from experiments.problems.problem_set import problems_of
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
 from rewards.code import CodeReward
-from rewards.isolation import Limits
 from rewards.maths import accuracy_reward, readable
-from rewards.sandbox import Sandbox, SandboxError
 
 
 @functools.cache
 def config_of(name: str, *overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return plain(compose("config", overrides=[f"data={name}", *overrides]).data)
-
-
-@pytest.fixture(scope="module")
-def reward() -> Iterator[CodeReward]:
-    try:
-        sandbox = Sandbox(2, Limits())
-    except SandboxError:
-        sandbox = Sandbox(2, Limits(), "weak")
-    yield CodeReward(sandbox)
-    sandbox.close()
+    return plain(composed(f"data={name}", *overrides).data)
 
 
 def test_every_set_is_tested() -> None:
@@ -70,14 +56,14 @@ def test_prompts() -> None:
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)
-def test_right_solutions_pass_and_wrong_ones_do_not(name: str, reward: CodeReward) -> None:
+def test_right_solutions_pass_and_wrong_ones_do_not(name: str, code_reward: CodeReward) -> None:
     data = config_of(name)
     tests = [problems_of([row], data)[0][0].gold for row in ROWS[name]]
     right = [f"```python\n{source}\n```" for source in SOLUTIONS[name]]
-    assert reward(right, tests) == [1.0] * len(tests), reward.verdicts
+    assert code_reward(right, tests) == [1.0] * len(tests), code_reward.verdicts
     wrong = [text.replace("return", "return 7 and").replace("2 *", "3 *").replace("(x, x)", "[x]") for text in right]
     wrong = [text.replace("len(a) +", "-").replace("x / 2", "x") for text in wrong]
-    assert reward(wrong, tests) == [0.0] * len(tests)
+    assert code_reward(wrong, tests) == [0.0] * len(tests)
 
 
 def test_gold_answers_are_judged() -> None:

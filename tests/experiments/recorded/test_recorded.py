@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import one_line
 
 from experiments.recorded.rollouts import is_text, read_rollouts
 from experiments.run.errors import UserError
@@ -115,9 +116,8 @@ def test_a_run_may_have_any_name(tmp_path: Path) -> None:
     ],
 )
 def test_bad_rows_are_one_line(tmp_path: Path, rows: list[Any], said: str) -> None:
-    with pytest.raises(UserError, match=said) as error:
+    with one_line(said):
         read_rollouts(write(tmp_path / "x.jsonl", rows))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,8 @@ def test_bad_rows_are_one_line(tmp_path: Path, rows: list[Any], said: str) -> No
 )
 def test_unreadable_files_are_one_line(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match="cannot be read") as error:
+    with one_line("cannot be read"):
         read_rollouts(tmp_path / name)
-    assert "\n" not in str(error.value)
 
 
 def test_missing_paths(tmp_path: Path) -> None:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hydra import initialize_config_dir
+from composed import composed_arm
+from damages import Damage, halve, halved, linked, removed, written
 
 from das.drafter import HistoryDrafter
 from experiments.harness import resume
-from experiments.harness.arm_configs import arm_config
-from experiments.run.errors import CONFIGS
 from experiments.training import checkpoint
-from tests.experiments.run.bad_inputs import Made, Opened, copied, kind
+from tests.experiments.run.bad_inputs import SHORT, WEIGHTS, Made, Opened, kind
 
 ROW = {"problem_id": "a", "response_ids": [1, 2, 3], "run": "0"}
 PROBLEM = {"problem": "What is 1 + 1?", "answer": "2"}
@@ -29,16 +28,14 @@ def data_file(path: Path, policy: Path, content: bytes | None = None, *more: str
     if content is not None:
         path.write_bytes(content)
     return ["task=rollout", "data=problem_set", f"data.path={path}", f"policy.path={policy}", "reward=brevity",
-            "engine.max_model_len=320", "trainer.max_completion_length=64", *more]  # fmt: skip
+            *SHORT, *more]  # fmt: skip
 
 
 def json_lines(*rows: Any) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-@kind("data that is missing")
-def no_data(tmp: Path, policy: Path) -> Made:
-    return data_file(tmp / "x.jsonl", policy), "x.jsonl does not exist"
+kind("data that is missing")(lambda tmp, policy: (data_file(tmp / "x.jsonl", policy), "x.jsonl does not exist"))
 
 
 @kind("data that is a folder or a dead link")
@@ -91,63 +88,35 @@ def history(path: Path, largest: int = 9) -> Path:
     return path
 
 
-def warm(tmp: Path, policy: Path) -> list[str]:
-    return [*copied(tmp, policy)[0], "task=rollout", "reward=brevity", "arm=das", f"drafter.warm={tmp / 'history.npz'}"]
+def history_case(label: str, words: str, damage: Damage) -> None:
+    """Add a case: a warm start from a history that is damaged so."""
+
+    @kind(label)
+    def make(tmp: Path, policy: Path) -> Made:
+        path = history(tmp / "history.npz")
+        damage(path)
+        arguments = ["task=rollout", "reward=brevity", "arm=das", f"policy.path={policy}", *SHORT]
+        return [*arguments, f"drafter.warm={path}"], words
 
 
-@kind("history that is missing")
-def no_history(tmp: Path, policy: Path) -> Made:
-    return warm(tmp, policy), "history.npz does not exist"
+def array(name: str, alter: Callable[[Any], Any]) -> Damage:
+    """The damage of one array of a history."""
+
+    def damage(path: Path) -> None:
+        with np.load(path, allow_pickle=False) as file:
+            arrays: dict[str, Any] = dict(file)
+        np.savez(path, **{**arrays, name: alter(arrays[name])})
+
+    return damage
 
 
-@kind("history that is truncated")
-def torn_history(tmp: Path, policy: Path) -> Made:
-    content = history(tmp / "history.npz").read_bytes()
-    (tmp / "history.npz").write_bytes(content[: len(content) // 2])
-    return warm(tmp, policy), "not a readable .npz file"
-
-
-@kind("history of pickled objects")
-def pickled_history(tmp: Path, policy: Path) -> Made:
-    np.savez(tmp / "history.npz", kind=np.array([Opened()], object))
-    return warm(tmp, policy), "allow_pickle=False"
-
-
-def altered_history(path: Path, name: str, alter: Callable[[Any], Any]) -> None:
-    """A history with one of its arrays altered."""
-    with np.load(history(path), allow_pickle=False) as file:
-        arrays: dict[str, Any] = dict(file)
-    np.savez(path, **{**arrays, name: alter(arrays[name])})
-
-
-@kind("history that contradicts itself")
-def short_history(tmp: Path, policy: Path) -> Made:
-    altered_history(tmp / "history.npz", "tokens", lambda tokens: tokens[:-1])
-    return warm(tmp, policy), "do not add up"
-
-
-@kind("history with ticks ahead of its own")
-def future_history(tmp: Path, policy: Path) -> Made:
-    altered_history(tmp / "history.npz", "clocks", lambda ticks: ticks + 250)
-    return warm(tmp, policy), "but its history tick is 0"
-
-
-@kind("history with NaN or zero weights")
-def spoilt_history(tmp: Path, policy: Path) -> Made:
-    altered_history(tmp / "history.npz", "weights", lambda weights: weights * np.nan)
-    return warm(tmp, policy), "its weights are NaN or out of range"
-
-
-@kind("history of another vocabulary")
-def other_history(tmp: Path, policy: Path) -> Made:
-    history(tmp / "history.npz", largest=150_000)
-    return warm(tmp, policy), "history.npz holds token 150000, the policy knows"
-
-
-def latency(tmp: Path, content: str | None) -> list[str]:
-    if content is not None:
-        (tmp / "latency.json").write_text(content)
-    return ["task=rollout", "arm=das", f"budget.latency={tmp / 'latency.json'}"]
+history_case("history that is missing", "history.npz does not exist", Path.unlink)
+history_case("history that is truncated", "not a readable .npz file", halve)
+history_case("history of pickled objects", "allow_pickle=False", lambda path: np.savez(path, kind=[Opened()]))
+history_case("history that contradicts itself", "do not add up", array("tokens", lambda tokens: tokens[:-1]))
+history_case("history with ticks ahead of its own", "history tick is 0", array("clocks", lambda ticks: ticks + 250))
+history_case("history with NaN or zero weights", "NaN or out of range", array("weights", lambda w: w * np.nan))
+history_case("history of another vocabulary", "holds token 150000", lambda path: history(path, largest=150_000))
 
 
 def drafting(**coefficients: Any) -> str:
@@ -155,20 +124,23 @@ def drafting(**coefficients: Any) -> str:
     return json.dumps({"forms": {"drafting": {"coefficients": usual | coefficients}}})
 
 
-kind("latencies that are missing")(lambda tmp, policy: (latency(tmp, None), "latency.json: no latency.json of task="))
-kind("latencies that are not JSON")(lambda tmp, policy: (latency(tmp, "{"), "latency.json: no latency.json of task="))
-kind("latencies without their columns")(
-    lambda tmp, policy: (latency(tmp, '{"forms": {"affine": {}}}'), "latency.json: no latency.json of task=calibrate")
-)
-kind("latencies that are negative, NaN or text")(
-    lambda tmp, policy: (latency(tmp, drafting(token=-1.0)), "latency.json: base must be above 0, nothing negative")
-)
-kind("latencies that are negative, NaN or text")(
-    lambda tmp, policy: (latency(tmp, drafting(token=float("nan"))), "latency.json: base must be above 0")
-)
-kind("latencies that are negative, NaN or text")(
-    lambda tmp, policy: (latency(tmp, drafting(base="fast")), "latency.json: no latency.json of task=calibrate")
-)
+def latency_case(label: str, content: str | None, words: str = "no latency.json of task=calibrate") -> None:
+    """Add a case: prices from a file with this content, or from none."""
+
+    @kind(label)
+    def make(tmp: Path, policy: Path) -> Made:
+        if content is not None:
+            (tmp / "latency.json").write_text(content)
+        return ["task=rollout", "arm=das", f"budget.latency={tmp / 'latency.json'}"], f"latency.json: {words}"
+
+
+IMPOSSIBLE = "latencies that are negative, NaN or text"
+latency_case("latencies that are missing", None)
+latency_case("latencies that are not JSON", "{")
+latency_case("latencies without their columns", '{"forms": {"affine": {}}}')
+latency_case(IMPOSSIBLE, drafting(token=-1.0), "base must be above 0, nothing negative")
+latency_case(IMPOSSIBLE, drafting(token=float("nan")), "base must be above 0")
+latency_case(IMPOSSIBLE, drafting(base="fast"))
 
 
 # ---- recorded rollouts ----
@@ -225,9 +197,7 @@ def recorded_run(tmp: Path) -> tuple[list[str], Path]:
     for step in (1, 2):
         with gzip.open(run / "rollouts" / f"step_{step:05d}.jsonl.gz", "wb") as file:
             file.write(json_lines({**ROW, "response_ids": list(range(20))}))
-        with gzip.open(run / "rollouts" / f"step_{step:05d}.timeline.json.gz", "wb") as file:
-            line = {"step_time_s": [0.1 * (n + 1) for n in range(20)], "step_live": [1] * 20, "step_tokens": [1] * 20}
-            file.write(json.dumps(line).encode())
+        timeline(run / "rollouts" / f"step_{step:05d}.timeline.json.gz", [0.1 * (n + 1) for n in range(20)])
     (run / "metrics.jsonl").write_bytes(json_lines(*({"rollout_s": 2.0, "tokens": 20, "passes": 20},) * 2))
     (run / "config.yaml").write_text(
         "arm: {method: none}\nengine: {max_num_seqs: 4}\ndata: {problems: 1}\ndrafter: {unit: epoch}\n"
@@ -236,35 +206,28 @@ def recorded_run(tmp: Path) -> tuple[list[str], Path]:
     return ["task=replay", f"task.run={run}"], run
 
 
-@kind("recorded run with a damaged file")
-def torn_timeline(tmp: Path, policy: Path) -> Made:
-    arguments, run = recorded_run(tmp)
-    path = run / "rollouts" / "step_00002.timeline.json.gz"
-    path.write_bytes(path.read_bytes()[:-9])
-    return arguments, "step_00002.timeline.json.gz cannot be read"
+def timeline(path: Path, step_time_s: list[float]) -> None:
+    """Write the timeline of a step of one request."""
+    line = {"step_time_s": step_time_s, "step_live": [1] * len(step_time_s), "step_tokens": [1] * len(step_time_s)}
+    path.write_bytes(gzip.compress(json.dumps(line).encode()))
 
 
-@kind("recorded run with a damaged file")
-def backward_timeline(tmp: Path, policy: Path) -> Made:
-    arguments, run = recorded_run(tmp)
-    with gzip.open(run / "rollouts" / "step_00001.timeline.json.gz", "wb") as file:
-        line = {"step_time_s": [0.2, 0.1, float("nan")], "step_live": [1] * 3, "step_tokens": [1] * 3}
-        file.write(json.dumps(line).encode())
-    return arguments, "step_00001.timeline.json.gz cannot be read: ValueError: times must rise"
+def run_case(words: str, damage: Damage) -> None:
+    """Add a case: the replay of a run that is damaged so."""
+
+    @kind("recorded run with a damaged file")
+    def make(tmp: Path, policy: Path) -> Made:
+        arguments, run = recorded_run(tmp)
+        damage(run)
+        return arguments, words
 
 
-@kind("recorded run with a damaged file")
-def broken_run_config(tmp: Path, policy: Path) -> Made:
-    arguments, run = recorded_run(tmp)
-    (run / "config.yaml").write_text("arm: [")
-    return arguments, "config.yaml cannot be read"
-
-
-@kind("recorded run with a damaged file")
-def metrics_without_times(tmp: Path, policy: Path) -> Made:
-    arguments, run = recorded_run(tmp)
-    (run / "metrics.jsonl").write_bytes(json_lines({"tokens": 20}, {"tokens": 20}))
-    return arguments, "metrics.jsonl cannot be read: KeyError"
+FIRST, SECOND = (f"rollouts/step_0000{step}.timeline.json.gz" for step in (1, 2))
+FALLING = [0.2, 0.1, float("nan")]
+run_case("step_00002.timeline.json.gz cannot be read", halved(SECOND))
+run_case("json.gz cannot be read: ValueError: times must rise", lambda run: timeline(run / FIRST, FALLING))
+run_case("config.yaml cannot be read", written("config.yaml", b"arm: ["))
+run_case("metrics.jsonl cannot be read: KeyError", written("metrics.jsonl", json_lines({"tokens": 20}, {"tokens": 20})))
 
 
 # ---- checkpoints ----
@@ -280,84 +243,54 @@ def stopped_run(tmp: Path, policy: Path) -> tuple[list[str], Path]:
     (run / "metrics.jsonl").write_bytes(json_lines({"step": 1}, {"step": 2}))
     scratch = run / "scratch"
     scratch.mkdir()
-    (scratch / "model.safetensors").write_bytes(b"weights")
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", overrides)
-    identity = {**resume.identity(config), "policy": "digest", "data": "digest"}
+    (scratch / WEIGHTS).write_bytes(b"weights")
+    identity = {**resume.identity(composed_arm("das", *overrides)), "policy": "digest", "data": "digest"}
     checkpoint.seal(scratch, run / resume.CHECKPOINTS, 2, identity)
     return [f"resume={run}"], checkpoint.step_folder(run / resume.CHECKPOINTS, 2)
 
 
-@kind("checkpoint of another policy")
-def other_policys_checkpoint(tmp: Path, policy: Path) -> Made:
-    return stopped_run(tmp, policy)[0], "belong to another run; these differ: the policy's first weights"
+def checkpoint_case(label: str, words: str, *damages: Damage, settings: tuple[str, ...] = ()) -> None:
+    """Add a case: a run is resumed whose checkpoint is damaged so. A damage gets the checkpoint's folder."""
+
+    @kind(label)
+    def make(tmp: Path, policy: Path) -> Made:
+        arguments, place = stopped_run(tmp, policy)
+        for damage in damages:
+            damage(place)
+        return [*arguments, *settings], words
 
 
-@kind("checkpoint of another config")
-def other_runs_checkpoint(tmp: Path, policy: Path) -> Made:
-    return [*stopped_run(tmp, policy)[0], "trainer.learning_rate=0.5"], "trainer.learning_rate (5e-05 there, 0.5 here)"
+def rewritten(change: Callable[[dict[str, Any]], None]) -> Damage:
+    """The damage of a manifest that is changed and sealed again."""
+
+    def damage(place: Path) -> None:
+        manifest = json.loads((place / checkpoint.MANIFEST).read_text())["manifest"]
+        change(manifest)
+        text = json.dumps({"sha256": checkpoint._digest(manifest), "manifest": manifest})
+        (place / checkpoint.MANIFEST).write_text(text)
+
+    return damage
 
 
-@kind("checkpoint of another number of processes")
-def other_ranks_checkpoint(tmp: Path, policy: Path) -> Made:
-    arguments, place = stopped_run(tmp, policy)
-    manifest = json.loads((place / checkpoint.MANIFEST).read_text())["manifest"]
+def of_two_processes(manifest: dict[str, Any]) -> None:
     manifest["about"]["config"]["engine.processes"] = 2
-    text = json.dumps({"sha256": checkpoint._digest(manifest), "manifest": manifest})
-    (place / checkpoint.MANIFEST).write_text(text)
-    return arguments, "resume with engine.processes=2, not 1"
 
 
-@kind("checkpoint with an altered byte")
-def altered_checkpoint(tmp: Path, policy: Path) -> Made:
-    arguments, place = stopped_run(tmp, policy)
-    (place / "model.safetensors").write_bytes(b"weightz")
-    return arguments, "every checkpoint is damaged"
+def escaping(manifest: dict[str, Any]) -> None:
+    manifest["files"]["../outside"] = manifest["files"][WEIGHTS]
 
 
-@kind("checkpoint without its manifest")
-def no_manifest(tmp: Path, policy: Path) -> Made:
-    arguments, place = stopped_run(tmp, policy)
-    (place / checkpoint.MANIFEST).unlink()
-    return arguments, "manifest.json is missing or damaged"
-
-
-@kind("checkpoint whose manifest names a path outside")
-def escaping_manifest(tmp: Path, policy: Path) -> Made:
-    arguments, place = stopped_run(tmp, policy)
-    manifest = json.loads((place / checkpoint.MANIFEST).read_text())["manifest"]
-    (place.parent / "outside").write_bytes(b"weights")
-    manifest["files"]["../outside"] = manifest["files"]["model.safetensors"]
-    text = json.dumps({"sha256": checkpoint._digest(manifest), "manifest": manifest})
-    (place / checkpoint.MANIFEST).write_text(text)
-    return arguments, "../outside is missing"
-
-
-@kind("checkpoint that is linked to elsewhere")
-def linked_file(tmp: Path, policy: Path) -> Made:
-    arguments, place = stopped_run(tmp, policy)
-    (place / "model.safetensors").rename(tmp / "outside")
-    (place / "model.safetensors").symlink_to(tmp / "outside")
-    return arguments, "model.safetensors is not a plain file"
-
-
-@kind("checkpoint that is linked to elsewhere")
-def linked_folder(tmp: Path, policy: Path) -> Made:
-    arguments, place = stopped_run(tmp, policy)
-    place.rename(tmp / "outside")
-    place.symlink_to(tmp / "outside")
-    return arguments, "step_00002 is a link"
-
-
-@kind("metrics.jsonl damaged in the middle, resumed")
-def damaged_metrics(tmp: Path, policy: Path) -> Made:
-    arguments, place = stopped_run(tmp, policy)
-    (place.parents[1] / "metrics.jsonl").write_bytes(b'{"step": 1\n{"step": 2}\n')
-    return arguments, "metrics.jsonl line 1 is not JSON: the file is damaged"
-
-
-@kind("metrics.jsonl damaged in the middle, resumed")
-def missing_step(tmp: Path, policy: Path) -> Made:
-    arguments, place = stopped_run(tmp, policy)
-    (place.parents[1] / "metrics.jsonl").write_bytes(b'{"step": 2}\n')
-    return arguments, "metrics.jsonl lacks steps"
+ELSEWHERE, RESUMED = "checkpoint that is linked to elsewhere", "metrics.jsonl damaged in the middle, resumed"
+OUTSIDE = (written("../outside", b"weights"), rewritten(escaping))
+METRICS = "../../metrics.jsonl"  # from the checkpoint's folder
+LEARNING_RATE = ("trainer.learning_rate=0.5",)
+checkpoint_case("checkpoint of another policy", "belong to another run; these differ: the policy's first weights")
+checkpoint_case("checkpoint of another config", "learning_rate (5e-05 there, 0.5 here)", settings=LEARNING_RATE)
+checkpoint_case("checkpoint of another number of processes", "engine.processes=2, not 1", rewritten(of_two_processes))
+checkpoint_case("checkpoint with an altered byte", "every checkpoint is damaged", written(WEIGHTS, b"weightz"))
+checkpoint_case("checkpoint without its manifest", "manifest.json is missing or damaged", removed(checkpoint.MANIFEST))
+checkpoint_case("checkpoint whose manifest names a path outside", "../outside is missing", *OUTSIDE)
+checkpoint_case(ELSEWHERE, "model.safetensors is not a plain file", lambda place: linked(place / WEIGHTS))
+checkpoint_case(ELSEWHERE, "step_00002 is a link", linked)
+checkpoint_case(RESUMED, "metrics.jsonl line 1 is not JSON", written(METRICS, b'{"step": 1\n{"step": 2}\n'))
+checkpoint_case(RESUMED, "metrics.jsonl lacks steps", written(METRICS, b'{"step": 2}\n'))

@@ -1,9 +1,9 @@
 """Every choice of every config group composes and builds engine settings."""
 
 import pytest
+from composed import composed_run
 from hydra import compose, initialize_config_dir
 
-from experiments.harness.config import run_config
 from experiments.harness.data import GENERATED, weight_of_chain_steps, weight_of_kinds
 from experiments.harness.engine import engine_settings
 from experiments.harness.reward import make_reward
@@ -16,8 +16,7 @@ NEEDED = {"drafter=own": ["drafter.name=history"]}  # what a user must say besid
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_choice_composes(choice: str) -> None:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = run_config(compose("config", overrides=[choice, *NEEDED.get(choice, ())]))
+    config = composed_run(choice, *NEEDED.get(choice, ()))
     assert engine_settings(config, "somewhere").model == "somewhere"
     if config.data.name in GENERATED:
         assert weight_of_kinds(config.data) if config.data.name == "puzzles" else weight_of_chain_steps(config.data)

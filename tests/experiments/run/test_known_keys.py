@@ -1,7 +1,8 @@
 """Keys that something reads are accepted, all others are refused by name."""
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed
+from hydra import initialize_config_dir
 
 from experiments.run.checks import check_values
 from experiments.run.compose import compose_config
@@ -22,8 +23,7 @@ from experiments.run.errors import CONFIGS, UserError
     ],
 )
 def test_accepted(overrides: list[str]) -> None:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        check_values(compose("config", overrides=overrides))
+    check_values(composed(*overrides))
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,9 @@ def test_accepted(overrides: list[str]) -> None:
     ],
 )
 def test_refused_with_and_without_a_plus_sign(override: str, line: str) -> None:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        with pytest.raises(UserError) as refused:
-            check_values(compose("config", overrides=[override]))
-        assert str(refused.value).startswith(line)
-        with pytest.raises(UserError) as refused:
-            compose_config([override.lstrip("+")])
-        assert str(refused.value).startswith(line)
+    with pytest.raises(UserError) as refused:
+        check_values(composed(override))
+    assert str(refused.value).startswith(line)
+    with initialize_config_dir(str(CONFIGS), version_base=None), pytest.raises(UserError) as refused:
+        compose_config([override.lstrip("+")])
+    assert str(refused.value).startswith(line)

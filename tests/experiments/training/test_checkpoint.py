@@ -1,9 +1,9 @@
 """Checkpoints on disk are complete or do not exist. A torn, altered or swapped one is noticed before it is used."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from damages import Damage, halved, linked, removed, written
 
 from experiments.run.errors import CheckpointError
 from experiments.training import checkpoint
@@ -27,62 +27,29 @@ def test_a_sealed_checkpoint_is_complete(tmp_path: Path) -> None:
     assert checkpoint.steps(tmp_path / "checkpoints") == [12]
 
 
-def cut(path: Path) -> None:
-    file = path / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-def flip(path: Path) -> None:
-    file = path / "model.safetensors"
-    data = bytearray(file.read_bytes())
-    data[1000] ^= 1
-    file.write_bytes(bytes(data))
-
-
-def lose(path: Path) -> None:
-    (path / "inner" / "state.json").unlink()
-
-
-def plant(path: Path) -> None:
-    (path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-
-
-def link(path: Path) -> None:
-    file = path / "model.safetensors"
-    file.rename(path.parent / "elsewhere")
-    file.symlink_to(path.parent / "elsewhere")
-
-
-def edit(path: Path) -> None:
-    manifest = path / checkpoint.MANIFEST
-    manifest.write_text(manifest.read_text().replace('"policy": "abc"', '"policy": "abd"'))
-
-
-def tear(path: Path) -> None:
-    manifest = path / checkpoint.MANIFEST
-    manifest.write_text(manifest.read_text()[:-40])
-
-
 def rename(path: Path) -> None:
     path.rename(path.with_name("step_00012x"))
     write(path.parent, 11)
     checkpoint.step_folder(path.parent, 11).rename(path)
 
 
+WEIGHTS, MANIFEST = "model.safetensors", checkpoint.MANIFEST
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (cut, "5119 of 5120 bytes"),
-        (flip, "SHA-256"),
-        (lose, "missing"),
-        (plant, "not part of the checkpoint"),
-        (link, "not a plain file"),
-        (edit, "damaged"),
-        (tear, "damaged"),
+        (halved(WEIGHTS), "2560 of 5120 bytes"),
+        (written(WEIGHTS, bytes(5120)), "SHA-256"),
+        (removed("inner/state.json"), "missing"),
+        (written("pytorch_model.bin", b"\x80\x04."), "not part of the checkpoint"),
+        (lambda path: linked(path / WEIGHTS), "not a plain file"),
+        (lambda path: (path / MANIFEST).write_text((path / MANIFEST).read_text().replace("abc", "abd")), "damaged"),
+        (halved(MANIFEST), "damaged"),
         (rename, "damaged"),
     ],
 )
-def test_damage_is_noticed(damage: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+def test_damage_is_noticed(damage: Damage, message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "checkpoints", 12, {"policy": "abc"})
     damage(path)
     with pytest.raises(CheckpointError, match=message) as raised:

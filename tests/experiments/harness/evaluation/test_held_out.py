@@ -5,19 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed, composed_run
+from refusals import one_line
 
 from experiments.harness import validate
-from experiments.harness.config import RunConfig, run_config
+from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset
 from experiments.harness.evaluation.held_out import check, group_settings, held_out, held_out_data, judge_config, ks_of
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
 
 
-def composed(*overrides: str) -> RunConfig:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return run_config(compose("config", overrides=["eval.every=2", *overrides]))
+def evaluating(*overrides: str) -> RunConfig:
+    return composed_run("eval.every=2", *overrides)
 
 
 def set_file(folder: Path, name: str, questions: list[str]) -> str:
@@ -29,15 +29,13 @@ def set_file(folder: Path, name: str, questions: list[str]) -> str:
 @pytest.mark.parametrize("group", ["data", "reward"])
 def test_settings_are_those_that_hydra_composes(group: str) -> None:
     for path in (CONFIGS / group).glob("*.yaml"):
-        with initialize_config_dir(str(CONFIGS), version_base=None):
-            by_hydra = plain(compose("config", overrides=[f"{group}={path.stem}"])[group])
-        assert group_settings(group, path.stem) == by_hydra
+        assert group_settings(group, path.stem) == plain(composed(f"{group}={path.stem}")[group])
 
 
 @pytest.mark.parametrize("data", ["arithmetic", "programs"])
 def test_generated_problems_hold_out_a_split(data: str, tiny_policy: str) -> None:
     reward = "code" if data == "programs" else "maths"
-    config = composed(f"data={data}", f"reward={reward}", "data.problems=60", "eval.problems=40")
+    config = evaluating(f"data={data}", f"reward={reward}", "data.problems=60", "eval.problems=40")
     training = dataset(config, tiny_policy)
     rows = held_out(config, tiny_policy, training)
     assert len(rows) == 40
@@ -48,7 +46,7 @@ def test_generated_problems_hold_out_a_split(data: str, tiny_policy: str) -> Non
 def test_published_sets_are_evaluated_on_their_held_out_part(tiny_policy: str, tmp_path: Path) -> None:
     path = set_file(tmp_path, "set", [f"What is {n} less {n - 1}?" for n in range(100)])
     overrides = ("data=problem_set", f"data.path={path}", "data.held_out=0.3", "eval.problems=null")
-    config = composed(*overrides)
+    config = evaluating(*overrides)
     check(config)
     training = dataset(config, tiny_policy)
     rows = held_out(config, tiny_policy, training)
@@ -61,10 +59,9 @@ def test_a_set_that_overlaps_the_training_is_refused(question: str, tiny_policy:
     trained_on = set_file(tmp_path, "trained_on", ["What is one?", "Is it one?"])
     other = set_file(tmp_path, "other", [question, "Which one?"])
     overrides = ("data=problem_set", f"data.path={trained_on}", "eval.data=problem_set", "eval.problems=null")
-    config = composed(*overrides, f"eval.path={other}")
-    with pytest.raises(UserError, match=r"eval.data=problem_set: 1 of its 2 problems are trained on too") as refused:
+    config = evaluating(*overrides, f"eval.path={other}")
+    with one_line(r"eval.data=problem_set: 1 of its 2 problems are trained on too"):
         held_out(config, tiny_policy, dataset(config, tiny_policy))
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -83,22 +80,21 @@ def test_a_set_that_overlaps_the_training_is_refused(question: str, tiny_policy:
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(overrides: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words) as refused:
-        check(composed(*overrides))
-    assert "\n" not in str(refused.value)
+    with one_line(words):
+        check(evaluating(*overrides))
 
 
 def test_the_task_of_a_library_can_be_another_one() -> None:
     library = ["data=reasoning_gym", "reward=reasoning_gym", "+data.options.min_terms=4"]
-    same = held_out_data(composed(*library)).settings
+    same = held_out_data(evaluating(*library)).settings
     assert (same["task"], same["options"]) == ("chain_sum", {"min_terms": 4})
     for overrides in ([*library, "eval.task=spell_backward"], ["eval.data=reasoning_gym", "eval.task=spell_backward"]):
-        other = held_out_data(composed(*overrides)).settings
+        other = held_out_data(evaluating(*overrides)).settings
         assert (other["task"], other["options"]) == ("spell_backward", {})
 
 
 def test_a_task_that_samples_alone_needs_no_step_of_problems() -> None:
-    config = composed("eval.every=0", "task=evaluate", "data.problems=1")
+    config = evaluating("eval.every=0", "task=evaluate", "data.problems=1")
     validate.check(config, in_steps=False)
     with pytest.raises(UserError, match=r"data.problems=1: a step takes"):
         validate.check(config)
@@ -107,25 +103,25 @@ def test_a_task_that_samples_alone_needs_no_step_of_problems() -> None:
 @pytest.mark.parametrize("override", ["eval.problems=0", "eval.samples=0", "eval.k=[0]", "eval.every=-1"])
 def test_impossible_numbers_are_refused(override: str) -> None:
     with pytest.raises(UserError, match="must be a number from"):
-        composed(override)
+        evaluating(override)
 
 
 def test_too_few_problems_are_one_line(tiny_policy: str, tmp_path: Path) -> None:
     path = set_file(tmp_path, "set", ["What is one?"])
-    config = composed("eval.data=problem_set", f"eval.path={path}", "eval.problems=2")
+    config = evaluating("eval.data=problem_set", f"eval.path={path}", "eval.problems=2")
     with pytest.raises(UserError, match=r"too few for eval.problems=2"):
         held_out(config, tiny_policy, dataset(config, tiny_policy))
 
 
 def test_nothing_is_checked_where_nothing_is_evaluated() -> None:
-    check(composed("eval.every=0", "data=gsm8k", "eval.k=[1,8]"))
+    check(evaluating("eval.every=0", "data=gsm8k", "eval.k=[1,8]"))
 
 
 def test_the_set_is_judged_by_its_own_reward() -> None:
-    config = composed("reward=brevity", "eval.data=humaneval")
+    config = evaluating("reward=brevity", "eval.data=humaneval")
     judge: Any = judge_config(config.reward, held_out_data(config))
     assert (judge.name, judge.limits["cpu_s"]) == ("code", 4)
-    config = composed("reward=maths", "reward.parallel=7")
+    config = evaluating("reward=maths", "reward.parallel=7")
     assert judge_config(config.reward, held_out_data(config)) is config.reward
 
 

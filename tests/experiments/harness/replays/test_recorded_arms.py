@@ -4,24 +4,22 @@ import json
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed
 from made_inputs import write_run
 from omegaconf import OmegaConf
 
 from analysis.arms import arm_table
 from experiments.harness.replays.recorded_arms import derived_ratios
-from experiments.run.errors import CONFIGS
 
 
 def arms_of(folder: Path, *names: str, **metrics: float) -> dict[str, Path]:
     """Six steps of every arm. metrics: of every step, where they differ from the usual ones."""
     row = {"tokens": 1000, "passes": 500, "draft_s": 0.0, **metrics}
     arms = {name: folder / "arms" / name for name in names}
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        for name, path in arms.items():
-            write_run(path, 6)
-            OmegaConf.save(compose("config", overrides=[f"arm={name}", "data.problems=2"]), path / "config.yaml")
-            (path / "metrics.jsonl").write_text((json.dumps(row) + "\n") * 6)
+    for name, path in arms.items():
+        write_run(path, 6)
+        OmegaConf.save(composed(f"arm={name}", "data.problems=2"), path / "config.yaml")
+        (path / "metrics.jsonl").write_text((json.dumps(row) + "\n") * 6)
     return arms
 
 

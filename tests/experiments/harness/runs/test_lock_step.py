@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import initialize_config_dir
+from composed import composed_arm
 
-from experiments.harness.arm_configs import arm_config
 from experiments.harness.failures import expect, tell
 from experiments.harness.runs import lock_step
-from experiments.run.errors import CONFIGS, RunFailed
+from experiments.run.errors import RunFailed
 
 
 @pytest.mark.parametrize(
@@ -31,8 +30,7 @@ def test_an_arm_that_fails_after_its_parent_gave_up_prints_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever error it fails with: a pipe with unread messages is reset, not closed, when its other end closes."""
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("none", [])
+    config = composed_arm("none")
     for error in (ConnectionResetError(104, "Connection reset by peer"), RuntimeError("the engine raised")):
 
         def fail(run: Any, raised: Exception = error) -> None:

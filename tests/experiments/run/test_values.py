@@ -1,0 +1,46 @@
+"""Every number of the config refuses what is none of its kind, or not of its size. The cases come from configs/."""
+
+import re
+from typing import Any
+
+import pytest
+from composed import composed
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.registry import TASKS
+from experiments.run.checks import FRACTIONS, LIMITS, check_values
+from experiments.run.errors import UserError
+from experiments.run.known_keys import leaves
+
+NO_NUMBERS = ("fast", [[1, 2]], float("nan"), float("inf"))
+COMMON = ("policy", "trainer", "engine", "cluster", "drafter", "budget", "data", "reward", "eval", "checkpoint", "seed")
+
+
+def numbers(config: DictConfig, *groups: str) -> dict[str, float]:
+    """Every number in these groups of a config, by its key."""
+    settings = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(settings, dict)
+    found = leaves({group: settings[group] for group in groups})
+    return {key: value for key, value in found if isinstance(value, int | float) and not isinstance(value, bool)}
+
+
+def refused(config: DictConfig, key: str, value: Any) -> None:
+    usual = OmegaConf.select(config, key)
+    OmegaConf.update(config, key, value)
+    with pytest.raises(UserError, match=rf"^{re.escape(key)}=.*: must be "):
+        check_values(config)
+    OmegaConf.update(config, key, usual)
+
+
+@pytest.mark.parametrize("task", [None, *TASKS])
+def test_what_is_no_number_of_its_kind_is_refused(task: str | None) -> None:
+    """None: the settings that all tasks share."""
+    config = composed(f"task={task}") if task else composed("cluster=ray", "eval.every=2")
+    for key, value in numbers(config, *(("task",) if task else COMMON)).items():
+        for wrong in NO_NUMBERS:
+            refused(config, key, wrong)
+        smallest, largest = LIMITS.get(key, (0, 1e300))
+        for beyond in (smallest - 1, largest * 2 + 1):
+            refused(config, key, beyond)
+        if isinstance(value, int) and key not in FRACTIONS:
+            refused(config, key, value + 0.5)
