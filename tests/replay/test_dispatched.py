@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Sequence
 
 import pytest
-from test_cluster import TIMES, drafting, long_tailed, lower_bound
+from test_cluster import TIMES, long_tailed, lower_bound
 
 from das.budget.latency_forms import Affine
 from das.cluster.dispatcher import Dispatcher, QueuedRequest
