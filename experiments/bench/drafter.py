@@ -94,12 +94,16 @@ class Arm:
 
 def arms_of(task: DictConfig) -> dict[str, Arm]:
     """The drafters that take turns, problem by problem."""
-    options = {"min_prob": task.min_prob, "window": task.window}
-    arms = {"das": Arm(lambda: Das(**options), task.tokens)}
-    arms |= {f"tree_{n}": Arm(lambda: DasTrees(**options), n, TreeTally) for n in task.trees}
+    arms = {"das": Arm(partial(Das, min_prob=task.min_prob, window=task.window), task.tokens)}
+    arms |= {f"tree_{nodes}": tree_arm(task, nodes, TreeTally) for nodes in task.trees}
     if has_arctic():
-        arms["arctic"] = Arm(lambda: Arctic(task.depth), task.tokens)
+        arms["arctic"] = Arm(partial(Arctic, task.depth), task.tokens)
     return arms
+
+
+def tree_arm(task: DictConfig, nodes: int, tally: Callable[[], Tally]) -> Arm:
+    """The drafter whose drafts branch and have at most so many nodes."""
+    return Arm(partial(DasTrees, min_prob=task.min_prob, window=task.window), nodes, tally)
 
 
 def replay(problems: Problems, task: DictConfig, arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
@@ -123,9 +127,8 @@ def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: 
     row: dict[str, Any] = {
         w: {**r[0], **{k: median(x[k] for x in r) for k in TIMES if k in r[0]}} for w, r in runs.items()
     }
-    options = {"min_prob": task.min_prob, "window": task.window}
     for rows in task.tree_rows:  # a tree of this many rows has no more nodes than rows
-        arm = Arm(lambda: DasTrees(**options), rows, partial(TreeTally, max_rows=rows))
+        arm = tree_arm(task, rows, partial(TreeTally, max_rows=rows))
         summary = replay(problems, task, {"rows": arm})["rows"]  # not interleaved: its times compare with nothing
         row[f"rows_{rows}"] = {key: value for key, value in summary.items() if key not in TIMES}
     if "arctic" in row:
@@ -160,10 +163,8 @@ def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) 
     goal = row["arctic"]["tokens_per_pass"]
     above = row["das"]
     for min_prob in task.min_probs:
-        drafter, tally = Das(min_prob=min_prob, window=task.window), Tally()
-        for problem, responses in problems:
-            replay_problem(problem, responses, drafter, task.group, task.tokens, tally)
-        below = tally.summary()
+        arm = Arm(partial(Das, min_prob=min_prob, window=task.window), task.tokens)
+        below = replay(problems, task, {"das": arm})["das"]
         if below["tokens_per_pass"] <= goal <= above["tokens_per_pass"]:
             part = (goal - below["tokens_per_pass"]) / (above["tokens_per_pass"] - below["tokens_per_pass"])
             drafted = below["drafted_per_pass"] + part * (above["drafted_per_pass"] - below["drafted_per_pass"])
