@@ -1,13 +1,17 @@
-"""Scripts that tests run in processes of their own."""
+"""Scripts that tests run in processes of their own, and what they leave."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 600  # a script that takes longer hangs
+TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+RANK_RUN = ROOT / "tests" / "trl" / "rank_run.py"
 
 
 def run_script(*arguments: str | Path) -> str:
@@ -25,3 +29,8 @@ def run_script(*arguments: str | Path) -> str:
             process.wait()
     assert process.returncode == 0, errors[-8000:]  # torchrun adds a report of its own
     return output
+
+
+def of_ranks(folder: Path, name: str) -> list[Any]:
+    """What each rank wrote into FOLDER/NAME_rankN.json."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}_rank*.json"))]

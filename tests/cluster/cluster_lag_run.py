@@ -22,5 +22,5 @@ if __name__ == "__main__":
     for name, (arm, *overrides) in json.loads(runs).items():
         Cluster._hand_out = original  # type: ignore[method-assign]
         if name.endswith("_kill"):
-            plant("kill", only=3)
+            plant(["", "", "", "kill"])
         train(arm, policy, Path(folder) / name, *overrides)

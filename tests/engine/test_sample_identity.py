@@ -84,6 +84,9 @@ ENGINES: dict[str, dict[str, Any]] = {
     },
 }
 
+# The shapes in which requests are stopped amid their drafts: what other drafters are tried with.
+STRAINED = ("max_num_seqs3_chunked_prompts", "max_num_seqs16_preempted")
+
 
 def examples(number: int) -> settings:
     """The same generated batches in every run."""

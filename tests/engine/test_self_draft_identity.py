@@ -21,6 +21,7 @@ from test_sample_identity import (
     ENGINES,
     EXAMPLES,
     LONG,
+    STRAINED,
     RandomLimits,
     baseline,
     baseline_answers,
@@ -38,7 +39,7 @@ LONGEST = 8  # tokens of a draft: each is a pass
 
 
 @pytest.mark.parametrize("method", ["self_draft", "das_self"])
-@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "max_num_seqs1"])
+@pytest.mark.parametrize("engine", STRAINED)
 def test_self_drafts_change_nothing_in_any_request(
     engines: Engines, baseline: Pool, tiny_policy: str, engine: str, method: str
 ) -> None:
@@ -46,7 +47,7 @@ def test_self_drafts_change_nothing_in_any_request(
     check(engines, baseline, tiny_policy, engine, method=method, **options)
 
 
-@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "max_num_seqs1"])
+@pytest.mark.parametrize("engine", STRAINED)
 def test_a_head_beside_a_history_changes_nothing_in_any_request(
     engines: Engines,
     baseline: Pool,

@@ -36,6 +36,7 @@ SMALL = [
     "data.problems=4",
     "data.kinds={pair:3,triple:3,walk:2}",  # of these problems the responses stay long and differ
     "reward=brevity",
+    "budget=fixed",  # it drafts the same whatever the clock says
     "trainer.learning_rate=0.001",
     "wandb=off",
 ]

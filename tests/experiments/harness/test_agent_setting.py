@@ -16,7 +16,8 @@ CACHE = CONFIGS.parent / "outputs" / "cache"  # that of `make run`: `make smoke-
 
 def test_an_agent_trains_to_the_same_bits(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    settings = ["setting=agent_small", "trainer.max_steps=6", "data.problems=4", "wandb=off", f"cache={CACHE}"]
+    settings = ["setting=agent_small", "trainer.max_steps=6", "data.problems=4", "wandb=off", "budget=fixed"]
+    settings += [f"cache={CACHE}"]
     assert "identical: yes" in run_script("run.py", *settings, f"hydra.run.dir={folder}")
     result = json.loads((folder / "result.json").read_text())
     none, das = (result["arms"][name]["by_turn"] for name in ("none", "das"))

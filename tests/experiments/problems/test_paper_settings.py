@@ -32,6 +32,7 @@ OVERRIDES = {
     "data.problems=2": "two steps must be two epochs, so that there is a history to draft from",
     "trainer.max_steps=2": "minutes",
     "trainer.max_completion_length=32": "minutes",
+    "budget=fixed": "the paper names no budget; this one drafts the same whatever the clock says",
     "wandb=off": "no files of a test",
 }
 # The setting, its file, and the paper's policy with its widths divided by 8, except for the size of a head.

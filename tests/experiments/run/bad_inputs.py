@@ -68,7 +68,10 @@ kind(
     (["setting=huge"], "setting=huge: choose agent_small"),
     (["experiment=fig99"], "experiment=fig99: choose ablation_batch"),
     (["task=experiment", "experiment=das_fig12", "profile=huge"], "profile=huge: choose small, smoke, paper"),
+    (["task=fly"], "fly"),
     (["arms=[none,psychic]"], "unknown arm 'psychic'"),
+    (["arms=[none,none]"], "each arm once"),
+    (["drafter.scope=everything"], "scope must be one of"),
     (["arms=[stock,das]"], "stock samples other tokens, so it cannot be the baseline"),
     (["task=audit", "arm=stock"], "arm=stock drafts nothing, so there is nothing to audit"),
     (["schedule=random"], "schedule=random: choose longest_first or given"),
@@ -108,6 +111,8 @@ kind(
 )
 kind(
     "negative",
+    (["drafter.window=-1"], "drafter.window=-1"),
+    (["budget=fixed", "budget.tokens=-2"], "budget.tokens=-2"),
     (["trainer.max_steps=-1"], "trainer.max_steps=-1: must be a number from 1"),
     (["seed=-1"], "seed=-1"),
     (["policy.effort=-0.1"], "policy.effort=-0.1: must be a number from 0.01 to 1"),
