@@ -155,8 +155,8 @@ TESTED = {
         for name in ("force", "check_gpu", "replay", "advise", "calibrate_torch", "compatibility")
     },
 }
-# `make nightly` runs them: repeated kills, and one of the experiments, all of which `make smoke` runs. What they show is
-# tested in tests/trl/test_survival.py, tests/cluster/test_cluster_training.py and
+# `make nightly` runs them: repeated kills, and one of the experiments, all of which `make smoke` runs. Tests that hold
+# what they show: tests/trl/test_survival.py, tests/cluster/test_cluster_training.py and
 # tests/experiments/harness/test_planned_runs.py.
 NIGHTLY = ("kill_test", "fault_test", "experiment")
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
