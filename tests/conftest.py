@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from scripts import RANK_RUN, TWO_RANKS, of_ranks, run_script
+from scripts import RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
 
 from das.engine.build import EngineSettings, build_engine
 from das.engine.environment import set_environment
@@ -26,18 +26,14 @@ CLUSTER = "tests/cluster/"
 LONG = (CLUSTER, "tests/trl/", "tests/experiments/tasks/", "tests/experiments/harness/", "tests/engine/")
 # A comparison with evaluations; the budget drafts the same whatever the clock says.
 EVALUATED = [
-    "budget=fixed", "data.problems=4", "reward=brevity", "trainer.max_steps=5", "trainer.per_device_train_batch_size=8",
-    "trainer.num_generations=4", "trainer.max_completion_length=48", "trainer.learning_rate=0.001",
-    "engine.max_model_len=160", "checkpoint.every=2", "eval.every=2", "eval.problems=3", "eval.samples=4",
-    "eval.k=[2,3]",
+    *SIZES, "budget=fixed", "data.problems=4", "trainer.max_steps=5", "trainer.learning_rate=0.001",
+    "checkpoint.every=2", "eval.every=2", "eval.problems=3", "eval.samples=4", "eval.k=[2,3]",
 ]  # fmt: skip
 # A training of two ranks with an engine each.
 RANKS_STEPS = 4  # of 2 an epoch
 RANKS = [
-    "task=train", "engine.processes=2", "reward=brevity", "wandb=off", "budget=fixed", "budget.tokens=8",
-    "data.problems=8", f"trainer.max_steps={RANKS_STEPS}", "trainer.per_device_train_batch_size=8",
-    "trainer.num_generations=4", "trainer.max_completion_length=48", "engine.max_model_len=160",
-    "trainer.learning_rate=0.01", "checkpoint.every=1",
+    *SIZES, "task=train", "engine.processes=2", "wandb=off", "budget=fixed", "budget.tokens=8", "data.problems=8",
+    f"trainer.max_steps={RANKS_STEPS}", "trainer.learning_rate=0.01", "checkpoint.every=1",
 ]  # fmt: skip
 
 

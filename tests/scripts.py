@@ -11,6 +11,13 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 600  # a script that takes longer hangs
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+SIZES = (  # of a short training: two problems a step, four responses to each
+    "reward=brevity",
+    "trainer.per_device_train_batch_size=8",
+    "trainer.num_generations=4",
+    "trainer.max_completion_length=48",
+    "engine.max_model_len=160",
+)
 RANK_RUN = ROOT / "tests" / "trl" / "rank_run.py"
 
 

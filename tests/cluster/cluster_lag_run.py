@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "trl")]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "trl")]
 
 from cluster_run import plant  # noqa: E402
 from lag_runs import train  # noqa: E402

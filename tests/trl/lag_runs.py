@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from hydra import initialize_config_dir
+from scripts import SIZES
 
 from analysis import read
 from experiments.harness import resume
@@ -21,10 +22,8 @@ from experiments.training.barrier import NoBarrier
 
 STEPS = 6
 SETTINGS = [
-    "reward=brevity", "wandb=off", "data.problems=6", f"trainer.max_steps={STEPS}", "checkpoint.every=1",
-    "checkpoint.keep=9", "trainer.per_device_train_batch_size=8", "trainer.num_generations=4", "budget=fixed",
-    "budget.tokens=8", "trainer.max_completion_length=48", "engine.max_model_len=160", "trainer.learning_rate=0.003",
-    "+engine.extra={num_gpu_blocks_override:256}",
+    *SIZES, "wandb=off", "data.problems=6", f"trainer.max_steps={STEPS}", "checkpoint.every=1", "checkpoint.keep=9",
+    "budget=fixed", "budget.tokens=8", "trainer.learning_rate=0.003", "+engine.extra={num_gpu_blocks_override:256}",
 ]  # fmt: skip
 
 

@@ -3,14 +3,13 @@ weights that do not arrive stop the run."""
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lag_runs import error_of, outcome, train_all
+from scripts import ROOT, SIZES, run_script
 
 from analysis import compare as curves
 from analysis import read
@@ -22,38 +21,26 @@ from experiments.harness.tracking import SUMMARY
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 STEPS = 8
 SMALL = [
+    *SIZES,
     f"trainer.max_steps={STEPS}",
-    "trainer.per_device_train_batch_size=8",
-    "trainer.num_generations=4",
-    "trainer.max_completion_length=48",
-    "engine.max_model_len=160",
     "data.problems=2",
     "data.kinds={pair:3,triple:3,walk:2}",  # of these problems the responses stay long and differ
-    "reward=brevity",
     "trainer.learning_rate=0.01",
 ]
 IDENTICAL = ("completions", "rewards", "losses", "grad_norms", "final_weights", "optimizer")
-
-
-def compare(policy: str, out: Path, *overrides: str) -> tuple[Path, str]:
-    """Run a comparison through run.py. Returns its folder and what it printed."""
-    command = [sys.executable, "run.py", f"policy.path={policy}", f"out={out}", *SMALL, *overrides]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    last_line = run.stdout.strip().splitlines()[-1]
-    assert last_line.startswith("result: ")
-    return Path(last_line.removeprefix("result: ")).parent, run.stdout
 
 
 @pytest.fixture(scope="module")
 def compared(tiny_policy: str, given_prices: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Some steps of none, stock, das and ngram. TRL's importance-sampling correction is on, so the engine's log-probs
     enter the loss. The budget has its prices from a file, so it decides the same on a busy machine."""
-    out = tmp_path_factory.mktemp("outputs")
-    return compare(tiny_policy, out, "arms=[none,stock,das,ngram]", f"budget.latency={given_prices}")
+    settings = ["arms=[none,stock,das,ngram]", f"budget.latency={given_prices}", f"policy.path={tiny_policy}"]
+    printed = run_script("run.py", *SMALL, *settings, f"out={tmp_path_factory.mktemp('outputs')}")
+    last_line = printed.strip().splitlines()[-1]
+    assert last_line.startswith("result: ")
+    return Path(last_line.removeprefix("result: ")).parent, printed
 
 
 def test_arms_are_identical(compared: tuple[Path, str]) -> None:

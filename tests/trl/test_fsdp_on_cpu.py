@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import RANK_RUN, TWO_RANKS, of_ranks, run_script
+from scripts import RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
 
 from analysis import read
 
@@ -36,10 +36,9 @@ def test_run_py_shards_the_policy_and_says_so(
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "2")
     settings = [
-        "task=train", "arm=das", "engine.processes=2", "checkpoint.every=0", "reward=brevity", "wandb=off",
-        f"policy.path={repetitive_policy}", "data.problems=4", "trainer.max_steps=2", "trainer.num_generations=4",
-        "trainer.per_device_train_batch_size=8", "trainer.max_completion_length=48", "engine.max_model_len=160",
-        "budget=fixed", f"hydra.run.dir={tmp_path / 'run'}",
+        *SIZES, "task=train", "arm=das", "engine.processes=2", "checkpoint.every=0", "wandb=off", "budget=fixed",
+        f"policy.path={repetitive_policy}", "data.problems=4", "trainer.max_steps=2",
+        f"hydra.run.dir={tmp_path / 'run'}",
     ]  # fmt: skip
     printed = run_script(*TWO_RANKS, "run.py", *settings)
     assert "FSDP 2: accelerate has none on a CPU, so torch's fully_shard shards the policy" in printed

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_arm import ROOT, SMALL
+from scripts import ROOT
+from test_arm import SMALL
 
 pytestmark = pytest.mark.slow
 
