@@ -73,7 +73,9 @@ def train(
     """What this rank did. after: called with the trainer in the end; what it returns is the `result`."""
     on_server = further.get("vllm_mode") == "server"  # it has the options of drafter and budget
     # Other limits on each rank: those who share an engine must take the drafts of one of them all the same.
-    options = {} if on_server else {"drafter": {"window": 2}, "budget": {"name": "fixed", "tokens": 8 - ranks.rank()}}
+    options: dict[str, Any] = {}
+    if not on_server:
+        options = {"drafter": {"window": 2}, "budget": {"name": "fixed", "tokens": 8 - ranks.rank()}}
     das.speculate(method, cluster=cluster, **options)
     arguments = {
         "output_dir": str(folder / "trl"),
