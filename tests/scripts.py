@@ -21,13 +21,13 @@ SIZES = (  # of a short training: two problems a step, four responses to each
 RANK_RUN = ROOT / "tests" / "trl" / "rank_run.py"
 
 
-def run_script(*arguments: str | Path) -> str:
+def run_script(*arguments: str | Path, limit_s: float = LIMIT_S) -> str:
     """Run Python with these arguments in the repository, and return what it prints. It must end well, and in time."""
     process = subprocess.Popen(
         [sys.executable, *map(str, arguments)], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        output, errors = process.communicate(timeout=LIMIT_S)
+        output, errors = process.communicate(timeout=limit_s)
     finally:
         if process.poll() is None:
             # torchrun puts its ranks into process groups of their own.

@@ -40,7 +40,7 @@ def trained(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) ->
         "online_beside": [*online, "engine.own_process=true"],
         "online_two": [*online, *TWO],
     }
-    run_script(SCRIPT, repetitive_policy, folder, json.dumps(runs))
+    run_script(SCRIPT, repetitive_policy, folder, json.dumps(runs), limit_s=1800)
     assert not left_behind()
     return folder
 

@@ -31,7 +31,7 @@ def left_behind() -> list[str]:
 def results(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What each job computed, one after the other in a process."""
     folder = tmp_path_factory.mktemp("training")
-    run_script(SCRIPT, repetitive_policy, folder, "none:0", SLOW, TROUBLED, CUT, RESIZED)
+    run_script(SCRIPT, repetitive_policy, folder, "none:0", SLOW, TROUBLED, CUT, RESIZED, limit_s=1800)
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
     assert not left_behind()
     return results
