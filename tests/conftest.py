@@ -24,16 +24,17 @@ settings.load_profile("untimed")
 CLUSTER = "tests/cluster/"
 # What takes longest begins first, so that no process is left alone with it in the end.
 LONG = (CLUSTER, "tests/trl/", "tests/experiments/tasks/", "tests/experiments/harness/", "tests/engine/")
+FEW_BLOCKS = "+engine.extra.num_gpu_blocks_override=256"  # of 128 tokens; clusters have many engines
 # A comparison with evaluations; the budget drafts the same whatever the clock says.
 EVALUATED = [
     *SIZES, "budget=fixed", "data.problems=4", "trainer.max_steps=5", "trainer.learning_rate=0.001",
-    "checkpoint.every=2", "eval.every=2", "eval.problems=3", "eval.samples=4", "eval.k=[2,3]",
+    "checkpoint.every=2", "eval.every=2", "eval.problems=3", "eval.samples=4", "eval.k=[2,3]", FEW_BLOCKS,
 ]  # fmt: skip
 # A training of two ranks with an engine each.
 RANKS_STEPS = 4  # of 2 an epoch
 RANKS = [
     *SIZES, "task=train", "engine.processes=2", "wandb=off", "budget=fixed", "budget.tokens=8", "data.problems=8",
-    f"trainer.max_steps={RANKS_STEPS}", "trainer.learning_rate=0.01", "checkpoint.every=1",
+    f"trainer.max_steps={RANKS_STEPS}", "trainer.learning_rate=0.01", "checkpoint.every=1", FEW_BLOCKS,
 ]  # fmt: skip
 
 
