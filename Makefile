@@ -23,9 +23,11 @@ reproduce: env
 smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
 
-# What CI leaves out: every experiment, and the tasks that kill runs and engines again and again.
-nightly: smoke ray
+# What CI leaves out: every experiment, the tasks that kill runs and engines again and again, and a longer search for a
+# request that drafts change.
+nightly: smoke ray env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test
+	IDENTITY_EXAMPLES=48 $(PYTEST) $(wildcard tests/engine/test_*_identity.py)
 
 # Everything that only a GPU can tell, in a quarter of an hour, in the Python that is active (docs/gpu.md). Without a GPU
 # it tests itself.
