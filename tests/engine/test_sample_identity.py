@@ -27,7 +27,7 @@ from das.drafter import Drafts
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "12"))  # generated batches per engine; `make nightly` searches longer
+EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "12"))  # generated batches an engine; more in `make nightly`
 _baselines: dict[str, Any] = {}  # an engine without drafts for each policy
 
 
