@@ -11,7 +11,7 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run reproduce smoke smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray \
+.PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray \
 	gpu-requirements check-gpu-requirements check-gpu clean
 run: env
 	$(BIN)/python run.py
@@ -20,17 +20,23 @@ run: env
 reproduce: env
 	$(BIN)/python run.py task=reproduce
 
-# The same in two steps each: does every experiment run? A nightly check; CI compares all arms in two steps (smoke-tasks).
+# The same in two steps each: does every experiment run?
 smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
+
+# What CI leaves out: every experiment, the tasks that kill runs and engines again and again, and a longer search for a
+# request that drafts change.
+nightly: smoke ray env-test
+	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test
+	IDENTITY_EXAMPLES=48 $(PYTEST) $(wildcard tests/engine/test_*_identity.py)
 
 # Everything that only a GPU can tell, in a quarter of an hour, in the Python that is active (docs/gpu.md). Without a GPU
 # it tests itself.
 check-gpu:
 	"$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))" run.py task=check_gpu $(ARGS)
 
-# Compare all arms in two steps, and run every task that has no whole test of its own in its smallest setting, without
-# the test packages: does `make run` install all that tasks need?
+# Compare arms with every kind of drafter in two steps, and run every task that has no whole test of its own in its
+# smallest setting, without the test packages: does `make run` install all that tasks need?
 smoke-tasks: env
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache
 

@@ -1,30 +1,46 @@
 """Shared parts: a tiny random policy, and engines built and torn down inside the test process."""
 
 import gc
+import json
+import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from scripts import RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
 
 from das.engine.build import EngineSettings, build_engine
 from das.engine.environment import set_environment
+from experiments.cache import cached_folder
 
 set_environment()
 settings.register_profile("untimed", deadline=None)  # a first example compiles C; no test is timed
 settings.register_profile("long", deadline=None, max_examples=20_000)  # --hypothesis-profile=long, by hand
 settings.load_profile("untimed")
 CLUSTER = "tests/cluster/"
-# Rooms whose files take longest: few tests, each with engines or processes of its own.
-LONG = (CLUSTER, "tests/trl/", "tests/engine/", "tests/heads/", "tests/rewards/", "tests/test_")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files come first, so that of two processes none is left alone with one at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+# What takes longest begins first, so that no process is left alone with it in the end.
+LONG = (
+    CLUSTER,
+    *("tests/trl/", "tests/experiments/tasks/", "tests/experiments/harness/"),
+    *("tests/engine/", "tests/heads/", "tests/rewards/", "tests/test_"),
+)
+FEW_BLOCKS = "+engine.extra.num_gpu_blocks_override=256"  # of 128 tokens; clusters have many engines
+# A comparison with evaluations; the budget drafts the same whatever the clock says.
+EVALUATED = [
+    *SIZES, "budget=fixed", "data.problems=4", "trainer.max_steps=5", "trainer.learning_rate=0.001",
+    "checkpoint.every=2", "eval.every=2", "eval.problems=3", "eval.samples=4", "eval.k=[2,3]", FEW_BLOCKS,
+]  # fmt: skip
+# A training of two ranks with an engine each.
+RANKS_STEPS = 4  # of 2 an epoch
+RANKS = [
+    *SIZES, "task=train", "engine.processes=2", "wandb=off", "budget=fixed", "budget.tokens=8", "data.problems=8",
+    f"trainer.max_steps={RANKS_STEPS}", "trainer.learning_rate=0.01", "checkpoint.every=1", FEW_BLOCKS,
+]  # fmt: skip
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
@@ -39,7 +55,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return CLUSTER if nodeid.startswith(CLUSTER) else str(super()._split_scope(nodeid))
 
+    config.option.loadscopereorder = False  # xdist would begin with the files that have the most tests
     return OneClusterAtATime(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of LONG come first, in its order."""
+    places = {item: [item.nodeid.startswith(folder) for folder in (*LONG, "")].index(True) for item in items}
+    items.sort(key=places.__getitem__)
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +77,57 @@ def repetitive_policy(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("policies") / "repetitive"
     copytree(tiny_policy, folder)
     return sharpened(folder)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Calls a function with a folder to fill, unless another test has done so under the same name; returns the folder.
+    All test processes share it. Nobody may change what is in it."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    return lambda name, make: cached_folder(root / "made_once" / name / "made", make)
+
+
+@pytest.fixture(scope="session")
+def evaluated(made_once: Callable[..., Path], repetitive_policy: str) -> Path:
+    """The run EVALUATED of the arms none and das. The file `printed` holds what it printed."""
+
+    def make(folder: Path) -> None:
+        printed = run_script("run.py", f"policy.path={repetitive_policy}", *EVALUATED, f"hydra.run.dir={folder}")
+        (folder / "printed").write_text(printed)
+
+    return made_once("evaluated", make)
+
+
+@pytest.fixture(scope="session")
+def ranks_run(made_once: Callable[..., Path], repetitive_policy: str) -> Path:
+    """The run RANKS of the arm das."""
+    start = [*RANKS, "arm=das", f"policy.path={repetitive_policy}"]
+    return made_once("ranks", lambda folder: run_script(*TWO_RANKS, "run.py", *start, f"hydra.run.dir={folder}"))
+
+
+@pytest.fixture(scope="session")
+def two_ranks(made_once: Callable[..., Path], repetitive_policy: str) -> list[Any]:
+    """What each rank of rank_run.py did without drafts."""
+    folder = made_once("none", lambda folder: run_script(*TWO_RANKS, RANK_RUN, "none", repetitive_policy, folder))
+    return of_ranks(folder, "none")
+
+
+@pytest.fixture(scope="session")
+def given_prices(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A latency.json by which drafts pay, however busy this machine is: a token costs 1/64 of a pass."""
+    path = tmp_path_factory.mktemp("prices") / "latency.json"
+    drafting = {"base": 64e-6, "row": 1e-6, "drafting": 0.0, "token": 1e-6}
+    path.write_text(json.dumps({"forms": {"drafting": {"coefficients": drafting}}}))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def in_process() -> Iterator[Callable[..., Any]]:
+    """Calls a function in another process. All calls have the same one: it imports vLLM and TRL once."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield lambda function, *args: pool.submit(function, *args).result()
 
 
 def sharpened(folder: Path) -> str:

@@ -21,7 +21,8 @@ das.install()
 
 from vllm import LLM, SamplingParams
 
-llm = LLM(sys.argv[1], dtype="float32", max_model_len=256, **das.engine_arguments())
+arguments = das.engine_arguments(budget={"name": "fixed", "tokens": 8})
+llm = LLM(sys.argv[1], dtype="float32", max_model_len=256, **arguments)
 params = [SamplingParams(seed=seed, max_tokens=64, extra_args={"das_problem": "p"}) for seed in range(4)]
 drafted = 0
 for step in range(2):

@@ -151,6 +151,7 @@ class DasProposer:
         if proposal is None:
             return drafts
         tokens, counts = proposal.drafts.tokens, proposal.counts
+        self._record.declined |= not any(counts) and bool(proposal.drafts.counts.any())
         parents = None
         if isinstance(proposal.drafts, TreeDrafts):
             parents, self._branches = proposal.drafts.parents, sum(proposal.drafts.branches(counts))
@@ -332,7 +333,7 @@ class DasProposer:
         # A rollout in which a head rests has other drafts than those in which it does not.
         compared = not (isinstance(drafter, EitherOr) and drafter.is_resting)
         return broken + self.alarm.end_step(
-            record.passes, record.num_drafted, record.num_accepted, lost, judged, compared
+            record.passes, record.num_drafted, record.num_accepted, lost, judged, compared, record.declined
         )
 
     def save(self, folder: Path) -> None:

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "trl")]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "trl")]
 
 from cluster_run import plant  # noqa: E402
 from lag_runs import train  # noqa: E402
@@ -22,5 +22,5 @@ if __name__ == "__main__":
     for name, (arm, *overrides) in json.loads(runs).items():
         Cluster._hand_out = original  # type: ignore[method-assign]
         if name.endswith("_kill"):
-            plant("kill", only=3)
+            plant(["", "", "", "kill"])
         train(arm, policy, Path(folder) / name, *overrides)

@@ -2,14 +2,15 @@
 
 Usage: cluster_run.py POLICY FOLDER JOB...
 
-A JOB is METHOD:ENGINES[:FAULT], such as das:2:kill; 0 engines: in this process. FOLDER/results.json gets what each job
-computed. With the word `broadcast` behind the engines, weights are broadcast. Faults strike in every step, as soon as
-the engine that they strike has requests:
+A JOB is METHOD:ENGINES[:FAULTS], such as das:2:kill,raise; 0 engines: in this process. FOLDER/results.json gets what
+each job computed. With the word `broadcast` behind the engines, weights are broadcast. The first fault strikes in the
+first step, the second in the second one, as soon as the engine that they strike has requests:
 
 kill    SIGKILL for the engine       freeze  SIGSTOP for it       raise   its next pass raises
 stall   SIGSTOP for STALL_S seconds
-resize  one more engine is asked for amid the first step and joins in the second one, amid which it is sent away
-cut     SIGKILL for an engine that is about to receive a broadcast together with others
+grow    one more engine is asked for; it joins before the next step
+shrink  an engine is sent away
+cut     SIGKILL for the first engine that is about to receive a broadcast together with others
 """
 
 import functools
@@ -18,6 +19,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,12 @@ from das.cluster.ray_engines import RayEngines  # noqa: E402
 
 SILENT_S = 20.0
 STALL_S = 6.0
-FAULTS = ("kill", "freeze", "raise", "stall", "resize", "cut")
 
 
-def plant(fault: str, only: int | None = None) -> None:
-    """Let the fault strike once in each rollout of the clusters of this process, as soon as an engine has requests.
+def plant(faults: Sequence[str]) -> None:
+    """Let each fault strike in its rollout of the clusters of this process, as soon as an engine has requests.
 
-    only: the number of the one rollout in which it strikes, counted from 0.
+    faults: by rollout, counted from 0. "": none strikes.
     """
     original = Cluster._hand_out
     struck: list[Any] = []
@@ -47,11 +48,12 @@ def plant(fault: str, only: int | None = None) -> None:
         if running in struck or not holding:
             return
         struck.append(running)
-        if only is not None and len(struck) - 1 != only:
+        fault = faults[len(struck) - 1] if len(struck) <= len(faults) else ""
+        if not fault:
             return
         engine = cluster.engines.engines[holding[0]]
-        if fault == "resize":
-            cluster.resize(2 if len(struck) % 2 else 1)
+        if fault in ("grow", "shrink"):
+            cluster.resize(2 if fault == "grow" else 1)
         elif fault == "raise":
             engine.actor.call.remote("poll", ["no request"], [], 0, 0.0)
         else:
@@ -63,12 +65,15 @@ def plant(fault: str, only: int | None = None) -> None:
 
 
 def plant_cut() -> None:
-    """Let the first engine of each broadcast to several die."""
+    """Let the first engine of the first broadcast to several die."""
     original = RayEngines._call
+    struck = False
 
     @functools.wraps(original)
     def call(engines: RayEngines, engine: Any, method: str, *args: Any) -> None:
-        if method == "receive_weights" and args[1].size > 2 and args[1].rank == 1:
+        nonlocal struck
+        if not struck and method == "receive_weights" and args[1].size > 2 and args[1].rank == 1:
+            struck = True
             os.kill(engine.pid, signal.SIGKILL)
         original(engines, engine, method, *args)
 
@@ -82,15 +87,14 @@ def main(policy: str, folder: Path, jobs: list[str]) -> None:
     original, original_call = Cluster._hand_out, RayEngines._call
     results = {}
     for job in jobs:
-        method, engines, *faults = job.split(":")
+        method, engines, *words = job.split(":")
         Cluster._hand_out = original  # type: ignore[method-assign]
         RayEngines._call = original_call  # type: ignore[method-assign]
-        weights = "broadcast" if "broadcast" in faults else None
-        for fault in faults:
-            if fault == "cut":
-                plant_cut()
-            elif fault != "broadcast":
-                plant(fault)
+        weights = "broadcast" if "broadcast" in words else None
+        if "cut" in words:
+            plant_cut()
+        else:
+            plant([fault for word in words for fault in word.split(",") if word != "broadcast"])
         das.speculate(
             method,
             budget={"name": "fixed", "tokens": 8},
@@ -105,13 +109,13 @@ def main(policy: str, folder: Path, jobs: list[str]) -> None:
             rollout: Any,
             finish: Any = finish,
             clusters: Any = clusters,
-            faults: Any = faults,
+            grows: Any = "grow" in job,
             trainer: Any = trainer,
         ) -> None:
             report = rollout.report
             clusters.append({**(report.cluster.plain() if report.cluster else {}), "timeline": report.engines})
             finish(rollout)
-            if "resize" in faults:  # steps are shorter than the start of an engine
+            if grows:  # steps are shorter than the start of an engine
                 cluster = trainer.vllm_generation.engines.cluster
                 while sum(engine.started for engine in cluster.engines.engines.values()) < cluster._size:
                     cluster.engines.next_event()

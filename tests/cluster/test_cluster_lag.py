@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import random_policy, sharpened
+from conftest import random_policy
 from scripts import run_script
 from test_cluster_training import left_behind
 
@@ -23,57 +23,49 @@ pytestmark = [
 ]
 SCRIPT = Path(__file__).with_name("cluster_lag_run.py")
 TWO = ("cluster=ray", "cluster.engines=2")
-SHORT = "trainer.max_steps=5"
+SHORT = ["trainer.lag=2", "trainer.max_steps=5"]
+KILLED = "das_two_kill"  # an engine is killed amid rollout 3
 
 
-def trained(policy: str, folder: Path, runs: dict[str, list[str]]) -> None:
-    run_script(SCRIPT, policy, folder, json.dumps(runs))
+@pytest.fixture(scope="module")
+def trained(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of das and of a draft model that learns: on an engine in the process, beside it, and on a cluster of two."""
+    folder = tmp_path_factory.mktemp("ahead")
+    draft_model = random_policy(folder / "draft", num_hidden_layers=1, hidden_size=32)
+    online = ["draft_model_online", *SHORT, f"++arm.speculative.model={draft_model}", "head.share=0.5"]
+    runs = {
+        "none": ["none", *SHORT],
+        KILLED: ["das", *SHORT, *TWO],
+        "online": online,
+        "online_beside": [*online, "engine.own_process=true"],
+        "online_two": [*online, *TWO],
+    }
+    run_script(SCRIPT, repetitive_policy, folder, json.dumps(runs), limit_s=1800)
     assert not left_behind()
+    return folder
 
 
 def column(folder: Path, name: str) -> list[Any]:
     return [row[name] for row in read.metrics(folder)]
 
 
-def test_a_lag_on_a_cluster_changes_no_bit_also_with_a_kill_amid_a_rollout_ahead(
-    repetitive_policy: str, tmp_path: Path
-) -> None:
-    runs = {
-        "alone_1": ["none", "trainer.lag=1", SHORT],
-        "alone_2": ["none", "trainer.lag=2", SHORT],
-        "two_1": ["das", "trainer.lag=1", SHORT, *TWO],
-        "two_2_kill": ["das", "trainer.lag=2", SHORT, *TWO],
-    }
-    trained(repetitive_policy, tmp_path, runs)
-    for alone, two in (("alone_1", "two_1"), ("alone_2", "two_2_kill")):
-        assert outcome(tmp_path / two) == outcome(tmp_path / alone)
-        assert column(tmp_path / two, "lag") == column(tmp_path / alone, "lag")
-        assert sum(column(tmp_path / two, "accepted")) > 0
-        assert all(error < 1e-2 for error in column(tmp_path / two, "sync_error"))
+def test_a_lag_on_a_cluster_changes_no_bit_also_with_a_kill_amid_a_rollout_ahead(trained: Path) -> None:
+    assert outcome(trained / KILLED) == outcome(trained / "none")
+    assert column(trained / KILLED, "lag") == column(trained / "none", "lag") == [0, 1, 2, 2, 2]
+    assert sum(column(trained / KILLED, "accepted")) > 0
+    assert all(error < 1e-2 for error in column(trained / KILLED, "sync_error"))
     # Rollout 3 is submitted in the second step and trained on in the fourth one.
-    lost = [step["lost_requests"] for step in column(tmp_path / "two_2_kill", "cluster")]
+    lost = [step["lost_requests"] for step in column(trained / KILLED, "cluster")]
     assert lost[3] > 0 == sum(lost) - lost[3]
-    assert column(tmp_path / "two_2_kill", "lag") == [0, 1, 2, 2, 2]
 
 
-def test_a_draft_model_that_learns_reaches_engines_elsewhere(tmp_path: Path) -> None:
+def test_a_draft_model_that_learns_reaches_engines_elsewhere(trained: Path) -> None:
     """The engines compare all of the drafter's tensors with what they hold, or the run stops."""
-    policy = sharpened(Path(random_policy(tmp_path / "policy")))
-    draft_model = random_policy(tmp_path / "draft", num_hidden_layers=1, hidden_size=32)
-    online = ["draft_model_online", "trainer.lag=1", SHORT, f"++arm.speculative.model={draft_model}", "head.share=0.5"]
-    runs = {
-        "none": ["none", "trainer.lag=1", SHORT],
-        "alone": online,
-        "beside": [*online, "engine.own_process=true"],
-        "two": [*online, *TWO],
-    }
-    trained(policy, tmp_path, runs)
-    alone = outcome(tmp_path / "alone")
-    assert len(set(column(tmp_path / "alone", "head_loss"))) > 1
-    for name in ("beside", "two"):
-        assert outcome(tmp_path / name) == alone
+    alone, plain = outcome(trained / "online"), outcome(trained / "none")
+    assert len(set(column(trained / "online", "head_loss"))) > 1
+    for name in ("online_beside", "online_two"):
+        assert outcome(trained / name) == alone
         # Not as many: which requests share a pass differs, and with it what coupled drafts learn.
-        assert sum(column(tmp_path / name, "accepted")) > 0
-    plain = outcome(tmp_path / "none")
+        assert sum(column(trained / name, "accepted")) > 0
     assert {**alone, "final": None} == {**plain, "final": None}
     assert {name: alone["final"][name] for name in plain["final"]} == plain["final"]

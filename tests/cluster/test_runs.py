@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import EVALUATED
 from scripts import run_script
 
 from analysis import read
@@ -17,28 +18,17 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(find_spec("ray") is None, reason="a cluster needs ray, which is not installed: run `make ray`"),
 ]
-RUN = [
-    "wandb=off", "budget=fixed", "data.problems=4", "reward=brevity", "trainer.max_steps=4",
-    "trainer.per_device_train_batch_size=8", "trainer.num_generations=4", "trainer.max_completion_length=48",
-    "trainer.learning_rate=0.001", "engine.max_model_len=160", "+engine.extra.num_gpu_blocks_override=256",
-    "checkpoint.every=2", "eval.every=2", "eval.problems=3", "eval.samples=4",
-]  # fmt: skip
-ON_RAY = ["cluster=ray", "cluster.engines=2"]
+ON_RAY = ["cluster=ray", "cluster.engines=2", "wandb=off"]
 EXACT = ("completions_digest", "rewards_digest", "loss", "grad_norm", "reward", "tokens", "length_mean")
 ARMS = ("none", "das")
 
 
-def run(*overrides: str) -> None:
-    run_script("run.py", *overrides)
-
-
 @pytest.fixture(scope="module")
-def folders(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A comparison in one process for each arm, and the same on a cluster."""
-    alone, clustered = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("clustered")
-    for folder, more in ((alone, []), (clustered, ON_RAY)):
-        run(f"policy.path={repetitive_policy}", *RUN, *more, f"hydra.run.dir={folder}")
-    return alone, clustered
+def clustered(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The comparison `evaluated`, which has an engine in the process of each arm, on a cluster."""
+    folder = tmp_path_factory.mktemp("clustered")
+    run_script("run.py", f"policy.path={repetitive_policy}", *EVALUATED, *ON_RAY, f"hydra.run.dir={folder}")
+    return folder
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -56,12 +46,11 @@ def outcome(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_a_comparison_is_the_same(folders: tuple[Path, Path]) -> None:
-    alone, clustered = folders
+def test_a_comparison_is_the_same(evaluated: Path, clustered: Path) -> None:
     for arm in ARMS:
-        assert outcome(alone / "arms" / arm) == outcome(clustered / "arms" / arm)
-    assert len(outcome(alone / "arms" / "das")["evaluations"]) == 3
-    expected, found = (json.loads((folder / "result.json").read_text()) for folder in folders)
+        assert outcome(evaluated / "arms" / arm) == outcome(clustered / "arms" / arm)
+    assert len(outcome(evaluated / "arms" / "das")["evaluations"]) == 4
+    expected, found = (json.loads((folder / "result.json").read_text()) for folder in (evaluated, clustered))
     assert set(found) == {*expected, "cluster"}
     assert found["identical"] == expected["identical"]
     assert found["cluster"]["engines"] == 2
@@ -71,15 +60,14 @@ def test_a_comparison_is_the_same(folders: tuple[Path, Path]) -> None:
     assert sum(row["accepted"] for row in read.metrics(clustered / "arms" / "das")) > 0
 
 
-def test_a_resumed_run_may_have_another_number_of_engines(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    alone, clustered = folders
+def test_a_resumed_run_may_have_another_number_of_engines(evaluated: Path, clustered: Path, tmp_path: Path) -> None:
     shutil.copytree(clustered, tmp_path / "run")
     for arm in ARMS:
         saved = tmp_path / "run" / "arms" / arm / CHECKPOINTS
         assert checkpoint.steps(saved) == [4, 2]
         checkpoint.discard(checkpoint.step_folder(saved, 4))
-    run(f"resume={tmp_path / 'run'}", "cluster=ray", "cluster.engines=1")
+    run_script("run.py", f"resume={tmp_path / 'run'}", "cluster=ray", "cluster.engines=1")
     for arm in ARMS:
-        assert outcome(tmp_path / "run" / "arms" / arm) == outcome(alone / "arms" / arm)
+        assert outcome(tmp_path / "run" / "arms" / arm) == outcome(evaluated / "arms" / arm)
     rows = read.metrics(tmp_path / "run" / "arms" / "das")
-    assert [row["cluster"]["engines"] for row in rows] == [2, 2, 1, 1]
+    assert [row["cluster"]["engines"] for row in rows] == [2, 2, 1, 1, 1]

@@ -139,3 +139,13 @@ def answers(
         ]
         emitted += sum(len(sample.token_ids) for sample in output.outputs)
     return responses, emitted - report["passes"]
+
+
+def core_of(llm: Any) -> Any:
+    """vLLM's engine core, which lives in this process."""
+    return llm.llm_engine.engine_core.engine_core
+
+
+def runner_of(llm: Any) -> Any:
+    """Its model runner."""
+    return core_of(llm).model_executor.driver_worker.worker.model_runner

@@ -123,22 +123,29 @@ async def unknown_request(client: AsyncOpenAI, prompt: list[int], max_tokens: in
 
 
 async def soak(
-    url: str, reference: Reference, seconds: float, watch: Callable[[float, Counts], None] = lambda *_: None
+    url: str,
+    reference: Reference,
+    seconds: float,
+    watch: Callable[[float, Counts], None] = lambda *_: None,
+    enough: Callable[[Counts], bool] = lambda counts: False,
 ) -> Counts:
-    """CLIENTS clients use the server for some seconds. `watch` gets the time and the counts every few seconds."""
+    """CLIENTS clients use the server for some seconds, or until it is enough.
+
+    watch: gets the time and the counts every other second.
+    """
     counts, began = Counts(), time.monotonic()
 
     async def client(number: int) -> None:
         rng = random.Random(number)
         await asyncio.sleep(rng.uniform(0, min(5, seconds / 4)))
         async with client_of(url) as connection:
-            while time.monotonic() - began < seconds:
+            while time.monotonic() - began < seconds and not enough(counts):
                 await one_request(connection, rng, counts, reference)
                 await asyncio.sleep(rng.uniform(0, 0.2))
 
     async def watcher() -> None:
         while True:
-            await asyncio.sleep(5)
+            await asyncio.sleep(2)
             await asyncio.to_thread(watch, time.monotonic() - began, counts)
 
     watching = asyncio.create_task(watcher())
@@ -168,7 +175,7 @@ def main(minutes: float) -> int:
             def watch(now: float, counts: Counts) -> None:
                 row = {"minutes": now / 60, "complete": counts.complete, "aborted": counts.aborted}
                 rows.append({**row, "tokens": counts.tokens, **server.resources(), **server.call("held")})
-                if len(rows) % 2:
+                if len(rows) % 5 == 0:
                     print("  ".join(f"{name} {value:.4g}" for name, value in rows[-1].items()), flush=True)
 
             counts = asyncio.run(soak(server.url, reference, minutes * 60, watch))

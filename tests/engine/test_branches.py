@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import runner_of
 from conftest import Engines, roll
 from test_identity import PROMPTS, parameters
 from tree_proposer import TreeProposer
@@ -29,13 +30,9 @@ BRANCHING: dict[str, Any] = {
 SIZES = (0, 1, 2, 5, 12, 24, 32)
 
 
-def core_of(llm: Any) -> Any:
-    return llm.llm_engine.engine_core.engine_core
-
-
 def draft_trees(llm: Any, responses: Sequence[Sequence[int]], sizes: Sequence[int] = SIZES) -> TreeProposer:
     """Let the engine draft random trees for requests that will emit `responses`."""
-    runner = core_of(llm).model_executor.driver_worker.worker.model_runner
+    runner = runner_of(llm)
     truth = {problem: [list(response)] for problem, response in zip(PROBLEMS, responses, strict=False)}
     runner.drafter = TreeProposer(truth, sizes)
     return runner.drafter
@@ -194,7 +191,7 @@ def test_the_proposer_counts_what_was_verified(engines: Engines, repetitive_poli
     """Trees for six requests share the blocks of one: nodes are dropped, and not counted."""
     drafter = {"window": 4, "min_prob": 0.0}
     llm = engines.build(repetitive_policy, **{**BRANCHING, "branch_blocks": 8}, drafter=drafter)
-    proposer = core_of(llm).model_executor.driver_worker.worker.model_runner.drafter
+    proposer = runner_of(llm).drafter
     draft_round = proposer.draft_round
     draft_round.branch_blocks = 48
     observe, keep = draft_round.observe, proposer.keep

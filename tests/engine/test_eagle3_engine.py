@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from cases import runner_of
 from conftest import Engines, roll
-from test_branches import core_of
 from vllm import SamplingParams
 
 import das
@@ -52,7 +52,7 @@ def rollout(llm: Any) -> tuple[list[list[int]], float]:
 
 def draft_likeliest_tokens(llm: Any) -> None:
     """Let the engine draft what `tokens_per_pass` counts, in place of coupled drafts."""
-    drafter = core_of(llm).model_executor.driver_worker.worker.model_runner.drafter
+    drafter = runner_of(llm).drafter
     drafter._sample_draft_tokens.__self__.sampler = CoupledSampler((math.inf,), learn=False)
 
 

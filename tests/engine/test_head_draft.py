@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import core_of, runner_of
 from conftest import Engines, roll
-from test_branches import core_of
 from test_eagle3_engine import PROBLEMS, PROMPTS, head_folder
 from test_sample_identity import RandomLimits
 from vllm import SamplingParams
@@ -71,7 +71,7 @@ def test_the_head_drafts_what_it_drafts_in_vllms_own_method(
     """Without a history, likeliest tokens: the same responses in as many passes, however long the head waits."""
     spec = {"model": str(head_folder), "num_speculative_tokens": 3}
     llm = engines.build(repetitive_policy, method="eagle3", speculative=spec)
-    drafter = core_of(llm).model_executor.driver_worker.worker.model_runner.drafter
+    drafter = runner_of(llm).drafter
     drafter._sample_draft_tokens.__self__.sampler = CoupledSampler((math.inf,), learn=False)
     expected, theirs = rollout(llm)
     llm = build(engines, repetitive_policy, head_folder, drafter=NO_HISTORY, budget={"name": "fixed", "tokens": 3})
@@ -191,7 +191,7 @@ def test_a_head_sees_nothing_of_a_cached_prompt_that_it_has_not_read(
 ) -> None:
     """The blocks of such a prompt hold what another text left there. Whatever it is, the drafts are the same."""
     llm = build(engines, repetitive_policy, head_folder, extra={"block_size": 32}, drafter=NO_HISTORY)
-    proposer, runner = proposer_of(llm), core_of(llm).model_executor.driver_worker.worker.model_runner
+    proposer, runner = proposer_of(llm), runner_of(llm)
     proposer.drafting_model.sampler = CoupledSampler((1.0,), learn=False)
     prompts = [[6 + (7 * i + j) % 200 for j in range(100)] for i in range(4)]
     params = [SamplingParams(temperature=1.0, max_tokens=40, seed=index, detokenize=False) for index in range(4)]

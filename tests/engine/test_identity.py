@@ -3,7 +3,6 @@
 Bugs made on purpose with which these tests were seen to fail are listed in docs/exactness.md.
 """
 
-import json
 import multiprocessing
 from typing import Any
 
@@ -57,15 +56,6 @@ def undrafted(engines: Engines, tiny_policy: str) -> Any:
     first, second, num_accepted = two_rollouts(engines.build(tiny_policy))
     assert num_accepted == 0
     return first, second
-
-
-@pytest.fixture(scope="module")
-def given_prices(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A latency.json by which drafts pay, however busy this machine is: a token costs 1/64 of a pass."""
-    path = tmp_path_factory.mktemp("prices") / "latency.json"
-    drafting = {"base": 64e-6, "row": 1e-6, "drafting": 0.0, "token": 1e-6}
-    path.write_text(json.dumps({"forms": {"drafting": {"coefficients": drafting}}}))
-    return str(path)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ Bugs made on purpose with which this test was seen to fail are listed in docs/ex
 import multiprocessing
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.pool import Pool
 from typing import Any
 
 import pytest
-from cases import BATCHES, LIMITS, MAX_MODEL_LEN, Case, answers
+from cases import BATCHES, LIMITS, MAX_MODEL_LEN, Case, answers, core_of, runner_of
 from conftest import Engines
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ from das.drafter import Drafts
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "12"))  # generated batches per engine; more for a longer search
+EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "12"))  # generated batches an engine; more in `make nightly`
 _baselines: dict[str, Any] = {}  # an engine without drafts for each policy
 
 
@@ -84,6 +84,9 @@ ENGINES: dict[str, dict[str, Any]] = {
     },
 }
 
+# The shapes in which requests are stopped amid their drafts: what other drafters are tried with.
+STRAINED = ("max_num_seqs3_chunked_prompts", "max_num_seqs16_preempted")
+
 
 def examples(number: int) -> settings:
     """The same generated batches in every run."""
@@ -96,6 +99,46 @@ def examples(number: int) -> settings:
     )
 
 
+Turn = Callable[[list[Case], list[Any], random.Random], None]
+
+
+def check_batches(
+    llm: Any, baseline: Pool, policy: str, engine: str, number: int, repeats: int = 1, before: Turn = lambda *_: None
+) -> tuple[int, int]:
+    """Compare the answers to LONG and to `number` generated batches with those without drafts.
+
+    engine: a name of ENGINES. Each batch comes `repeats` times as it is, and once in another order. before: called
+    before each of these turns with the batch, the expected answers and a source of chance. Returns how many draft
+    tokens were accepted, and how many batches came in another order.
+    """
+    preempted = count_calls(core_of(llm).scheduler, "_preempt_request")
+    history_tick, num_accepted, num_reordered = 0, 0, 0
+
+    def drafted_equals_undrafted(batch: list[Case], order: random.Random) -> None:
+        nonlocal history_tick, num_accepted, num_reordered
+        expected = baseline.apply(baseline_answers, (policy, batch))
+        shuffled = permuted(batch, order)
+        num_reordered += shuffled != list(range(len(batch)))
+        history_tick += 3  # the window forgets the example before: examples must not depend on each other
+        for permutation in (*[None] * repeats, shuffled):
+            before(batch, expected, order)
+            responses, num_accepted_here = answers(llm, batch, permutation, history_tick)
+            assert responses == expected
+            num_accepted += num_accepted_here
+
+    drafted_equals_undrafted(LONG, random.Random(0))
+
+    @examples(number)
+    @given(batch=BATCHES, order=st.randoms(use_true_random=False))
+    def generated(batch: list[Case], order: random.Random) -> None:
+        drafted_equals_undrafted(batch, order)
+
+    generated()
+    if "preempted" in engine:
+        assert len(preempted) > 20, "the KV cache was large enough: nothing was preempted"
+    return num_accepted, num_reordered
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_drafts_change_nothing_in_any_request(engines: Engines, baseline: Pool, tiny_policy: str, engine: str) -> None:
     llm = engines.build(
@@ -105,37 +148,14 @@ def test_drafts_change_nothing_in_any_request(engines: Engines, baseline: Pool, 
         drafter={"window": 2, "min_prob": 0.0},
         **ENGINES[engine],
     )
-    core = llm.llm_engine.engine_core.engine_core
-    draft_round = core.model_executor.driver_worker.worker.model_runner.drafter.draft_round
+    draft_round = runner_of(llm).drafter.draft_round
     draft_round.budget = RandomLimits([limit for limit in LIMITS if limit <= draft_round.max_draft_tokens])
-    preempted = count_calls(core.scheduler, "_preempt_request")
-    history_tick, num_accepted, num_reordered = 0, 0, 0
-
-    def drafted_equals_undrafted(batch: list[Case], order: random.Random) -> None:
-        nonlocal history_tick, num_accepted, num_reordered
-        expected = baseline.apply(baseline_answers, (tiny_policy, batch))
-        shuffled = permuted(batch, order)
-        num_reordered += shuffled != list(range(len(batch)))
-        history_tick += 3  # the window forgets the example before: examples must not depend on each other
-        for permutation in (None, None, shuffled):
-            responses, num_accepted_here = answers(llm, batch, permutation, history_tick)
-            assert responses == expected
-            num_accepted += num_accepted_here
-
-    drafted_equals_undrafted(LONG, random.Random(0))
-
-    @examples(EXAMPLES // 3 if engine == "max_num_seqs1" else EXAMPLES)  # one request at a time takes long
-    @given(batch=BATCHES, order=st.randoms(use_true_random=False))
-    def generated(batch: list[Case], order: random.Random) -> None:
-        drafted_equals_undrafted(batch, order)
-
-    generated()
+    number = EXAMPLES // 3 if engine == "max_num_seqs1" else EXAMPLES  # one request at a time takes long
+    num_accepted, num_reordered = check_batches(llm, baseline, tiny_policy, engine, number, repeats=2)
     with pytest.raises(VLLMValidationError, match="ask for logprobs=N"):
         llm.generate([{"prompt_token_ids": [5]}], SamplingParams(logprob_token_ids=[1], logprobs=None), use_tqdm=False)
     assert num_reordered, "no batch came in another order"
     assert num_accepted > 300, "hardly anything was accepted: the test would prove nothing"
-    if "preempted" in engine:
-        assert len(preempted) > 20, "the KV cache was large enough: nothing was preempted"
 
 
 def permuted(batch: list[Case], order: random.Random) -> list[int]:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import core_of
 from conftest import Engines, roll
-from test_branches import core_of
 from vllm import SamplingParams
 
 from das.engine.build import EngineSettings

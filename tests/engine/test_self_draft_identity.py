@@ -4,30 +4,15 @@ engines of test_sample_identity.py.
 Requests are preempted amid their drafts, prompts come in chunks, prefixes are shared, and requests end amid a draft.
 """
 
-import random
 from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import LIMITS, MAX_MODEL_LEN, Case, answers
+from cases import LIMITS, MAX_MODEL_LEN, core_of
 from conftest import Engines
-from hypothesis import given
-from hypothesis import strategies as st
-from test_branches import core_of
 from test_eagle3_engine import head_folder
-from test_sample_identity import (
-    BATCHES,
-    ENGINES,
-    EXAMPLES,
-    LONG,
-    RandomLimits,
-    baseline,
-    baseline_answers,
-    count_calls,
-    examples,
-    permuted,
-)
+from test_sample_identity import ENGINES, EXAMPLES, STRAINED, RandomLimits, baseline, check_batches
 
 from das.engine.runners.first import head_passes
 
@@ -38,7 +23,7 @@ LONGEST = 8  # tokens of a draft: each is a pass
 
 
 @pytest.mark.parametrize("method", ["self_draft", "das_self"])
-@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "max_num_seqs1"])
+@pytest.mark.parametrize("engine", STRAINED)
 def test_self_drafts_change_nothing_in_any_request(
     engines: Engines, baseline: Pool, tiny_policy: str, engine: str, method: str
 ) -> None:
@@ -46,7 +31,7 @@ def test_self_drafts_change_nothing_in_any_request(
     check(engines, baseline, tiny_policy, engine, method=method, **options)
 
 
-@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "max_num_seqs1"])
+@pytest.mark.parametrize("engine", STRAINED)
 def test_a_head_beside_a_history_changes_nothing_in_any_request(
     engines: Engines,
     baseline: Pool,
@@ -77,31 +62,9 @@ def check(engines: Engines, baseline: Pool, policy: str, engine: str, **options:
         drafter={"window": 2, "min_prob": 0.0},
         **{**ENGINES[engine], **options, "budget": {"name": "fixed", "tokens": LONGEST}},
     )
-    core = core_of(llm)
-    draft_round = core.model_executor.driver_worker.worker._das_proposer.draft_round
+    draft_round = core_of(llm).model_executor.driver_worker.worker._das_proposer.draft_round
     draft_round.budget = RandomLimits([limit for limit in LIMITS if limit <= LONGEST])
-    preempted = count_calls(core.scheduler, "_preempt_request")
-    history_tick, num_accepted = 0, 0
-
-    def drafted_equals_undrafted(batch: list[Case], order: random.Random) -> None:
-        nonlocal history_tick, num_accepted
-        expected = baseline.apply(baseline_answers, (policy, batch))
-        history_tick += 3
-        for permutation in (None, permuted(batch, order)):
-            responses, num_accepted_here = answers(llm, batch, permutation, history_tick)
-            assert responses == expected
-            num_accepted += num_accepted_here
-
-    drafted_equals_undrafted(LONG, random.Random(0))
-
-    @examples(EXAMPLES // 3)
-    @given(batch=BATCHES, order=st.randoms(use_true_random=False))
-    def generated(batch: list[Case], order: random.Random) -> None:
-        drafted_equals_undrafted(batch, order)
-
-    generated()
+    num_accepted, _ = check_batches(llm, baseline, policy, engine, EXAMPLES // 3)
     # After a preemption a head looks only at what it has read again, so fewer of its drafts are right.
     enough = 200 if options["method"] == "das_eagle3" else 300
     assert num_accepted > enough, "hardly anything was accepted: the test would prove nothing"
-    if "preempted" in engine:
-        assert len(preempted) > 20, "the KV cache was large enough: nothing was preempted"

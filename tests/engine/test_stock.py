@@ -1,11 +1,9 @@
 """vLLM as it comes, in a process that das.install() did not prepare: nothing of das in it, and it can be measured."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 from das.engine.build import engine_arguments
 from das.engine.stock import StepClock
@@ -53,10 +51,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def stock(tiny_policy: str) -> dict:  # type: ignore[type-arg]
-    command = [sys.executable, "-c", ENGINE, tiny_policy]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict = json.loads(done.stdout.splitlines()[-1])  # type: ignore[type-arg]
+    found: dict = json.loads(run_script("-c", ENGINE, tiny_policy).splitlines()[-1])  # type: ignore[type-arg]
     return found
 
 

@@ -1,6 +1,6 @@
 """Run tasks of the registry once, for seconds: does each work in the environment of `make run`?
 
-    python tests/experiments/smoke_tasks.py                  all but those of TESTED, some minutes on 2 cores
+    python tests/experiments/smoke_tasks.py                  all but TESTED and NIGHTLY, some minutes on 2 cores
     python tests/experiments/smoke_tasks.py replay audit     these two, and the tasks whose runs they need
     python tests/experiments/smoke_tasks.py --cache outputs/cache     use policies that were made before
 
@@ -25,11 +25,8 @@ from made_inputs import write_traces  # noqa: E402
 
 from experiments.registry import TASKS  # noqa: E402
 
-# Left out here: arms that read a head trained before, or that need a policy or a package of their own.
-ARMS = (
-    "none,stock,ngram,das,das_fixed,das_unlimited,das_self,self_draft,self_draft_toggle,self_draft_adaptive,"
-    "draft_model,draft_model_online,das_eagle3,eagle3_online"
-)
+# Every kind of drafter. The other arms are trained in tests/trl/test_arm.py, test_lag.py and test_learning_arms.py.
+ARMS = "none,stock,ngram,das,self_draft_adaptive,das_eagle3"
 TINY = "setting=maths_smoke"  # two training steps of one problem x 4 short responses
 # Settings of a run of seconds that shows that a task works. Two names in braces are filled in: {compare} is the folder
 # of the run of task=compare, which therefore comes first; {made} is a folder with made-up recorded rollouts (traces/)
@@ -131,6 +128,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
 TESTED = {
     "compare": "every_arm",
     "agent": "tests/experiments/harness/test_agent_setting.py",
+    "train": "tests/trl/test_survival.py",
     "audit": "tests/experiments/tasks/test_audit.py",
     "bench_sampler": "tests/experiments/tasks/test_audit.py",
     "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
@@ -140,6 +138,10 @@ TESTED = {
         for name in ("force", "check_gpu", "replay", "advise", "compatibility")
     },
 }
+# `make nightly` runs them: repeated kills, and one of the experiments, all of which `make smoke` runs. Tests that hold
+# what they show: tests/trl/test_survival.py, tests/cluster/test_cluster_training.py and
+# tests/experiments/harness/test_planned_runs.py.
+NIGHTLY = ("kill_test", "fault_test", "experiment")
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
 # before the tasks that read its run.
 ALONE = ("every_arm", "compare", "agent")
@@ -147,8 +149,9 @@ LONG = ("experiment", "kill_test", "fault_test", "bench_budgets", "audit", "soak
 
 
 def with_needed(names: list[str]) -> list[str]:
-    """The tasks to run, in the registry's order: `names` (if empty, all but TESTED) and those whose runs they read."""
-    chosen = set(names) or SMOKE.keys() - TESTED.keys()
+    """The tasks to run, in the registry's order: `names` and those whose runs they read. No names: all but TESTED and
+    NIGHTLY."""
+    chosen = set(names) or SMOKE.keys() - TESTED.keys() - set(NIGHTLY)
     for name in list(chosen):
         chosen |= {needed for needed in TASKS if any(f"{{{needed}}}" in setting for setting in SMOKE[name])}
     return [name for name in SMOKE if name in chosen]

@@ -1,14 +1,17 @@
-"""Trainings at several lags in one process, and the slow reference for what they sample."""
+"""Trainings of the harness in one process, with lags and faults, and the slow reference for what a lag samples."""
 
 import gc
 import json
 import multiprocessing
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from hydra import initialize_config_dir
+from scripts import SIZES
 
 from analysis import read
 from experiments.harness import resume
@@ -19,10 +22,8 @@ from experiments.training.barrier import Barrier
 
 STEPS = 6
 SETTINGS = [
-    "reward=brevity", "wandb=off", "data.problems=6", f"trainer.max_steps={STEPS}", "checkpoint.every=1",
-    "checkpoint.keep=9", "trainer.per_device_train_batch_size=8", "trainer.num_generations=4", "budget=fixed",
-    "budget.tokens=8", "trainer.max_completion_length=48", "engine.max_model_len=160", "trainer.learning_rate=0.003",
-    "+engine.extra={num_gpu_blocks_override:256}",
+    *SIZES, "wandb=off", "data.problems=6", f"trainer.max_steps={STEPS}", "checkpoint.every=1", "checkpoint.keep=9",
+    "budget=fixed", "budget.tokens=8", "trainer.learning_rate=0.003", "+engine.extra={num_gpu_blocks_override:256}",
 ]  # fmt: skip
 
 
@@ -31,8 +32,19 @@ def config_of(arm: str, *overrides: str) -> RunConfig:
         return arm_config(arm, [*SETTINGS, *overrides])
 
 
-def train(arm: str, policy: str, folder: Path, *overrides: str, start: int = 0) -> None:
-    """Train in `folder`, from the checkpoint of `start`."""
+def ignore(row: dict[str, Any]) -> None:
+    """Nothing is done when a step is over."""
+
+
+def train(
+    arm: str,
+    policy: str,
+    folder: Path,
+    *overrides: str,
+    start: int = 0,
+    noted: Callable[[dict[str, Any]], None] = ignore,
+) -> None:
+    """Train in `folder`, from the checkpoint of `start`. noted: called with the row of each step."""
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
     from experiments.harness.train_arm import ArmRun, train_arm
@@ -40,9 +52,11 @@ def train(arm: str, policy: str, folder: Path, *overrides: str, start: int = 0) 
     config = config_of(arm, *overrides)
     if start:
         resume.rewind(folder, start)
-    train_arm(ArmRun(config, policy, folder, "test", Barrier(lambda row: None), start=start))
-    gc.collect()
-    cleanup_dist_env_and_memory()
+    try:
+        train_arm(ArmRun(config, policy, folder, "test", Barrier(noted), start=start))
+    finally:
+        gc.collect()
+        cleanup_dist_env_and_memory()
 
 
 def train_all(runs: dict[str, Sequence[str]], policy: str, folder: Path) -> None:
@@ -107,18 +121,47 @@ def tokens_of_checkpoints(policy: str, folder: Path, lag: int) -> list[list[list
     return steps
 
 
-def train_with_killed_engine(policy: str, folder: Path) -> str:
-    """Kill the engine's process when the second step is done. Returns the error."""
-    from experiments.harness.train_arm import ArmRun, train_arm
-
-    def kill(row: dict[str, Any]) -> None:
-        if row["step"] == 2:
-            (engine,) = multiprocessing.active_children()
-            engine.kill()
-
-    config = config_of("das", "trainer.lag=1", "engine.own_process=true")
+def error_of(fault: str, arm: str, policy: str, folder: Path, *overrides: str) -> str:
+    """Train with a fault: "kill", "lost weights" or "nan". Returns the error that stops the training, or ""."""
     try:
-        train_arm(ArmRun(config, policy, folder, "test", Barrier(kill)))
+        with FAULTS[fault]():
+            train(arm, policy, folder, *overrides, noted=kill_engine if fault == "kill" else ignore)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def kill_engine(row: dict[str, Any]) -> None:
+    """Kill the engine's process when the second step is done."""
+    if row["step"] == 2:
+        (engine,) = multiprocessing.active_children()
+        engine.kill()
+
+
+def lost_weights() -> AbstractContextManager[Any]:
+    """Inside, an engine goes on with its old weights."""
+    from das.engine.patches import weights
+
+    return patch.object(weights, "repack_linear_layers", lambda model: None)
+
+
+def nan_in_third_step() -> AbstractContextManager[Any]:
+    """Inside, the loss of a training's third step is not a number."""
+    from das.engine.patches.front_end import patch_front_end
+
+    patch_front_end()
+    from trl import GRPOTrainer
+
+    compute_loss = GRPOTrainer.compute_loss
+
+    def computed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return compute_loss(self, *args, **kwargs) * (float("nan") if self.state.global_step == 2 else 1.0)
+
+    return patch.object(GRPOTrainer, "compute_loss", computed)
+
+
+FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "kill": nullcontext,
+    "lost weights": lost_weights,
+    "nan": nan_in_third_step,
+}

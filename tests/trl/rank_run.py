@@ -71,8 +71,12 @@ def train(
     cluster: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What this rank did. after: called with the trainer in the end; what it returns is the `result`."""
-    on_server = further.get("vllm_mode") == "server"  # it has the drafter's options
-    das.speculate(method, drafter={} if on_server else {"window": 2}, cluster=cluster)
+    on_server = further.get("vllm_mode") == "server"  # it has the options of drafter and budget
+    # Other limits on each rank: those who share an engine must take the drafts of one of them all the same.
+    options: dict[str, Any] = {}
+    if not on_server:
+        options = {"drafter": {"window": 2}, "budget": {"name": "fixed", "tokens": 8 - ranks.rank()}}
+    das.speculate(method, cluster=cluster, **options)
     arguments = {
         "output_dir": str(folder / "trl"),
         "use_vllm": True,

@@ -1,16 +1,15 @@
-"""GRPO on the tiny policy with the real engine: arms agree bit for bit, and weights that do not arrive stop the run."""
+"""GRPO on the tiny policy with the real engine: arms agree bit for bit, `stock` is vLLM's own engine beside them, and
+weights that do not arrive stop the run."""
 
 import json
-import multiprocessing
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import initialize_config_dir
-from lost_weights import train_with_lost_weights
+from lag_runs import error_of, outcome, train_all
+from scripts import ROOT, SIZES, run_script
 
 from analysis import compare as curves
 from analysis import read
@@ -18,55 +17,44 @@ from analysis.panels import PANELS
 from analysis.runs import find
 from das.drafter import HistoryDrafter
 from das.engine.rollouts.rollout import CLASSES
-from experiments.harness.arm_configs import arm_config
-from experiments.harness.config import RunConfig
 from experiments.harness.tracking import SUMMARY
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
+STEPS = 20  # in fewer no response ends long before the others
 SMALL = [
-    "trainer.max_steps=20",
-    "trainer.per_device_train_batch_size=8",
-    "trainer.num_generations=4",
-    "trainer.max_completion_length=48",
-    "engine.max_model_len=160",
+    *SIZES,
+    f"trainer.max_steps={STEPS}",
     "data.problems=2",
     "data.kinds={pair:3,triple:3,walk:2}",  # of these problems the responses stay long and differ
-    "reward=brevity",
     "trainer.learning_rate=0.01",
 ]
 IDENTICAL = ("completions", "rewards", "losses", "grad_norms", "final_weights", "optimizer")
 
 
-def compare(policy: str, out: Path, *overrides: str) -> tuple[Path, str]:
-    """Run a comparison through run.py. Returns its folder and what it printed."""
-    command = [sys.executable, "run.py", f"policy.path={policy}", f"out={out}", *SMALL, *overrides]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    last_line = run.stdout.strip().splitlines()[-1]
-    assert last_line.startswith("result: ")
-    return Path(last_line.removeprefix("result: ")).parent, run.stdout
-
-
 @pytest.fixture(scope="module")
-def compared(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """20 steps of none, das and ngram. TRL's importance-sampling correction is on, so the engine's log-probs enter the
-    loss."""
-    return compare(tiny_policy, tmp_path_factory.mktemp("outputs"), "arms=[none,das,ngram]")
+def compared(tiny_policy: str, given_prices: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Some steps of none, stock, das and ngram. TRL's importance-sampling correction is on, so the engine's log-probs
+    enter the loss. The budget has its prices from a file, so it decides the same on a busy machine."""
+    settings = ["arms=[none,stock,das,ngram]", f"budget.latency={given_prices}", f"policy.path={tiny_policy}"]
+    printed = run_script("run.py", *SMALL, *settings, f"out={tmp_path_factory.mktemp('outputs')}")
+    last_line = printed.strip().splitlines()[-1]
+    assert last_line.startswith("result: ")
+    return Path(last_line.removeprefix("result: ")).parent, printed
 
 
 def test_arms_are_identical(compared: tuple[Path, str]) -> None:
     folder, printed = compared
     result = json.loads((folder / "result.json").read_text())
-    assert set(result["arms"]) == {"none", "das", "ngram"}
+    assert set(result["arms"]) == {"none", "stock", "das", "ngram"}
+    assert result["identical"].keys() == {"das", "ngram"}
     for name in ("das", "ngram"):
         checks = result["identical"][name]
         assert all(checks[what] for what in IDENTICAL)
         assert result["arms"][name]["drafted"]["mean"] > 0
-        assert result["ratio_to_none"][name]["rollout_s"]["by_epoch"].keys() == {str(epoch) for epoch in range(20)}
+        assert result["ratio_to_none"][name]["rollout_s"]["by_epoch"].keys() == {str(epoch) for epoch in range(STEPS)}
     assert printed.count("identical: yes") == 2
-    assert len(result["regime"]["by_epoch"]) == 20
+    assert len(result["regime"]["by_epoch"]) == STEPS
     assert all(epoch["entropy"] > 0 for epoch in result["regime"]["by_epoch"])
     assert any(epoch["accepted_per_round"] for epoch in result["regime"]["by_epoch"])
     assert 0 < result["regime"]["rollout_share_none"] < 1
@@ -76,13 +64,33 @@ def test_arms_are_identical(compared: tuple[Path, str]) -> None:
     assert result["arms"]["none"]["tokens_per_pass"]["overall"] == 1
 
 
-def test_arms_are_identical_without_importance_sampling_correction(tiny_policy: str, tmp_path: Path) -> None:
-    folder, _ = compare(
-        tiny_policy, tmp_path, "arms=[none,das]", "trainer.vllm_importance_sampling_correction=false", "wandb=off"
-    )
-    checks = json.loads((folder / "result.json").read_text())["identical"]["das"]
-    assert all(checks[what] for what in IDENTICAL)
-    assert json.loads((folder / "result.json").read_text())["arms"]["das"]["drafted"]["mean"] > 0
+def test_stock_trains_beside_them_and_trls_own_sync_reaches_it(compared: tuple[Path, str]) -> None:
+    folder, printed = compared
+    assert json.loads((folder / "result.json").read_text())["ratio_to_stock"].keys() == {"none", "das", "ngram"}
+    assert "stock: compared in distribution" in printed
+    rows = {name: read.metrics(folder / "arms" / name) for name in ("none", "stock")}
+    assert [row["completions_digest"] for row in rows["stock"]] != [row["completions_digest"] for row in rows["none"]]
+    assert all(row["drafted"] == 0 and row["tokens_per_pass"] == 1 for row in rows["stock"])
+    # Engine and trainer agree at every token of every step, so the weights arrived each time.
+    assert all(row["sampling_logp_difference"] < 1e-2 for row in rows["stock"])
+    errors = [row["sync_error"] for row in rows["stock"]]
+    assert max(errors[:2]) < 1e-2
+    assert set(errors[2:]) == {None}, "two checks are enough"
+    timeline = read.timeline(folder / "arms" / "stock", 1)
+    assert timeline["step_live"][0] == 8
+    assert len(timeline["step_live"]) == rows["stock"][0]["decode_steps"]
+    (difference,) = curves.compare([f"{folder}:none", f"{folder}:stock"])
+    assert difference.identical is None
+    assert "compared in distribution" in difference.lines[-1]
+
+
+def test_arms_are_identical_without_importance_sampling_correction(
+    in_process: Callable[..., Any], repetitive_policy: str, tmp_path: Path
+) -> None:
+    settings = ["trainer.vllm_importance_sampling_correction=false", "trainer.max_steps=4"]
+    in_process(train_all, {name: [name, *settings] for name in ("none", "das")}, repetitive_policy, tmp_path)
+    assert outcome(tmp_path / "das") == outcome(tmp_path / "none")
+    assert sum(row["drafted"] for row in read.metrics(tmp_path / "das")) > 0
 
 
 def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
@@ -97,7 +105,7 @@ def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
     ):
         assert (folder / name).stat().st_size > 0
     rows = read.metrics(folder)
-    assert [row["step"] for row in rows if row["arm"] == "das"] == list(range(1, 21))
+    assert [row["step"] for row in rows if row["arm"] == "das"] == list(range(1, STEPS + 1))
     das = folder / "arms" / "das"
     responses = read.rollout(das, 2)
     assert len(responses) == 8
@@ -143,7 +151,7 @@ def test_wandb_holds_the_run_too(compared: tuple[Path, str]) -> None:
         (comparison,) = curves.compare(runs)
         assert comparison.identical is True
     (in_folder,), (in_wandb,) = find(f"{folder}:das"), find(das)
-    assert [row["step"] for row in in_wandb.rows] == list(range(1, 21))
+    assert [row["step"] for row in in_wandb.rows] == list(range(1, STEPS + 1))
     for logged, written in zip(in_wandb.rows, in_folder.rows, strict=True):
         assert all(logged[key] == value for key, value in written.items() if key != "alarms" and value is not None)
         assert {key for key in logged if not key.startswith("_")} <= written.keys()
@@ -170,41 +178,28 @@ def test_identity_check_sees_a_difference(compared: tuple[Path, str], tmp_path: 
     assert "NO: losses differ, first at step 2" in arms.identity_verdict(result)
 
 
-def test_weights_that_do_not_arrive_stop_the_run(tiny_policy: str, tmp_path: Path) -> None:
-    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
-        config = arm_config("none", [*SMALL, "wandb=off"])
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        message: Any = pool.apply(train_with_lost_weights, (config, tiny_policy, str(tmp_path)))
-    assert "did not reach the engine" in message
+def test_further_arms_change_no_bit(in_process: Callable[..., Any], repetitive_policy: str, tmp_path: Path) -> None:
+    arms = ("none", "das_fixed", "das_unlimited", "self_draft")
+    in_process(train_all, {name: [name, "trainer.max_steps=2"] for name in arms}, repetitive_policy, tmp_path)
+    for name in arms[1:]:
+        assert outcome(tmp_path / name) == outcome(tmp_path / "none")
+        assert sum(row["accepted"] for row in read.metrics(tmp_path / name)) > 0
 
 
-def _train_until_a_loss_is_nan(config: RunConfig, policy: str, folder: str) -> str:
-    from das.engine.patches.front_end import patch_front_end
-    from das.errors import TrainingDiverged
-    from experiments.harness.train_arm import ArmRun, train_arm
-    from experiments.training.barrier import Barrier
-
-    patch_front_end()
-    from trl import GRPOTrainer
-
-    compute_loss = GRPOTrainer.compute_loss
-
-    def nan_in_third_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return compute_loss(self, *args, **kwargs) * (float("nan") if self.state.global_step == 2 else 1.0)
-
-    GRPOTrainer.compute_loss = nan_in_third_step
-    try:
-        train_arm(ArmRun(config, policy, Path(folder), "test", Barrier(lambda row: None)))
-    except TrainingDiverged as error:
-        return str(error)
-    return "training did not stop"
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [("none", "did not reach the engine"), ("stock", "engine and trainer disagree on log-probs")],
+)
+def test_weights_that_do_not_arrive_stop_the_run(
+    in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path, arm: str, message: str
+) -> None:
+    assert message in in_process(error_of, "lost weights", arm, tiny_policy, tmp_path)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_before_a_checkpoint(tiny_policy: str, tmp_path: Path) -> None:
-    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
-        config = arm_config("none", [*SMALL, "wandb=off", "checkpoint.every=1"])
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        message: Any = pool.apply(_train_until_a_loss_is_nan, (config, tiny_policy, str(tmp_path)))
-    assert message.startswith("step 3: loss nan, gradient norm nan: the policy is lost")
+def test_a_loss_that_is_not_finite_stops_the_run_before_a_checkpoint(
+    in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path
+) -> None:
+    error = in_process(error_of, "nan", "none", tiny_policy, tmp_path)
+    assert error.startswith("TrainingDiverged: step 3: loss nan, gradient norm nan: the policy is lost")
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_00001", "step_00002"]
     assert [row["step"] for row in read.metrics(tmp_path)] == [1, 2]

@@ -2,13 +2,13 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import EVALUATED
+from scripts import run_script
 
 from analysis import compare as curves
 from analysis import read
@@ -16,42 +16,16 @@ from analysis.evaluations import evaluations
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
-SMALL = [
-    "trainer.max_steps=5",
-    "trainer.per_device_train_batch_size=8",
-    "trainer.num_generations=4",
-    "trainer.max_completion_length=48",
-    "engine.max_model_len=160",
-    "data.problems=4",
-    "reward=brevity",
-    "trainer.learning_rate=0.001",
-    "budget=fixed",  # it drafts the same whatever the clock says
-    "checkpoint.every=2",
-]
-EVALUATED = ["eval.every=2", "eval.problems=3", "eval.samples=4", "eval.k=[2,3]"]
 TIMES = {"rollout_s", "step_s", "sync_s", "check_s", "draft_s", "draft_share", "pass_time_error", "exposed_s"}
-
-
-def run(*overrides: str) -> str:
-    done = subprocess.run([sys.executable, "run.py", *overrides], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def compared(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A comparison with evaluations. Returns its folder and what it printed."""
-    folder = tmp_path_factory.mktemp("compared")
-    printed = run(f"policy.path={repetitive_policy}", *SMALL, *EVALUATED, f"hydra.run.dir={folder}")
-    return folder, printed
 
 
 @pytest.fixture(scope="module")
 def plain(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The arm das alone, without evaluations."""
     folder = tmp_path_factory.mktemp("plain")
-    run("task=train", "arm=das", f"policy.path={repetitive_policy}", *SMALL, "wandb=off", f"hydra.run.dir={folder}")
+    settings = [setting for setting in EVALUATED if not setting.startswith("eval.")]
+    where = [f"policy.path={repetitive_policy}", "wandb=off", f"hydra.run.dir={folder}"]
+    run_script("run.py", "task=train", "arm=das", *settings, *where)
     return folder
 
 
@@ -59,8 +33,8 @@ def rows_without_times(folder: Path, *others: str) -> list[dict[str, Any]]:
     return [{key: row[key] for key in row if key not in {*TIMES, *others}} for row in read.metrics(folder)]
 
 
-def test_the_training_is_the_same_without_evaluations(compared: tuple[Path, str], plain: Path) -> None:
-    das = compared[0] / "arms" / "das"
+def test_the_training_is_the_same_without_evaluations(evaluated: Path, plain: Path) -> None:
+    das = evaluated / "arms" / "das"
     assert read.final(das) == read.final(plain)
     assert rows_without_times(das, "eval") == rows_without_times(plain)
     assert sum(row["drafted"] for row in read.metrics(das)) > 0
@@ -74,8 +48,8 @@ def test_the_training_is_the_same_without_evaluations(compared: tuple[Path, str]
             assert saved.read_bytes() == other.read_bytes(), name
 
 
-def test_evaluations_are_equal_in_all_arms(compared: tuple[Path, str], tmp_path: Path) -> None:
-    folder, printed = compared
+def test_evaluations_are_equal_in_all_arms(evaluated: Path, tmp_path: Path) -> None:
+    folder, printed = evaluated, (evaluated / "printed").read_text()
     result = read.result(folder)
     assert result["identical"]["das"]["eval"] is True
     assert "optimizer state, evaluations)" in printed
@@ -102,8 +76,8 @@ def test_evaluations_are_equal_in_all_arms(compared: tuple[Path, str], tmp_path:
     assert "NO: eval differ, first at step 2" in identity_verdict(verdict)
 
 
-def test_wandb_and_the_curves_hold_evaluations(compared: tuple[Path, str], tmp_path: Path) -> None:
-    das = compared[0] / "arms" / "das"
+def test_wandb_and_the_curves_hold_evaluations(evaluated: Path, tmp_path: Path) -> None:
+    das = evaluated / "arms" / "das"
     wandb_run = str(next((das / "wandb").glob("offline-run-*")))
     (difference,) = curves.compare([str(das), wandb_run], tmp_path / "curves.png", tmp_path / "page.html")
     assert difference.identical is True
@@ -111,13 +85,13 @@ def test_wandb_and_the_curves_hold_evaluations(compared: tuple[Path, str], tmp_p
     assert "Held-out pass@1" in (tmp_path / "page.html").read_text()
 
 
-def test_a_resumed_training_evaluates_as_if_it_had_not_stopped(compared: tuple[Path, str], tmp_path: Path) -> None:
-    whole = compared[0]
+def test_a_resumed_training_evaluates_as_if_it_had_not_stopped(evaluated: Path, tmp_path: Path) -> None:
+    whole = evaluated
     stopped = tmp_path / "stopped"
     shutil.copytree(whole, stopped)
     for arm in ("none", "das"):
         shutil.rmtree(stopped / "arms" / arm / "checkpoints" / "step_00004")
-    run(f"resume={stopped}")
+    run_script("run.py", f"resume={stopped}")
     assert read.result(stopped)["identical"]["das"]["eval"] is True
     for arm in ("none", "das"):
         rows, resumed = (evaluations(read.metrics(folder / "arms" / arm)) for folder in (whole, stopped))

@@ -2,14 +2,13 @@
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env
 from hydra import initialize_config_dir
+from scripts import ROOT, SIZES, run_script
 
 from analysis import read
 from experiments.harness.arm_configs import arm_config
@@ -22,20 +21,16 @@ from experiments.tasks import compare
 
 pytestmark = pytest.mark.slow
 
-ROOT = CONFIGS.parent
 STEPS = 3
 SMALL = [
+    *SIZES,
     "engine.processes=2",
     "task.lock_step=false",
     "checkpoint.every=0",
     f"trainer.max_steps={STEPS}",
-    "trainer.per_device_train_batch_size=8",
-    "trainer.num_generations=4",
-    "trainer.max_completion_length=48",
-    "engine.max_model_len=160",
     "data.problems=4",
     "data.kinds={pair:3,triple:3,walk:2}",  # of these problems the responses stay long and differ
-    "reward=brevity",
+    "budget=fixed",  # it drafts the same whatever the clock says
     "trainer.learning_rate=0.001",
     "wandb=off",
 ]
@@ -46,10 +41,7 @@ IDENTICAL = ("completions", "rewards", "losses", "grad_norms", "final_weights", 
 def compared(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The arms none and das, one after the other, with two processes each."""
     out = tmp_path_factory.mktemp("outputs")
-    command = [sys.executable, "run.py", f"policy.path={repetitive_policy}", f"out={out}", *SMALL]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    lines = run.stdout.strip().splitlines()
+    lines = run_script("run.py", f"policy.path={repetitive_policy}", f"out={out}", *SMALL).strip().splitlines()
     assert sum(line.startswith("step ") for line in lines) == 2 * STEPS  # only the main process prints
     (folder,) = (out / "compare").iterdir()
     assert lines[-1] == f"result: {folder / 'result.json'}"

@@ -23,7 +23,7 @@ EXACT = ("tokens", "logprobs", "losses")
 # As docs/parallel.md starts it, for the sizes of rank_run.py.
 START = (
     *("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}), "--drafter", json.dumps({"window": 2})),
-    *("--max-num-batched-tokens", "4096"),
+    *("--budget", json.dumps({"name": "fixed", "tokens": 8}), "--max-num-batched-tokens", "4096"),
 )
 
 
@@ -46,7 +46,7 @@ def test_drafts_change_nothing(results: Any) -> None:
     for with_drafts, without in zip(das["steps"], none["steps"], strict=True):
         assert [with_drafts[name] for name in EXACT] == [without[name] for name in EXACT]
     assert das["weights"] == none["weights"]
-    assert sum(step["accepted"] for step in das["steps"]) > 0  # how many depends on the machine's times
+    assert sum(step["accepted"] for step in das["steps"]) > 0
     assert all(step["drafted"] == 0 for step in none["steps"])
     assert [len(set(step["problems"])) for step in das["steps"]] == [4, 4, 4]
 

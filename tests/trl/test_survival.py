@@ -13,18 +13,17 @@ import time
 from pathlib import Path
 
 import pytest
+from scripts import ROOT, SIZES
 
 from analysis import read
 from experiments.tasks.kill_test import differing_files, timeless
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
-STEPS = 10
+STEPS = 8
 RUN = [
-    "task=train", "arm=das", "reward=brevity", "wandb=off", "budget=fixed", "budget.tokens=8", "data.problems=6",
-    f"trainer.max_steps={STEPS}", "trainer.per_device_train_batch_size=8", "trainer.num_generations=4",
-    "trainer.max_completion_length=48", "engine.max_model_len=160", "trainer.learning_rate=0.01", "checkpoint.every=2",
+    *SIZES, "task=train", "arm=das", "wandb=off", "budget=fixed", "budget.tokens=8", "data.problems=6",
+    f"trainer.max_steps={STEPS}", "trainer.learning_rate=0.01", "checkpoint.every=2",
 ]  # fmt: skip
 DISK_KB = 2900  # room for two checkpoints; the third is written before the first is deleted
 

@@ -62,12 +62,14 @@ class Alarm:
         lost_tokens: int,
         judged: bool = True,
         compared: bool = True,
+        declined: bool = False,
     ) -> list[str]:
         """Judge the rollout that ended: a line for each thing that is wrong with it; [] if nothing is.
 
         passes, num_drafted, num_accepted: sums over its requests. lost_tokens: response tokens that finished but did
         not join the history. judged: False for an evaluation, which is not compared with the training's rollouts.
-        compared: False if what is accepted is not compared with other rollouts.
+        compared: False if what is accepted is not compared with other rollouts. declined: whether the budget cut all
+        that was drafted for some pass.
         """
         alarms = self._wrong_ids()
         if not judged:
@@ -80,8 +82,9 @@ class Alarm:
         usual, usual_share = (
             (median(column) for column in zip(*self.usual, strict=True)) if len(self.usual) >= ENOUGH else (0.0, 0.0)
         )
-        # If drafts are as good as ever but fewer, the budget chose so. If there are none at all, that may be a mistake.
-        budget_chose = num_drafted and share * COLLAPSE >= usual_share
+        # If drafts are as good as ever but fewer, or if all were cut, the budget chose so: a pass with drafts may take
+        # too long on a busy machine. If there was none to cut, that may be a mistake.
+        budget_chose = share * COLLAPSE >= usual_share if num_drafted else declined
         if usual > MIN_ACCEPTED and accepted * COLLAPSE < usual and not budget_chose:
             if alarms:
                 why = "see above"

@@ -15,6 +15,7 @@ class RolloutRecord:
     num_accepted: int = 0
     tokens: int = 0
     requests: int = 0
+    declined: bool = False  # whether the budget cut all that was drafted for some pass
     predicted_s: list[float] = field(default_factory=list)  # seconds that the budget expected of each decode pass
     measured_s: list[float] = field(default_factory=list)  # that it took
     predicted_length: dict[str, float] = field(default_factory=dict)  # tokens, by request, when it began

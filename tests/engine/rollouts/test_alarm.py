@@ -54,13 +54,16 @@ def test_wrong_problem_ids_are_named() -> None:
 
 
 def test_few_drafts_that_hold_are_no_collapse() -> None:
-    """Fewer drafts and evaluations are not the drafter's failure. No drafts at all may be one."""
+    """Fewer drafts, drafts that the budget cuts, and evaluations are not the drafter's failure. No drafts at all may be
+    one."""
     alarm = Alarm()
     for _ in range(3):
         step(alarm, 2000)
     assert alarm.end_step(passes=1000, num_drafted=300, num_accepted=250, lost_tokens=0) == []
     assert alarm.end_step(passes=1000, num_drafted=5000, num_accepted=0, lost_tokens=0, judged=False) == []
-    (line,) = alarm.end_step(passes=1000, num_drafted=0, num_accepted=0, lost_tokens=0)
+    none = {"passes": 1000, "num_drafted": 0, "num_accepted": 0, "lost_tokens": 0}
+    assert alarm.end_step(**none, declined=True) == []
+    (line,) = alarm.end_step(**none)
     assert "nothing was drafted" in line
 
 

@@ -16,12 +16,13 @@ CACHE = CONFIGS.parent / "outputs" / "cache"  # that of `make run`: `make smoke-
 
 def test_an_agent_trains_to_the_same_bits(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    settings = ["setting=agent_small", "trainer.max_steps=6", "data.problems=4", "wandb=off", f"cache={CACHE}"]
+    settings = ["setting=agent_small", "trainer.max_steps=4", "data.problems=4", "wandb=off", "budget=fixed"]
+    settings += [f"cache={CACHE}"]
     assert "identical: yes" in run_script("run.py", *settings, f"hydra.run.dir={folder}")
     result = json.loads((folder / "result.json").read_text())
     none, das = (result["arms"][name]["by_turn"] for name in ("none", "das"))
     assert [(turn["requests"], turn["tokens"]) for turn in das] == [(turn["requests"], turn["tokens"]) for turn in none]
-    assert das[0]["requests"] == 6 * 16
+    assert das[0]["requests"] == 4 * 16
     assert das[1]["requests"] > 0.3 * das[0]["requests"], "a good share of responses calls the tool"
     assert all(turn["tokens_per_pass"] == 1 for turn in none)
     assert das[0]["tokens_per_pass"] > 1 < das[1]["tokens_per_pass"]

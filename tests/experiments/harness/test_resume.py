@@ -58,6 +58,8 @@ def test_checkpoints_of_another_run_are_refused_by_name(tmp_path: Path) -> None:
     ) as raised:
         resume.newest({tmp_path: other}, print)
     assert "seed (0 there, 1 here)" in str(raised.value) or "more" in str(raised.value)
+    with pytest.raises(UserError, match="1 processes wrote the checkpoints"):
+        resume.newest({tmp_path: config("engine.processes=2")}, print)
     expected = {**resume.identity(config()), "policy": "other", "data": "digest"}
     with pytest.raises(UserError, match="the policy's first weights"):
         resume.refuse_another(checkpoint.run_identity(tmp_path / resume.CHECKPOINTS, 8), expected, tmp_path)

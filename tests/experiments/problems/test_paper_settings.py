@@ -5,8 +5,6 @@ Random weights answer nothing right, so all rewards are 0 and the update is one 
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from published import ROWS
+from scripts import run_script
 
 from analysis import read
 from experiments.run.errors import CONFIGS
@@ -32,6 +31,7 @@ OVERRIDES = {
     "data.problems=2": "two steps must be two epochs, so that there is a history to draft from",
     "trainer.max_steps=2": "minutes",
     "trainer.max_completion_length=32": "minutes",
+    "budget=fixed": "the paper names no budget; this one drafts the same whatever the clock says",
     "wandb=off": "no files of a test",
 }
 # The setting, its file, and the paper's policy with its widths divided by 8, except for the size of a head.
@@ -113,12 +113,8 @@ def test_two_steps_of_a_papers_setting(paper: dict[str, Any], tmp_path: Path) ->
         file = made_up_file(paper, tmp_path)
     policy = random_policy(paper, tmp_path / "policy")
     overrides = [f"setting={paper['setting']}", f"data.path={file}", f"policy.path={policy}", "arms=[none,das]"]
-    done = subprocess.run(
-        [sys.executable, "run.py", f"out={tmp_path}", *overrides, *OVERRIDES, *paper["overrides"]],
-        cwd=CONFIGS.parent, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert f"data {paper['set']}: 2 problems of " in done.stdout
+    printed = run_script("run.py", f"out={tmp_path}", *overrides, *OVERRIDES, *paper["overrides"])
+    assert f"data {paper['set']}: 2 problems of " in printed
     (folder,) = (tmp_path / "compare").iterdir()
     result = json.loads((folder / "result.json").read_text())
     checks = {key: value for key, value in result["identical"]["das"].items() if key != "first_difference"}

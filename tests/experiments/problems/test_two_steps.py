@@ -1,14 +1,12 @@
 """Two training steps on problems of a library, with a tiny policy. test_paper_settings.py has published sets."""
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 from analysis import read
-from experiments.run.errors import CONFIGS
 
 pytestmark = pytest.mark.slow
 
@@ -27,12 +25,8 @@ SIZE = [
 def test_two_steps_on_problems_of_a_library(tiny_policy: str, tmp_path: Path) -> None:
     data = ["data=reasoning_gym", "data.task=spell_backward", "reward=reasoning_gym", "data.problems=2"]
     evaluated = ["eval.every=2", "eval.problems=2", "eval.samples=2"]
-    done = subprocess.run(
-        [sys.executable, "run.py", f"hydra.run.dir={tmp_path}", f"policy.path={tiny_policy}", *data, *evaluated, *SIZE],
-        cwd=CONFIGS.parent, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "identical: yes" in done.stdout
+    where = [f"hydra.run.dir={tmp_path}", f"policy.path={tiny_policy}"]
+    assert "identical: yes" in run_script("run.py", *where, *data, *evaluated, *SIZE)
     rows = read.metrics(tmp_path / "arms" / "das")
     assert [each["step"] for row in rows for each in row["eval"]] == [0, 2]
     assert all(row["judge_failures"] == 0 for row in rows)

@@ -14,8 +14,9 @@ pytestmark = pytest.mark.slow
 
 
 # Making the small policy takes minutes; task=compare, which the part `grpo` is, has tests of its own. On a CPU the
-# parts pass_times are the same.
-QUICK = [name for name in PARTS if name not in ("policy", "grpo", "pass_times_8b", "pass_times_1.7b")]
+# parts pass_times are the same, and so are the audits captured, variant and eager.
+LEFT_OUT = ("policy", "grpo", "pass_times_8b", "pass_times_1.7b", "audit_captured", "audit_variant")
+QUICK = [name for name in PARTS if name not in LEFT_OUT]
 
 
 def test_every_quick_part_runs_on_a_cpu(tmp_path: Path) -> None:

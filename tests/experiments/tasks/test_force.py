@@ -44,12 +44,12 @@ def force(*settings: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_all_arms_emit_the_recording(tmp_path: Path) -> None:
+def test_all_arms_emit_the_recording(tmp_path: Path, given_prices: str) -> None:
     path = write_recording(tmp_path / "r.jsonl")
     arms = ["none", "stock", "ngram", "das"]
     done = force(
         f"task.rollouts={path}", f"task.arms=[{','.join(arms)}]", "task.live=[4,1]",
-        f"out={tmp_path}", f"cache={tmp_path}",
+        f"out={tmp_path}", f"cache={tmp_path}", f"budget.latency={given_prices}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "force").iterdir()
