@@ -9,7 +9,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 DEV := PYTHONPATH="$(CURDIR)/.dev:$(CURDIR)" $(BIN)/python
 PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
-PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses 2 --dist loadfile
 
 .PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray \
 	gpu-requirements check-gpu-requirements check-gpu clean
