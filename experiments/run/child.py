@@ -1,4 +1,4 @@
-"""A command of run.py in a process of its own, which ends with this process."""
+"""Commands of run.py in processes of their own, which end with this process."""
 
 import signal
 import subprocess
@@ -8,19 +8,30 @@ from typing import IO, Any
 from das.process import die_with_parent
 
 
-def run(command: Sequence[str], on_line: Callable[[str], Any], errors: int | IO[str] = subprocess.STDOUT) -> int:
-    """Run a command and return its exit code. on_line: called with each line of its output. errors: takes its stderr.
+def start(
+    command: Sequence[str], errors: int | IO[str] = subprocess.PIPE, environment: dict[str, str] | None = None
+) -> "subprocess.Popen[str]":
+    """Start a command whose output can be read as text. errors: takes its stderr. environment: None: this process's.
 
-    The child has a session of its own, so an interrupt at the terminal reaches it once: we pass it on.
+    The child has a session of its own, so an interrupt at the terminal does not reach it.
     """
-    with subprocess.Popen(
+    return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=errors,
         text=True,
         start_new_session=True,
         preexec_fn=die_with_parent,
-    ) as child:
+        env=environment,
+    )
+
+
+def run(command: Sequence[str], on_line: Callable[[str], Any], errors: int | IO[str] = subprocess.STDOUT) -> int:
+    """Run a command and return its exit code. An interrupt is passed on to it.
+
+    on_line: called with each line of its output. errors: takes its stderr.
+    """
+    with start(command, errors) as child:
         assert child.stdout is not None
         try:
             for line in child.stdout:

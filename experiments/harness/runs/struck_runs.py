@@ -4,15 +4,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from das.process import die_with_parent
 from experiments.harness.config import run_config
 from experiments.harness.validate import check, refuse_one_arm
+from experiments.run import child
 from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, RunFailed, UserError
 
@@ -44,17 +44,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.0005)
 
 
-def start(arguments: Sequence[str], folder: Path, environment: dict[str, str] | None = None) -> Any:
+def start(arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> Any:
     """Start run.py in a process group of its own. It ends with this process."""
     path = [str(ROOT / "experiments" / "faults"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return subprocess.Popen(
+    return child.start(
         [sys.executable, str(ROOT / "run.py"), *arguments, f"hydra.run.dir={folder}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))} | (environment or {}),
+        environment=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))} | dict(environment or {}),
     )
 
 
