@@ -2,30 +2,48 @@
 
 sampling       keyed sampler / vLLM's own with a seed per request, without drafts
 verification   verifying batch x (draft + 1) rows, all drafts right / sampling as many rows, both keyed
+decode_step    a decode step with the plug-in loaded, with keyed sampling, in a drafting engine of requests that never
+               draft, and of vLLM whose ngram drafter finds nothing / a decode step of vLLM without the plug-in
+tax_us         what a drafting engine costs requests that never draft: all of it (never_drafting - keyed), vLLM's own
+               drafting that finds nothing (ngram - stock), the difference; and, timed by itself, the code of ours that
+               such a pass goes through (proposer and meter)
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig
 
+from das.engine.build import EngineSettings
+from das.process import spawned
 from experiments.harness.config import run_config
-from experiments.harness.engine import prepare_process
+from experiments.harness.engine import engine_settings, prepare_process
+from experiments.harness.policies import policy_directory
 from experiments.harness.validate import check
+from experiments.run.errors import RunFailed
+from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
+STEP_ARMS = ("stock", "loaded", "keyed", "never_drafting", "ngram")
+STEP_BATCHES = (1, 16, 64)  # requests per burst
+FIRST = 5  # steps of a burst that are left out: they compute the prompts
+
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Measure, print a line for each pair of ratios, write result.json."""
+    """Measure, print a line for each ratio, write result.json."""
     check(run_config(config))
     progress = Progress(1)
     run_folder = RunFolder(Path(folder), config)
+    policy = policy_directory(run_config(config), progress.note) if config.task.rounds else ""
     prepare_process(run_config(config))
-    result: dict[str, Any] = {"sampling": {}, "verification": {}}
+    result: dict[str, Any] = {"sampling": {}, "verification": {}, "decode_step": {}, "tax_us": {}}
     for vocabulary in config.task.vocabularies:
         for batch in config.task.batches:
             sampling, verification = sampler_ratios(vocabulary, batch, config.task.draft, config.task.repeats)
@@ -35,6 +53,18 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
                 f"vocabulary {vocabulary:6d}  batch {batch:3d}   keyed / stock {spread(sampling)}   "
                 f"verify / sample {spread(verification)}"
             )
+    if config.task.rounds:
+        settings = replace(engine_settings(run_config(config), policy), max_num_seqs=max(STEP_BATCHES))
+        seconds, own_code = step_seconds(settings, config.task.rounds, config.task.steps, Path(folder))
+        for batch, arms in seconds.items():
+            for arm in STEP_ARMS[1:]:
+                ratio = result["decode_step"][f"{arm}x{batch}"] = paired_ratio(arms[arm], arms["stock"])
+                progress.note(f"decode step, {batch:2d} requests   {arm:14s} / stock {spread(ratio)}")
+            tax = result["tax_us"][str(batch)] = taxes(arms, own_code[batch])
+            parts = "   ".join(
+                f"{part} {us['median']:.0f} [{us['low']:.0f}, {us['high']:.0f}]" for part, us in tax.items()
+            )
+            progress.note(f"tax, {batch:2d} requests, us   {parts}")
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
@@ -96,3 +126,137 @@ def second_call_s(arm: Callable[[], Any]) -> float:
     start = time.perf_counter()
     arm()
     return time.perf_counter() - start
+
+
+def taxes(seconds: Mapping[str, list[float]], own_code: list[float]) -> dict[str, dict[str, float]]:
+    """The cost of a drafting engine for requests that never draft, in us a step: medians and quartiles over the rounds.
+
+    seconds: by arm, of each burst's steps. own_code: seconds of a step that the arm never_drafting spent in our code.
+    """
+    arms = {arm: 1e6 * np.asarray(times) for arm, times in seconds.items()}
+    whole, vllm = arms["never_drafting"] - arms["keyed"], arms["ngram"] - arms["stock"]
+    parts = {"whole": whole, "vllm": vllm, "difference": whole - vllm, "own_code": 1e6 * np.asarray(own_code)}
+    quartiles = {part: np.percentile(values, [25, 50, 75]) for part, values in parts.items()}
+    return {
+        part: {"median": float(middle), "low": float(low), "high": float(high)}
+        for part, (low, middle, high) in quartiles.items()
+    }
+
+
+def step_seconds(
+    settings: EngineSettings, rounds: int, steps: int, folder: Path
+) -> tuple[dict[int, dict[str, list[float]]], dict[int, list[float]]]:
+    """By requests per burst, and by arm, the median decode step of each burst; of the arm never_drafting also the time
+    that a step spends in our code. The arms' bursts take turns. Each arm has an engine in its own process.
+    """
+    pipes: dict[str, Connection] = {}
+    processes = []
+    for arm in STEP_ARMS:
+        process, pipes[arm] = spawned(_step_process, arm, settings, steps, folder)
+        processes.append(process)
+        _answer(pipes[arm], arm, folder)  # one after the other: building an engine is heavy
+    seconds: dict[int, dict[str, list[float]]] = {}
+    own_code: dict[int, list[float]] = {batch: [] for batch in STEP_BATCHES}
+    for batch in STEP_BATCHES:
+        times = seconds[batch] = {arm: [] for arm in STEP_ARMS}
+        for turn in range(rounds):
+            for i in range(len(STEP_ARMS)):
+                arm = STEP_ARMS[(turn + i) % len(STEP_ARMS)]
+                pipes[arm].send(batch)
+                step_s, own_s = _answer(pipes[arm], arm, folder)
+                times[arm].append(step_s)
+                if arm == "never_drafting":
+                    own_code[batch].append(own_s)
+    for pipe in pipes.values():
+        pipe.close()
+    for process in processes:
+        process.join(timeout=15)
+    return seconds, own_code
+
+
+def _answer(pipe: Connection, arm: str, folder: Path) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise RunFailed(f"the engine of arm {arm} died: see {folder / f'{arm}.log'}") from None
+
+
+def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, pipe: Connection) -> None:
+    """Body of an arm's process. It receives numbers of requests until the pipe closes.
+
+    For each it sends the seconds of a decode step, and the seconds of a step that our proposer and meter took; only the
+    arm "never_drafting" measures these.
+    """
+    if arm in ("stock", "ngram"):
+        os.environ["VLLM_PLUGINS"] = ""  # vLLM loads every installed plug-in unless this names some
+    with quiet_into(folder / f"{arm}.log"):
+        from vllm import LLM, SamplingParams
+
+        from das.engine.build import build_engine
+        from das.engine.install import install
+        from das.verify.admission import LIMIT_KEY
+
+        if arm in ("stock", "loaded", "ngram"):
+            arguments = {
+                name: getattr(settings, name)
+                for name in ("model", "dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "seed")
+            }
+            if arm == "ngram":  # no text has a sequence of so many tokens twice
+                ngram = {"prompt_lookup_min": steps, "prompt_lookup_max": steps}
+                arguments["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 32, **ngram}
+            llm = LLM(**arguments, enforce_eager=True, gpu_memory_utilization=settings.gpu_memory_utilization)
+        else:
+            install()
+            method = "none" if arm == "keyed" else "das"
+            llm = build_engine(EngineSettings(**{**vars(settings), "method": method}))
+
+        ended: list[float] = []  # when each step of the burst ended
+        own_s: list[float] = [0.0]  # seconds of our code, by step
+        step = llm.llm_engine.step
+
+        def timed_step() -> Any:
+            outputs = step()
+            ended.append(time.perf_counter())
+            own_s.append(0.0)
+            return outputs
+
+        llm.llm_engine.step = timed_step
+        if arm == "never_drafting":
+            from das.engine.proposer import DasProposer
+            from das.engine.rollouts.meter import RolloutMeter
+
+            _add_time(DasProposer, "propose", own_s)
+            _add_time(RolloutMeter, "record_pass", own_s)
+
+        def burst(batch: int) -> tuple[float, float]:
+            params = [
+                SamplingParams(seed=i, max_tokens=steps, ignore_eos=True, detokenize=False, extra_args={LIMIT_KEY: 0})
+                for i in range(batch)
+            ]
+            prompts: Any = [{"prompt_token_ids": [5 + i, 6, 7, 8]} for i in range(batch)]
+            ended.clear()
+            own_s[:] = [0.0]
+            llm.generate(prompts, params, use_tqdm=False)
+            return float(np.median(np.diff(ended[FIRST:]))), float(np.median(own_s[FIRST:-1]))
+
+        burst(4)
+        pipe.send(None)
+        while True:
+            try:
+                batch = pipe.recv()
+            except EOFError:
+                return
+            pipe.send(burst(batch))
+
+
+def _add_time(owner: type, name: str, seconds: list[float]) -> None:
+    """Let each call of owner.name add its time to the last of `seconds`."""
+    original = getattr(owner, name)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        result = original(*args, **kwargs)
+        seconds[-1] += time.perf_counter() - start
+        return result
+
+    setattr(owner, name, timed)

@@ -104,6 +104,8 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.vocabularies=[64]",
         "task.batches=[2]",
         "task.repeats=2",
+        "task.rounds=1",
+        "task.steps=8",
     ),
     # Two parts of fifteen; tests/experiments/tasks/test_check_gpu.py runs all.
     "check_gpu": ("task.device=cpu", "task.parts=[memory,self_draft]", "task.folder={made}/check_gpu"),
@@ -145,7 +147,7 @@ NIGHTLY = ("kill_test", "fault_test", "experiment")
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
 # before the tasks that read its run.
 ALONE = ("every_arm", "compare", "agent")
-LONG = ("experiment", "kill_test", "fault_test", "bench_budgets", "audit", "soak")
+LONG = ("experiment", "kill_test", "fault_test", "bench_sampler", "bench_budgets", "audit", "soak")
 
 
 def with_needed(names: list[str]) -> list[str]:

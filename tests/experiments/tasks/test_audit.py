@@ -64,6 +64,7 @@ def test_bench_sampler_reports_ratios(tmp_path: Path) -> None:
         "task.vocabularies=[64]",
         "task.batches=[2]",
         "task.repeats=3",
+        "task.rounds=0",
     )
     result = result_of(printed)
     for part in ("sampling", "verification"):
