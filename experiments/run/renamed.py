@@ -11,6 +11,8 @@ RENAMED = {
 # A task or setting that is gone, as on the command line -> what does its work now.
 GONE = {
     "task=bench_rewards": "`make pytest ARGS=tests/rewards/test_whole_sets.py` does this now",
+    "task=calibrate_torch": "task=calibrate task.shape=8b times random weights of a model's shape, in the real engine",
+    "task.profile": "`python -m cProfile run.py task=force ...` profiles the trainer's process",
     "task.engine_run": "experiment=das_fig2, das_fig10 and das_fig12 show the numbers of the real engine",
 }
 
