@@ -74,15 +74,14 @@ class _Round:
 class CoupledSampler:
     """Draws a drafter's tokens with the noise that the verifier will use: argmax(s * log q + Gumbel(seed, position)).
 
-    scales: the s to choose from; the first is used until another one is better. learn: False keeps the first for ever.
+    scales: the s to choose from; the first is used until another one is better. A single one is used for ever.
     Given the same passes it does the same, so that all ranks of an engine draft alike.
     """
 
-    def __init__(self, scales: Sequence[float] = SCALES, learn: bool = True):
+    def __init__(self, scales: Sequence[float] = SCALES):
         if not scales or not all(scale > 0 for scale in scales):
             raise ValueError(f"scales={scales!r}: give numbers above 0; infinity drafts the likeliest token")
         self._scales = np.array(scales, np.float32)
-        self._learn = learn and len(scales) > 1
         self._hits = np.zeros(len(scales))  # of the scored positions, those where this scale drew the emitted token
         self.num_scored = 0.0  # positions at which the scales were scored, as far as they are remembered
         self._used = 0  # index of the scale in use
@@ -91,7 +90,7 @@ class CoupledSampler:
         # From the winner's margin to the probability. A scale of infinity has a margin without noise, and so has a
         # greedy request at any scale.
         self._calibrations: dict[float, TokenCalibration] = {}
-        self.forget_error()
+        self._check = TokenCalibration(memory=CALIBRATION_MEMORY)  # of the probabilities
 
     @property
     def scale(self) -> float:
@@ -99,21 +98,11 @@ class CoupledSampler:
         return float(self._scales[self._used])
 
     @property
-    def shares(self) -> dict[float, float]:
-        """For each scale the share of the scored positions at which it drew the emitted token. NaN before the first."""
-        with np.errstate(invalid="ignore"):
-            return dict(zip(self._scales.tolist(), (self._hits / np.float64(self.num_scored)).tolist(), strict=True))
-
-    @property
     def calibration_error(self) -> float:
         """Mean of |probability - accepted share of its bin| over the drafted tokens that were verified, of those that
         are remembered. Each probability was given before its token was verified.
         """
         return self._check.error
-
-    def forget_error(self) -> None:
-        """Measure the error of the probabilities from now on."""
-        self._check = TokenCalibration(memory=CALIBRATION_MEMORY)
 
     def state(self) -> dict[str, np.ndarray]:
         """The learned values, for a checkpoint. No round may be running."""
@@ -166,7 +155,7 @@ class CoupledSampler:
             counts=~runner.unfinished[rows],
             unknown=unknown,
             scale=self.scale,
-            learns=self._learn and self._rounds % LEARN_EVERY == 0,
+            learns=len(self._scales) > 1 and self._rounds % LEARN_EVERY == 0,
         )
         self._rounds += 1
 

@@ -178,6 +178,8 @@ def keyed_verify(
 ) -> torch.Tensor:
     """Sample the rows of a pass with drafts, and accept each request's drafted tokens up to the first that differs.
 
+    This is for the CPU. On other devices `device_argmax` and `device_accept` do it.
+
     logits: float32 [sum(num_drafted + 1), vocab]. A request's rows lie together: first the row after its text, then one
     row after each of its drafted tokens.
     num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)].
@@ -187,19 +189,12 @@ def keyed_verify(
     num_drafted, seeds and positions are contiguous int64 arrays.
     """
     num_requests, width = len(num_drafted), width or max(num_drafted.tolist()) + 1
-    if logits.device.type == "cpu":
-        logits, emitted = _in_rows(logits), torch.empty((num_requests, width), dtype=torch.int32)
-        _call(
-            "keyed_verify", logits, logits.shape[1], logits.stride(0), num_requests, _int64(num_drafted),
-            draft_tokens.to(torch.int32), _int64(seeds), _int64(positions), _flags(greedy), width, emitted,
-        )  # fmt: skip
-        return emitted
-    owner = np.repeat(np.arange(num_requests), num_drafted + 1)  # [rows]
-    first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)  # [requests]
-    rows = seeds[owner], positions[owner] + np.arange(len(owner)) - first_row[owner]
-    noise = noise_inputs(*rows, None if greedy is None else greedy[owner])
-    inputs = on_device(logits.device, {**noise, **accept_inputs(num_drafted, width)})
-    return device_accept(device_argmax(logits, inputs), draft_tokens, inputs)
+    logits, emitted = _in_rows(logits), torch.empty((num_requests, width), dtype=torch.int32)
+    _call(
+        "keyed_verify", logits, logits.shape[1], logits.stride(0), num_requests, _int64(num_drafted),
+        draft_tokens.to(torch.int32), _int64(seeds), _int64(positions), _flags(greedy), width, emitted,
+    )  # fmt: skip
+    return emitted
 
 
 def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:

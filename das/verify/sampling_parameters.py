@@ -50,7 +50,7 @@ class Rows:
     To a row, the drafted tokens before it count as generated output. layout: what rows there are, None for one row of
     each request and no drafts.
     forbidden: tokens that requests must not emit, bool [requests, vocab]; None if there are none.
-    inputs: what is on the device already of each row's `owner` and `temperature`, [rows].
+    inputs: `owner` and `temperature` of each row, [rows], where they are on the device already.
     """
 
     def __init__(

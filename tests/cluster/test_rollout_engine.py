@@ -116,7 +116,7 @@ def test_history_of_other_engines_is_drafted_from(engine: RolloutEngine, expecte
         found = finish(engine, [EngineRequest(0, PROMPTS[0], problem, 1000)], history=history)
         assert found[0].tokens.tolist() == tokens[0]
         accepted.append(len(tokens[0]) - found[0].cost.passes)
-        assert not any("stale" in alarm for alarm in engine.end(5, judged=True)["alarms"])
+        assert not any("stale" in alarm for alarm in engine.end(5, judged=True).alarms)
     assert accepted[1] > accepted[0]
 
 

@@ -53,7 +53,7 @@ def rollout(llm: Any) -> tuple[list[list[int]], float]:
 def draft_likeliest_tokens(llm: Any) -> None:
     """Let the engine draft what `tokens_per_pass` counts, in place of coupled drafts."""
     drafter = runner_of(llm).drafter
-    drafter._sample_draft_tokens.__self__.sampler = CoupledSampler((math.inf,), learn=False)
+    drafter._sample_draft_tokens.__self__.sampler = CoupledSampler((math.inf,))
 
 
 def offline(head: UnrolledDrafter, texts: list[HeadText], model: Any, depth: int) -> float:

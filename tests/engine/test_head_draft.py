@@ -72,11 +72,11 @@ def test_the_head_drafts_what_it_drafts_in_vllms_own_method(
     spec = {"model": str(head_folder), "num_speculative_tokens": 3}
     llm = engines.build(repetitive_policy, method="eagle3", speculative=spec)
     drafter = runner_of(llm).drafter
-    drafter._sample_draft_tokens.__self__.sampler = CoupledSampler((math.inf,), learn=False)
+    drafter._sample_draft_tokens.__self__.sampler = CoupledSampler((math.inf,))
     expected, theirs = rollout(llm)
     llm = build(engines, repetitive_policy, head_folder, drafter=NO_HISTORY, budget={"name": "fixed", "tokens": 3})
     proposer = proposer_of(llm)
-    proposer.drafting_model.sampler = CoupledSampler((math.inf,), learn=False)
+    proposer.drafting_model.sampler = CoupledSampler((math.inf,))
     always: dict[tuple[str, int], list[int]] = {}
     drafts = always
     propose = proposer.propose
@@ -192,7 +192,7 @@ def test_a_head_sees_nothing_of_a_cached_prompt_that_it_has_not_read(
     """The blocks of such a prompt hold what another text left there. Whatever it is, the drafts are the same."""
     llm = build(engines, repetitive_policy, head_folder, extra={"block_size": 32}, drafter=NO_HISTORY)
     proposer, runner = proposer_of(llm), runner_of(llm)
-    proposer.drafting_model.sampler = CoupledSampler((1.0,), learn=False)
+    proposer.drafting_model.sampler = CoupledSampler((1.0,))
     prompts = [[6 + (7 * i + j) % 200 for j in range(100)] for i in range(4)]
     params = [SamplingParams(temperature=1.0, max_tokens=40, seed=index, detokenize=False) for index in range(4)]
     budget = proposer.draft_round.budget

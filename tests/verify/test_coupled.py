@@ -12,7 +12,8 @@ import pytest
 import torch
 from vllm import SamplingParams
 
-from das.verify.coupled import CoupledSampler
+from das.budget.acceptance import TokenCalibration
+from das.verify.coupled import CALIBRATION_MEMORY, CoupledSampler
 from das.verify.noise import keyed_argmax, keyed_draft
 from das.verify.sampler import KeyedSampler
 from experiments.harness.plain_batch import draft_metadata, plain_runner
@@ -132,7 +133,7 @@ FEATURES: list[dict[str, Any]] = [
 def test_the_policy_itself_drafts_exactly_what_is_emitted_whatever_a_request_asks_for() -> None:
     target, _ = tables(0.0)
     params = [SamplingParams(seed=seed, **arguments) for seed, arguments in enumerate(FEATURES)]
-    loop = Loop(params, target, target, CoupledSampler(learn=False))
+    loop = Loop(params, target, target, CoupledSampler((1.0,)))
     for _ in range(10):
         loop.round()
     assert loop.accepted == loop.drafted == 10 * DEPTH * len(FEATURES)
@@ -142,7 +143,7 @@ def test_a_batch_that_does_not_know_the_last_tokens_yet_is_told() -> None:
     # vLLM drafts before its bookkeeping. Penalties, min_tokens and positions must count these tokens.
     target, _ = tables(0.0)
     params = [SamplingParams(seed=seed, **arguments) for seed, arguments in enumerate(FEATURES)]
-    sampler = CoupledSampler(learn=False)
+    sampler = CoupledSampler((1.0,))
     loop = Loop(params, target, target, sampler)
     emitted: list[list[int]] = [[] for _ in params]
     for _ in range(8):
@@ -160,15 +161,14 @@ def test_a_batch_that_does_not_know_the_last_tokens_yet_is_told() -> None:
 )
 def test_the_scale_is_learned(noise: float, sharpness: float, best: set[float]) -> None:
     target, drafter = tables(noise, sharpness)
-    learned, fixed = CoupledSampler(), CoupledSampler(learn=False)
+    learned, fixed = CoupledSampler(), CoupledSampler((1.0,))
     loops = [Loop(random_params(16), target, drafter, sampler) for sampler in (learned, fixed)]
     for loop in loops:
         for _ in range(250):
             loop.round()
     assert learned.scale in best
     assert fixed.scale == 1.0
-    shares = learned.shares
-    assert shares[learned.scale] == max(shares.values())
+    assert learned._hits[learned._used] == learned._hits.max()
     if best != {1.0}:
         assert loops[0].accepted > loops[1].accepted * 1.02
     shortest = min(len(text) for loop in loops for text in loop.texts)
@@ -183,7 +183,7 @@ def test_probabilities_are_calibrated(noise: float) -> None:
     loop = Loop(random_params(16, temperature=0.8), target, drafter, sampler)
     for _ in range(150):
         loop.round()
-    sampler.forget_error()
+    sampler._check = TokenCalibration(memory=CALIBRATION_MEMORY)  # the error is measured from now on
     for _ in range(150):
         loop.round()
     assert 0 < sampler.calibration_error < 0.03

@@ -1,4 +1,4 @@
-"""The base class of models that draft in an engine. das.model_drafts asks them, das.engine.proposer attaches them."""
+"""The base class of models that draft in an engine. das.engine.proposer attaches them, das.model_drafts calls them."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ logger = logging.getLogger("vllm.das")
 class EngineModel(ABC):
     """A model that drafts in the engine of one model runner, with the verifier's own noise.
 
-    BROKEN: what is said if it computes values that are not finite. It drafts nothing then until new weights come.
+    BROKEN: the alarm if the model computes values that are not finite. It then drafts nothing until new weights come.
     """
 
     BROKEN: str

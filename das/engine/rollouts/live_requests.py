@@ -30,7 +30,7 @@ def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) 
 
 
 class LiveRequests:
-    """The requests that have emitted a token and are not over. live: by vLLM's id. num_tracked: of them, those that the
+    """The requests that have emitted a token and are not over. live: by vLLM's id. num_tracked: how many of them the
     drafter knows.
 
     An id may come to stand for another request, and a streaming session may get further input. Both end the request

@@ -126,7 +126,7 @@ def roll_out(
     """Generate one response for each prompt of `request`.
 
     llm: vLLM's LLM, built with das. generate: called in place of llm.generate, for callers that replaced that method.
-    Returns vLLM's outputs, in the order of the prompts, and the measured rollout. What the alarm says is raised as a
+    Returns vLLM's outputs, in the order of the prompts, and the measured rollout. An alarm is raised as a
     RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
     """
     outputs, rollout_s = _generate(llm, request, "das_begin_rollout", generate)
@@ -156,7 +156,7 @@ def end_turns(llm: Any, step: int, next_history_tick: int, evaluation: bool) -> 
 
 
 def warn_of(report: RolloutReport, step: int) -> None:
-    """Raise what the alarm says as a RuntimeWarning."""
+    """Warn of each alarm by a RuntimeWarning."""
     for alarm in report.alarms:
         warnings.warn(f"speculation, step {step}: {alarm}", RuntimeWarning, stacklevel=3)
 

@@ -1,4 +1,4 @@
-"""The proposer's notes about the running rollout, for its report, for the alarm and for the history's clock."""
+"""The proposer's notes about the running rollout, for its report, the alarm and the history's clock."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Drafts that were asked for and are not made: tokens would be right and merely slow, so the log has to say it."""
+"""Warn in the log when nothing is drafted though requests may draft: tokens are then right, and merely slow."""
 
 import logging
 from collections.abc import Sequence

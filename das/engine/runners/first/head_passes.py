@@ -4,8 +4,8 @@ vLLM's own proposer runs the head after every pass of the policy. Here the head 
 and then reads all that the request's text grew by since, in one pass. KEPT tokens of a request wait at most. If there
 are more, the oldest are forgotten: the head's attention then begins behind them, at the begin of a block.
 
-Where the head does not pay, nobody wants its drafts, and the waiting must be cheap: of each pass only is noted which
-rows are whose, in whole numbers. Tensors are cut and joined when the head reads them.
+Where the head does not pay, nobody wants its drafts, and the waiting must be cheap. A pass is noted as whole numbers
+only: which rows belong to which request. Tensors are cut and joined when the head reads them.
 
 The head has KV blocks of its own under the numbers of the policy's, and writes into these alone. A request whose prompt
 is in the prefix cache gets blocks that the policy has filled, and the head perhaps has not: `_written` knows.
