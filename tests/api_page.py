@@ -79,7 +79,7 @@ SECTIONS = (
             "HistoryStore.missing",
             "HistoryStore.forget",
             "HistoryStore.end_step",
-            "HistoryStore.state",
+            "HistoryStore.saved",
             "HistoryStore.restore",
         ),
     ),

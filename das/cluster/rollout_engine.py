@@ -193,7 +193,7 @@ class RolloutEngine:
             return Poll(list(self._finished.values()), len(self._live), self._passes)
 
     def end_turn(self) -> dict[str, Any]:
-        """The turn is over. Returns the worker's report. Requests that are live are delivered by other engines."""
+        """The turn is over. Returns the worker's report. Other engines have delivered the requests that are live."""
         return self._end("das_end_turn")
 
     def end(self, history_tick: int, judged: bool) -> dict[str, Any]:
@@ -233,8 +233,8 @@ class RolloutEngine:
         return future.result()
 
     def _run(self) -> None:
-        """Work and step. An error of a function goes to whoever waits for it; any other one ends the engine, and goes
-        to all who call it then.
+        """Call functions and step. A function's error goes to its caller. Any other error ends the engine, and goes to
+        all later callers.
         """
         try:
             while True:
@@ -308,8 +308,8 @@ class RolloutEngine:
 
 
 def _flat(params: Any) -> Any:
-    """The parameters, for one output at the end whose log-probs are plain lists. Raises ClusterError for log-probs
-    other than the sampled token's.
+    """A copy of the parameters that asks for one output at the end, with log-probs in plain lists. Raises ClusterError
+    if they ask for log-probs of other tokens than the sampled ones.
     """
     from vllm.sampling_params import RequestOutputKind
 

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from das.cluster.dispatcher import Dispatcher
-from das.cluster.history_store import HistoryStore, Trajectory
+from das.cluster.history_store import HistoryStore
+from das.drafter.saved import SavedText
 from das.replay.cluster import Step, end_rollout, report
 from das.replay.engine import Engine
 from das.replay.text_engine import TextEngine
@@ -140,8 +141,7 @@ class _Rollout:
             self.placement.finished(e, request)
             if self.store is not None and isinstance(engine, TextEngine):
                 text = engine.text(request)
-                version = text.history_tick  # new weights in each step
-                self.store.add(Trajectory(text.problem, text.history_tick, text.context, text.tokens, version), e)
+                self.store.add(SavedText(text.problem, text.history_tick, text.context, text.tokens), e)
 
     def _change(self, change: Change) -> None:
         if change.kind == "joined":

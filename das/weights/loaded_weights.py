@@ -19,8 +19,8 @@ PACKED_COLUMNS = 64  # columns of a packed copy that are read at once; all of th
 def lost_weights(model: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], turn: int = 0) -> str:
     """Say which of `tensors` did not arrive in the engine's `model`; empty if the engine computes with all of them.
 
-    tensors: the trainer's, by the names under which they were loaded, in the trainer's type. turn: counts the checks;
-    of the copies that the CPU's linear layers compute with, every turn reads other columns.
+    tensors: the trainer's, by the names under which they were loaded, in the trainer's type. turn: counts the checks.
+    Each turn reads other columns of the copies that the CPU's linear layers compute with.
     """
     touched: set[int] = set()
     for name, tensor in tensors:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from das.cluster.cluster import Cluster
+from das.cluster.pool import EnginePool
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, rollout_row
 from das.trl.dataset_rows import history_tick
 from das.trl.engines.engines import Engines
@@ -106,7 +107,8 @@ def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) 
     settings = engine_settings(run.config, run.policy)
     engines: Engines | Cluster
     if run.config.cluster is not None:
-        engines = Cluster(run.config.cluster, settings, run.config.engine.kv_cache_gib, run.config.engine.threads)
+        engine = run.config.engine
+        engines = Cluster(EnginePool(run.config.cluster, settings, engine.kv_cache_gib, engine.threads))
     else:
         engines = build_in_process(settings)
     with closing(engines):

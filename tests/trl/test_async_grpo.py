@@ -16,10 +16,10 @@ from async_grpo_runs import ROWS, STEPS, built, reward, speculate
 from transformers import TrainerCallback
 
 import das
+from das.cluster.process_places import EngineProcess
 from das.digests import weights_digest
 from das.errors import EngineDied, EngineError
 from das.trl import patches as trl_trainers
-from das.trl.engines.process import EngineProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -161,6 +161,8 @@ def test_a_training_that_ends_amid_a_rollout_ends_well(
     trainer = built(repetitive_policy, tmp_path, max_steps=-1, num_train_epochs=1, max_completion_length=100)
     worker = trainer.rollout_worker
     generation, unfinished = worker.generation, []
+    (engine,) = generation.engines.cluster.engines.engines.values()
+    process = engine.actor.process
     close = generation.close
 
     def noting() -> None:
@@ -176,7 +178,7 @@ def test_a_training_that_ends_amid_a_rollout_ends_well(
         trainer.state.global_step == ROWS // 2 < trainer.state.max_steps
     )  # TRL counts the group that it fetched ahead
     assert unfinished[0] >= 1
-    assert generation.llm._process.exitcode == 0  # it was not killed
+    assert process.exitcode == 0  # it was not killed
     printed = capfd.readouterr().err
     assert "Traceback" not in printed
     assert "rror" not in printed
@@ -269,7 +271,7 @@ def test_no_reward_function_is_refused_before_an_engine_is_built(
 )
 def test_what_a_dead_engine_is_said_to_have_died_of(code: int, answered: bool, why: str) -> None:
     """A script without a main guard is suspected only until the engine is built."""
-    dead: Any = SimpleNamespace(_answered=answered, _process=SimpleNamespace(exitcode=code, join=lambda timeout: None))
+    dead: Any = SimpleNamespace(_answered=answered, process=SimpleNamespace(exitcode=code, join=lambda timeout: None))
     assert str(EngineProcess._gone(dead)) == f"the engine's process has died (exit code {code}; {why})"
 
 
