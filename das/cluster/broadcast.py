@@ -28,7 +28,7 @@ class TransferBroken(ClusterError):
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where and as what a process takes part in a transfer."""
+    """The place of a transfer, and a process's part in it."""
 
     address: str
     port: int
@@ -229,7 +229,7 @@ class _Nccl:
         self._members.barrier(timeout=self._patience_s)
 
     def close(self) -> None:
-        """Once, from whatever thread."""
+        """End the membership. Any thread may call it, and a second call does nothing."""
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:

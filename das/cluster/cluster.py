@@ -355,7 +355,7 @@ class Cluster:
 
 
 def by_engine(running: Running, reports: Mapping[int, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What each engine delivered: responses, tokens, tokens a pass, and the share of the rollout without a request."""
+    """Counts for each engine: responses, tokens, tokens a pass, and its share of the rollout without a request."""
     rows: dict[str, dict[str, Any]] = {}
     for engine in sorted(running.began_at):
         own = [running.responses[index] for index, deliverer in running.by.items() if deliverer == engine]

@@ -175,7 +175,7 @@ def _require_answer(address: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """What an error of Ray says, in one line."""
+    """The message of an error of Ray, in one line."""
     cause = getattr(error, "cause", None)
     if cause is not None:
         return f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"

@@ -22,7 +22,7 @@ class _Pace:
 
 
 class Paces:
-    """How long the passes of each engine take in one rollout. Times are seconds of one clock.
+    """Counts the passes of each engine in one rollout, and the time that they take. Times are seconds of one clock.
 
     `began` comes first for an engine. The other methods raise KeyError for an engine that did not begin.
     """
@@ -64,7 +64,7 @@ class Paces:
         return sorted(slow, key=lambda engine: -pass_s[engine])
 
     def pace(self, engine: int, silent_s: float = 0.0) -> float:
-        """How many times as long its passes take as those of the fastest engine; 1 if that is below SLOW or unknown.
+        """The time of its passes, as a multiple of the fastest engine's; 1 if that is below SLOW or unknown.
 
         silent_s: seconds for which it has had requests and was not heard of.
         """

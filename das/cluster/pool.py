@@ -324,7 +324,7 @@ class EnginePool:
         return Event(engine, "poll", poll)
 
     def _bring_up_to_date(self) -> None:
-        """Give engines that have started and are free what they lack."""
+        """Give free engines that have started the current weights, and let them join or leave an evaluation."""
         weights = self._weights
         if self._broadcast_from is not None:
             self._broadcast([engine for engine in self._free if engine.weights != weights.version])

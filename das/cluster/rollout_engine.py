@@ -172,7 +172,7 @@ class RolloutEngine:
         timeout_s: float,
         history: Sequence[SavedText] = (),
     ) -> Poll:
-        """Start `new` requests, forget responses that arrived, and return those that have not.
+        """Start `new` requests, forget acknowledged responses, and return the other ones.
 
         acknowledged: indices of responses. waiting: how many requests wait in the queue that engines share. history:
         responses of other engines that the new requests shall draft from. It returns as soon as there is a response

@@ -1,4 +1,4 @@
-"""Which generation backend a trainer gets: where its engines run decides."""
+"""Choose a trainer's generation backend by the place where its engines run."""
 
 import functools
 import os

@@ -189,7 +189,7 @@ class SpeculativeGeneration(VLLMGeneration):
             self.num_accepted += rollout.accepted
 
     def _own_engine(self) -> tuple[int, int]:
-        """Which engine is this rank's, counted from 0, and how many there are."""
+        """The number of this rank's engine, counted from 0, and the number of engines."""
         size = self.tensor_parallel_size
         return self.accelerator.process_index // size, self.accelerator.num_processes // size
 

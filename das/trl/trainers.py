@@ -1,4 +1,4 @@
-"""TRL's trainers that roll out with vLLM: how each tells what it is about to roll out, or why das refuses it."""
+"""TRL's trainers that roll out with vLLM: the method by which each rolls out a batch, or the reason to refuse it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -62,7 +62,7 @@ class _Writes(TorchDispatchMode):
 
 
 def _differing(now: torch.Tensor, before: torch.Tensor) -> int:
-    """How many numbers differ in a bit. NaN, too, equals itself."""
+    """The count of numbers that differ in a bit. NaN, too, equals itself."""
     bits = BITS[now.element_size()]
     bits_now, bits_before = now.detach().contiguous().view(bits), before.detach().contiguous().view(bits)
     return 0 if torch.equal(bits_now, bits_before) else int((bits_now != bits_before).sum())
@@ -89,7 +89,7 @@ def _repacked(layer: Any, turn: int) -> bool:
 
 
 def cached_blocks(llm: Any) -> int:
-    """How many blocks of its prefix cache an engine in this process would reuse.
+    """The number of blocks of its prefix cache that an engine in this process would reuse.
 
     llm: a vllm.LLM.
     """
