@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from async_grpo_runs import ROWS, STEPS, built, reward, speculate
 from transformers import TrainerCallback
 
 import das
-from das.cluster.process_places import EngineProcess
 from das.digests import weights_digest
 from das.errors import EngineDied, EngineError
 from das.trl import patches as trl_trainers
@@ -258,21 +256,6 @@ def test_no_reward_function_is_refused_before_an_engine_is_built(
     with pytest.raises(EngineError, match=r"^AsyncGRPOTrainer with das: reward_funcs: .* pass a function"):
         built(tiny_policy, tmp_path, rewarded)
     assert not multiprocessing.active_children()
-
-
-@pytest.mark.parametrize(
-    ("code", "answered", "why"),
-    [
-        (1, False, 'does the script lack `if __name__ == "__main__":`?'),
-        (1, True, "what it printed says why"),
-        (-9, True, "out of memory?"),
-        (-9, False, "out of memory?"),
-    ],
-)
-def test_what_a_dead_engine_is_said_to_have_died_of(code: int, answered: bool, why: str) -> None:
-    """A script without a main guard is suspected only until the engine is built."""
-    dead: Any = SimpleNamespace(_answered=answered, process=SimpleNamespace(exitcode=code, join=lambda timeout: None))
-    assert str(EngineProcess._gone(dead)) == f"the engine's process has died (exit code {code}; {why})"
 
 
 def test_trainers_that_were_built_before_are_refused(tiny_policy: str, tmp_path: Path) -> None:
