@@ -78,7 +78,7 @@ SECTIONS = (
             "HistoryStore.missing",
             "HistoryStore.forget",
             "HistoryStore.end_step",
-            "HistoryStore.state",
+            "HistoryStore.saved",
             "HistoryStore.restore",
         ),
     ),

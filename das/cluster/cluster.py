@@ -13,30 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from das.arrays import load_arrays, save_arrays
 from das.cluster.dispatcher import Dispatcher
-from das.cluster.history_store import HistoryStore, Trajectory
+from das.cluster.history_store import HistoryStore
 from das.cluster.messages import ClusterError, EngineRequest, Poll, Response, predicted, requests_of
 from das.cluster.paces import Paces
-from das.cluster.ray_engines import Event, RayEngine, RayEngines
-from das.cluster.settings import ClusterSettings
-from das.drafter import native, window_of
+from das.cluster.pool import EnginePool, Event, PoolEngine
+from das.drafter import window_of
 from das.drafter.constants import PROMPT_CONTEXT
-from das.drafter.saved import SavedHistory
-from das.engine.build import EngineSettings
+from das.drafter.saved import SavedText, read_history
 from das.engine.rollouts.report import ClusterReport, RolloutReport, of_engines
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
-from das.errors import EngineError
 
-POLL_S = 1.0  # seconds after which an engine answers at the latest; requests of a lost engine wait so long for another
+POLL_S = 1.0  # seconds after which an engine answers a poll at the latest; requests of a dead engine may wait so long
 LOSSES = 3  # engines that may die with a request before the request is blamed
 STATE = "cluster.npz"
 
 
 @dataclass
-class _Running:
+class Running:
     """A rollout under way."""
 
     dispatcher: Dispatcher
@@ -47,15 +42,20 @@ class _Running:
     responses: dict[int, Response] = field(default_factory=dict)
     by: dict[int, int] = field(default_factory=dict)  # the engine that delivered each response
     began_at: dict[int, float] = field(default_factory=dict)  # seconds after which each engine began
-    arrived: dict[int, list[int]] = field(default_factory=dict)  # what each engine does not know to have arrived
+    arrived: dict[int, list[int]] = field(default_factory=dict)  # responses to acknowledge to each engine
     losses: Counter[int] = field(default_factory=Counter)  # of each request
     paces: Paces = field(default_factory=Paces)
     given_up: set[int] = field(default_factory=set)  # slow engines, whose requests others have started again
-    slow: dict[int, float] = field(default_factory=dict)  # engines that were given up: how many times as slow they were
+    slow: dict[int, float] = field(default_factory=dict)  # how many times as slow engines were that were given up
     replayed: set[int] = field(default_factory=set)  # requests that had to start again
     timeline: list[dict[str, Any]] = field(default_factory=list)
     lost_requests: int = 0
     rollout_s: float = 0.0
+
+    @property
+    def ordered(self) -> list[Response]:
+        """The responses in the order of the prompts."""
+        return [self.responses[index] for index in range(len(self.requests))]
 
     def note(self, engine: int, event: str) -> None:
         """Add a row to the timeline."""
@@ -66,43 +66,26 @@ class _Running:
 
 
 class Cluster:
-    """The engines of one trainer, and what they must be told of past rollouts.
+    """The engines of one trainer, and the history of their rollouts."""
 
-    Raises EngineError for the method `stock`, ClusterError where the engines cannot be started.
-    """
-
-    def __init__(
-        self,
-        settings: ClusterSettings,
-        engine: EngineSettings,
-        kv_cache_gib: int = 1,
-        threads: int = 1,
-        weights_bytes: int = 0,
-        device: torch.device | None = None,
-    ) -> None:
-        """The arguments are those of RayEngines."""
-        if not engine.row.keyed:
-            raise EngineError("a cluster has no engines of method stock, which is vLLM without das: choose another one")
-        if engine.tensor_parallel_size > 1:
-            raise EngineError(
-                f"tensor_parallel_size={engine.tensor_parallel_size}: engines of a cluster are one process each; set 1"
-            )
+    def __init__(self, engines: EnginePool) -> None:
+        """engines: `close` ends them."""
+        self.engines = engines
+        engine = engines.engine
         own_history = engine.row.proposes and engine.row.history
-        window = window_of(engine.drafter) if own_history else 0
+        self.history = HistoryStore(window_of(engine.drafter) if own_history else 0)
         self._slots = engine.max_num_seqs
-        self.history = HistoryStore(window)
         self._evaluating = False
         self._restarts = 0  # of engines, up to the last rollout
-        self._size = settings.engines
+        self._size = engines.settings.engines
         self._leaving: set[int] = set()  # numbers of engines that get no more requests
         self._paces: dict[int, float] = {}  # of engines that were slow in the last rollout: they get less in this one
-        self.engines = RayEngines(settings, engine, kv_cache_gib, threads, weights_bytes, device)
 
     # ---- engines ----
 
     def resize(self, engines: int) -> None:
-        """Have so many engines from now on. New ones take part as soon as they have started; those that are too many
-        finish what they hold.
+        """Have this number of engines from now on. New engines take part as soon as they have started. Surplus engines
+        finish their requests first.
         """
         self._size = engines
         self._leaving = {engine.number for engine in self.engines.resize(engines)}
@@ -123,10 +106,7 @@ class Cluster:
             self.engines.evaluate(False)
 
     def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """The log-probs that every engine gives to the tokens but the first, as RolloutEngine.probe.
-
-        Raises ClusterError where two of them do not agree in every bit.
-        """
+        """RolloutEngine.probe of all engines. Raises ClusterError if two of them do not agree in every bit."""
         answers: dict[int, np.ndarray] = self.engines.call_all("probe", list(tokens))
         (number, first), *others = answers.items()
         for other, answer in others:
@@ -137,38 +117,44 @@ class Cluster:
     # ---- rollouts ----
 
     def roll_out(self, request: RolloutRequest) -> tuple[list[Response], Rollout]:
-        """Generate one response for each prompt; in the order of the prompts. As das.engine.rollouts.rollout.roll_out.
+        """Generate one response for each prompt. Returns the responses, in the order of the prompts, and the rollout.
 
-        Raises ClusterError where no engine is left, where engines die with the same request again and again, or where
-        two of them answer one request differently.
+        Raises ClusterError if no engine is left, if LOSSES engines die with the same request, or if two engines answer
+        one request differently.
         """
         running = self._run(request, turn=0)
         reports = self.engines.call_all("end", request.next_history_tick, not request.evaluation)
         rollout = self._measured(request, running, reports)
-        if not self._evaluating:
-            self.history.end_step(max(self.history.history_tick, request.next_history_tick))
+        self._move_history(request.next_history_tick)
         warn_of(rollout.report, request.step)
-        return [running.responses[index] for index in range(len(running.requests))], rollout
+        return running.ordered, rollout
 
     def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Response], Rollout]:
         """Like `roll_out`, for one turn of a rollout in several turns. `end_turns` ends the rollout."""
         running = self._run(request, turn)
         rollout = self._measured(request, running, self.engines.call_all("end_turn"))
-        return [running.responses[index] for index in range(len(running.requests))], rollout
+        return running.ordered, rollout
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """End a rollout in several turns. Returns the report of what was done after the last of them."""
         reports = self.engines.call_all("end", next_history_tick, not evaluation)
-        report = of_engines(reports)
-        if not self._evaluating:
-            self.history.end_step(max(self.history.history_tick, next_history_tick))
+        report = self._reported(reports)
+        self._move_history(next_history_tick)
         warn_of(report, step)
         return report
 
-    def _run(self, request: RolloutRequest, turn: int) -> _Running:
+    def _reported(self, reports: Mapping[int, RolloutReport]) -> RolloutReport:
+        """The reports of all engines as one."""
+        return of_engines(reports)
+
+    def _move_history(self, history_tick: int) -> None:
+        if not self._evaluating:
+            self.history.end_step(max(self.history.history_tick, history_tick))
+
+    def _run(self, request: RolloutRequest, turn: int) -> Running:
         """Have all responses of a rollout or turn generated."""
         dispatcher = Dispatcher(predicted(request))
-        running = _Running(dispatcher, requests_of(request), turn, request.sampling_params, time.perf_counter())
+        running = Running(dispatcher, requests_of(request), turn, request.sampling_params, time.perf_counter())
         self.engines.settle()
         if self._leaving - self.engines.engines.keys():
             self.resize(self._size)  # an engine died that should leave: its successor leaves
@@ -190,10 +176,10 @@ class Cluster:
         self._paces = {**known, **running.slow}
         return running
 
-    def _begin(self, running: _Running, engine: RayEngine) -> None:
+    def _begin(self, running: Running, engine: PoolEngine) -> None:
         self.engines.call(engine, "begin", running.params, self.history.history_tick, running.turn)
 
-    def _hand_out(self, running: _Running) -> None:
+    def _hand_out(self, running: Running) -> None:
         """Give work to the engines that are free, and let them answer."""
         dispatcher = running.dispatcher
         for engine in self.engines.ready:
@@ -203,7 +189,7 @@ class Cluster:
                 self._begin(running, engine)
                 continue
             if engine.number in running.given_up:
-                if engine.live:  # what it still finishes counts
+                if engine.live:  # a response that it finishes first still counts
                     arrived = running.arrived.pop(engine.number, [])
                     self.engines.call(engine, "poll", [], arrived, dispatcher.waiting, POLL_S, ())
                     continue
@@ -220,7 +206,7 @@ class Cluster:
                 if engine.number in self._leaving:
                     self._dismiss(running, engine)
                 continue
-            lacking: Sequence[Trajectory] = ()
+            lacking: Sequence[SavedText] = ()
             if not self._evaluating:
                 lacking = self.history.missing(engine.number, dict.fromkeys(request.problem for request in taken))
             arrived = running.arrived.pop(engine.number, [])
@@ -228,7 +214,7 @@ class Cluster:
             if taken:
                 running.note(engine.number, "took")
 
-    def _give_up_slow(self, running: _Running) -> None:
+    def _give_up_slow(self, running: Running) -> None:
         """Let idle engines start again what slow ones hold. Whichever finishes a request first delivers it."""
         dispatcher = running.dispatcher
         if dispatcher.waiting:
@@ -243,14 +229,14 @@ class Cluster:
             running.replayed.update(lost)
             running.note(engine, f"slow: {len(lost)} requests start again elsewhere")
 
-    def _take_back(self, running: _Running, engine: int) -> None:
-        """A slow engine that was given up gets requests again: they wait, and nobody else idles."""
+    def _take_back(self, running: Running, engine: int) -> None:
+        """Let a slow engine that was given up take requests again. Some wait, and no other engine idles."""
         running.given_up.discard(engine)
         running.dispatcher.joined(engine, self._slots)
         running.note(engine, "joined")
 
-    def _dismiss(self, running: _Running, engine: RayEngine) -> None:
-        """An engine that shall leave holds nothing more."""
+    def _dismiss(self, running: Running, engine: PoolEngine) -> None:
+        """End an engine that shall leave and has no requests."""
         self._leaving.discard(engine.number)
         if engine.number in running.dispatcher.live:
             running.dispatcher.lost(engine.number)
@@ -258,7 +244,7 @@ class Cluster:
         self.history.forget(engine.number)
         self.engines.dismiss(engine)
 
-    def _take_event(self, running: _Running) -> None:
+    def _take_event(self, running: Running) -> None:
         event = self.engines.next_event()
         if event is None:
             return
@@ -273,7 +259,7 @@ class Cluster:
         elif event.method == "poll":
             self._take_responses(running, engine, event.answer)
 
-    def _take_responses(self, running: _Running, engine: int, poll: Poll) -> None:
+    def _take_responses(self, running: Running, engine: int, poll: Poll) -> None:
         running.paces.heard(engine, poll.passes, time.perf_counter())
         for response in poll.finished:
             if response.weights != self.engines.version:
@@ -295,13 +281,13 @@ class Cluster:
         if poll.finished:
             running.note(engine, "finished")
 
-    def _trajectory(self, request: EngineRequest, response: Response) -> Trajectory:
+    def _trajectory(self, request: EngineRequest, response: Response) -> SavedText:
         context = request.prompt[-PROMPT_CONTEXT:]
         tokens = np.concatenate([np.asarray(context, np.int32), response.tokens])
-        return Trajectory(request.problem, self.history.history_tick, len(context), tokens, response.weights)
+        return SavedText(request.problem, self.history.history_tick, len(context), tokens)
 
-    def _lost(self, running: _Running, event: Event) -> None:
-        """An engine is gone. What it held starts again on other ones."""
+    def _lost(self, running: Running, event: Event) -> None:
+        """Let other engines start the requests of a dead one again."""
         engine = event.engine.number
         if engine in self._leaving:
             self.resize(self._size)  # its successor leaves, too
@@ -322,9 +308,9 @@ class Cluster:
                 f"because {event.lost}"
             )
 
-    def _measured(self, request: RolloutRequest, running: _Running, reports: Mapping[int, RolloutReport]) -> Rollout:
-        """The rollout that was run. reports: of the engines that are left."""
-        ordered = [running.responses[index] for index in range(len(running.requests))]
+    def _measured(self, request: RolloutRequest, running: Running, reports: Mapping[int, RolloutReport]) -> Rollout:
+        """The rollout that was run. reports: of the engines that still live."""
+        ordered = running.ordered
         costs = []
         for response in ordered:
             engine = running.by[response.index]
@@ -347,7 +333,7 @@ class Cluster:
             by_engine=by_engine(running, reports),
         )
         report = replace(
-            of_engines(reports),
+            self._reported(reports),
             passes=sum(cost.passes for cost in costs),
             drafted=sum(cost.drafted for cost in costs),
             cluster=cluster,
@@ -361,20 +347,19 @@ class Cluster:
     def save_history(self, path: Path) -> None:
         """Write the history of all engines, with the weights of a new drafter, for `drafter.warm`."""
         if self.history.window:
-            texts = sorted(self.history.trajectories(), key=lambda text: text.history_tick)
-            SavedHistory(native.prior_weights(), self.history.history_tick, list(texts)).write(path)
+            self.history.saved().write(path)
 
     def save_state(self, folder: Path) -> None:
         """Write what a resumed run drafts from. It may have another number of engines."""
-        save_arrays(folder / STATE, {"kind": np.array(STATE), **self.history.state()})
+        self.history.saved().write(folder / STATE)
 
     def load_state(self, folder: Path) -> None:
         """Continue from what `save_state` wrote."""
-        self.history.restore(load_arrays(folder / STATE, STATE))
+        self.history.restore(read_history(folder / STATE))
 
 
-def by_engine(running: _Running, reports: Mapping[int, RolloutReport]) -> dict[str, dict[str, Any]]:
-    """What each engine delivered: responses, tokens, tokens a pass, and the share of the rollout without a request."""
+def by_engine(running: Running, reports: Mapping[int, RolloutReport]) -> dict[str, dict[str, Any]]:
+    """Counts for each engine: responses, tokens, tokens a pass, and its share of the rollout without a request."""
     rows: dict[str, dict[str, Any]] = {}
     for engine in sorted(running.began_at):
         own = [running.responses[index] for index, deliverer in running.by.items() if deliverer == engine]

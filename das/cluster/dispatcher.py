@@ -1,4 +1,4 @@
-"""Which engine rolls out which request, and what happens to the requests of an engine that dies.
+"""The dispatcher decides which engine rolls out which request, also after an engine has died.
 
 Siblings draft from each other while they decode, so problems stay whole where they can: at the start of a rollout
 problems are dealt, those with the longest expected response first, each to the engine with the least predicted work,
@@ -220,7 +220,7 @@ class Dispatcher:
         return list(takewhile(lambda request: request.problem == problem, requests))
 
     def _share(self, taker: _Engine) -> int:
-        """How many of the requests that anybody may start this engine starts now.
+        """The number of waiting requests that this engine starts now.
 
         If there are more than free slots, it fills its slots and the margin, where there is a margin for all. If there
         are fewer, the engines with free slots share them so that the fullest of these has as few as possible: an engine

@@ -1,8 +1,8 @@
-"""Ends what a Ray of a trainer's own leaves when the trainer has ended, however it ended. A program: guard.py FOLDER.
+"""A program that removes what a trainer's own Ray leaves, however the trainer ended: guard.py FOLDER.
 
-Agents of Ray live on for a minute or more after a trainer that was killed, also one that was killed while Ray started.
-The guard waits until nobody has the other end of its standard input any more. Then it kills Ray's processes, which are
-those that write into the folder, and removes the folder.
+If a trainer is killed, also while Ray starts, some processes of Ray live on for a minute or more. The guard waits until
+the other end of its standard input is closed. Then it kills all processes that write into the folder, and removes the
+folder.
 """
 
 import os
@@ -14,35 +14,28 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-WRITES = os.O_WRONLY | os.O_RDWR
-DRIVERS_LOG = "python-core-driver-"  # a log that the trainer writes, and whatever it forked inherits
+import psutil
+
+DRIVERS_LOG = "python-core-driver-"  # the log of the trainer, which processes that it forked have open, too
 AGAIN_S = 0.1  # until the guard looks again for processes that were being started
 
 
 def start_guard(folder: str) -> "subprocess.Popen[bytes]":
     """Start a guard of this folder. It also survives a signal to this process's group."""
-    command = [sys.executable, "-S", __file__, folder]
+    command = [sys.executable, "-P", __file__, folder]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def writers(prefix: str) -> list[int]:
     """Ids of Ray's processes that have files open for writing whose paths begin like this."""
     found = []
-    for files in Path("/proc").glob("[0-9]*/fd"):
-        with suppress(OSError):  # the process has ended, or is another user's
-            written = [path for path in map(_written, files.iterdir()) if path.startswith(prefix)]
-            if written and not any(Path(path).name.startswith(DRIVERS_LOG) for path in written):
-                found.append(int(files.parent.name))
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # the process has ended, or is another user's
+            written = [Path(file.path) for file in process.open_files() if file.mode != "r"]
+            own = [path for path in written if str(path).startswith(prefix)]
+            if own and not any(path.name.startswith(DRIVERS_LOG) for path in own):
+                found.append(process.pid)
     return found
-
-
-def _written(descriptor: Path) -> str:
-    """The path of an open file; empty if it is open for reading only, or closed meanwhile."""
-    with suppress(FileNotFoundError):
-        information = (descriptor.parents[1] / "fdinfo" / descriptor.name).read_text()
-        flags = int(information.split("flags:")[1].split()[0], 8)
-        return os.readlink(descriptor) if flags & WRITES else ""
-    return ""
 
 
 def clean_up(folder: str) -> None:

@@ -35,11 +35,11 @@ STORE_BYTES = 256 * 2**20  # of the object store beside three copies of the weig
 
 
 def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tuple[Any, Callable[[], None]]:
-    """The module `ray`, connected, and a function that disconnects and cleans up. It runs at exit at the latest.
+    """Connect to Ray. Returns the module `ray` and a function that disconnects and cleans up, at exit at the latest.
 
     threads: cores of an engine. weights_bytes: size of the policy.
-    Raises UnsupportedVersion for a version of Ray that das does not know, ClusterError where Ray is not installed, does
-    not answer, or has other versions.
+    Raises UnsupportedVersion for a version of Ray that das does not know, ClusterError if Ray is not installed, does
+    not answer or refuses the connection.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send statistics
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # 20 s are too few on a busy machine
@@ -120,8 +120,9 @@ def _at_exit(ray: Any, guard: "subprocess.Popen[bytes] | None") -> Callable[[], 
 
 
 def dead(ray: Any) -> str:
-    """Which process of Ray has died; empty if all live. Without one of them nothing can start. Of a Ray that others
-    started only the gcs_server is looked at: whether something listens at its address.
+    """The name of a process of Ray that has died, without which nothing can start; empty if all live.
+
+    If others started Ray, only its gcs_server is checked: something must listen at its address.
     """
     node = ray._private.worker._global_node
     if node.all_processes:
@@ -174,7 +175,7 @@ def _require_answer(address: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """What an error of Ray says, in one line."""
+    """The message of an error of Ray, in one line."""
     cause = getattr(error, "cause", None)
     if cause is not None:
         return f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"

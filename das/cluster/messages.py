@@ -57,11 +57,11 @@ class Response:
 
 @dataclass(frozen=True)
 class Poll:
-    """An engine's answer: what it has finished and nobody acknowledged yet, and how far it is."""
+    """An engine's answer to a poll: its finished responses that nobody has acknowledged, and how far it is."""
 
     finished: list[Response]
     live: int  # requests that it has and has not finished
-    passes: int  # since it was built; a number that stands still while requests are live is an engine that hangs
+    passes: int  # since it was built; if the number stands still while requests are live, the engine hangs
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def weights_checksum(parts: Iterable[WeightsPart]) -> str:
 
 
 def predicted(request: RolloutRequest) -> list[QueuedRequest]:
-    """The requests as the dispatcher sees them. Siblings are expected to have evenly spaced quantiles of their
-    problem's lengths; in the order in which they are given, all are expected to be alike.
+    """The requests for the dispatcher. Siblings are expected to have evenly spaced quantiles of their problem's
+    lengths. Without a schedule all lengths are expected to be equal, which keeps the order of the requests.
     """
     siblings = Counter(request.problems)
     quantiles: dict[str, Iterator[float]] = {}

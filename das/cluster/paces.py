@@ -1,8 +1,9 @@
-"""Which engines of a rollout are slow: too slow for their requests to be left to them while others have none.
+"""Finds engines that are so slow that idle engines should start their requests again.
 
-Nobody knows when a response ends. If as many passes are left of it as are done, an engine whose passes take k times
-as long needs k units for the rest, and an idle engine that starts again needs 2. So starting again pays above k = 2.
-`SLOW` is larger, because pass times are noisy and differ with the number of requests.
+Nobody knows when a response ends. Assume that half of its passes are done. The slow engine, whose passes take k times
+as long, needs k units of time for the other half. An idle engine that starts again needs 2 units for both halves. So
+starting again pays if k is above 2. `SLOW` is larger, because pass times are noisy and differ with the number of
+requests.
 """
 
 from collections.abc import Iterable
@@ -14,16 +15,16 @@ PATIENCE_S = 1.0  # seconds that an engine must have had requests before it is j
 
 @dataclass
 class _Pace:
-    asked: float  # when it was last heard of
-    passes: int  # that it had finished by then
-    busy_s: float = 0.0  # seconds with requests
-    made: int = 0  # passes in them
+    asked: float  # when the engine was last heard of
+    passes: int  # passes that it had finished by then
+    busy_s: float = 0.0  # seconds in which it had requests
+    made: int = 0  # passes in these seconds
 
 
 class Paces:
-    """How long the passes of each engine take in one rollout. Times are those of any clock, in seconds.
+    """Counts the passes of each engine in one rollout, and the time that they take. Times are seconds of one clock.
 
-    `began` comes first for an engine. Raises KeyError for an engine that did not begin.
+    `began` comes first for an engine. The other methods raise KeyError for an engine that did not begin.
     """
 
     def __init__(self) -> None:
@@ -45,8 +46,10 @@ class Paces:
         pace.asked, pace.passes = now, passes
 
     def slow(self, holding: Iterable[int], idle: Iterable[int], now: float) -> list[int]:
-        """Engines of `holding`, which have requests, whose passes take SLOW times as long as those of the slowest idle
-        engine did, or longer; the slowest first. None where none idles, or those that idle had nothing to do yet.
+        """The slow engines of `holding`, which have requests; the slowest first.
+
+        An engine is slow if its passes take at least SLOW times as long as those of the slowest idle engine did. So
+        none is slow while no engine idles, or while the idle ones have made no pass.
         """
         idle_s = [self._pass_s(engine, 0.0) for engine in idle if self._paces[engine].made]
         if not idle_s:
@@ -61,7 +64,7 @@ class Paces:
         return sorted(slow, key=lambda engine: -pass_s[engine])
 
     def pace(self, engine: int, silent_s: float = 0.0) -> float:
-        """How many times as long as the fastest engine's its passes take; 1 below SLOW, and where none was made.
+        """The time of its passes, as a multiple of the fastest engine's; 1 if that is below SLOW or unknown.
 
         silent_s: seconds for which it has had requests and was not heard of.
         """

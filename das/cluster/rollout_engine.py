@@ -173,7 +173,7 @@ class RolloutEngine:
         timeout_s: float,
         history: Sequence[SavedText] = (),
     ) -> Poll:
-        """Start `new` requests, forget responses that arrived, and return those that have not.
+        """Start `new` requests, forget acknowledged responses, and return the other ones.
 
         acknowledged: indices of responses. waiting: how many requests wait in the queue that engines share. history:
         responses of other engines that the new requests shall draft from. It returns as soon as there is a response
@@ -194,7 +194,7 @@ class RolloutEngine:
             return Poll(list(self._finished.values()), len(self._live), self._passes)
 
     def end_turn(self) -> RolloutReport:
-        """The turn is over. Returns its report. Requests that are live are delivered by other engines."""
+        """The turn is over. Returns its report. Other engines have delivered the requests that are live."""
         return self._end("das_end_turn")
 
     def end(self, history_tick: int, judged: bool) -> RolloutReport:
@@ -234,8 +234,8 @@ class RolloutEngine:
         return future.result()
 
     def _run(self) -> None:
-        """Work and step. An error of a function goes to whoever waits for it; any other one ends the engine, and goes
-        to all who call it then.
+        """Call functions and step. A function's error goes to its caller. Any other error ends the engine, and goes to
+        all later callers.
         """
         try:
             while True:
@@ -309,8 +309,8 @@ class RolloutEngine:
 
 
 def _flat(params: Any) -> Any:
-    """The parameters, for one output at the end whose log-probs are plain lists. Raises ClusterError for log-probs
-    other than the sampled token's.
+    """A copy of the parameters that asks for one output at the end, with log-probs in plain lists. Raises ClusterError
+    if they ask for log-probs of other tokens than the sampled ones.
     """
     from vllm.sampling_params import RequestOutputKind
 

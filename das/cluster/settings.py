@@ -9,7 +9,7 @@ MAX_ENGINES = 2**12
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """How many engines roll out, and where. Raises ValueError, in one line, for values out of range.
+    """Settings of a cluster. Raises ValueError, in one line, for values out of range.
 
     engines    how many
     address    HOST:PORT of a Ray that runs already; None: one of this machine's own is started, and ended with the run

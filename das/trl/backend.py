@@ -1,4 +1,4 @@
-"""Which generation backend a trainer gets: where its engines run decides."""
+"""Choose a trainer's generation backend by the place where its engines run."""
 
 import functools
 import os
@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from das.cluster.cluster import Cluster
+from das.cluster.one_process import OneProcess
+from das.cluster.pool import EnginePool
 from das.cluster.settings import ClusterSettings
 from das.errors import EngineError
 from das.trl.colocated_generation import ColocatedGeneration
-from das.trl.engines.engines import OtherEngines
-from das.trl.engines.process import EngineProcess
+from das.trl.engines.cluster import ClusterEngines
 from das.trl.generation import SpeculativeGeneration
 from das.trl.queued_generation import QueuedGeneration
 
@@ -19,8 +21,10 @@ from das.trl.queued_generation import QueuedGeneration
 def choose_backend(
     cluster: ClusterSettings | None = None, beside: bool = False, server: bool = False
 ) -> Callable[..., SpeculativeGeneration]:
-    """What builds the backend for engines on a cluster, beside the training in a process of their own, on a server that
-    runs already, or, with none of these, in the trainer's process. It takes the arguments of SpeculativeGeneration.
+    """Choose the class of the backend. What is returned takes the arguments of SpeculativeGeneration.
+
+    cluster: the engines run on Ray. beside: one engine has a process of its own. server: a server runs already. If none
+    is given, the engine runs in the trainer's process.
     """
     if server:
         from das.trl.server_generation import ServerGeneration
@@ -31,16 +35,13 @@ def choose_backend(
     return functools.partial(QueuedGeneration, start=_start_process) if beside else ColocatedGeneration
 
 
-def _start_process(generation: Any) -> OtherEngines:
+def _start_process(generation: Any) -> ClusterEngines:
     if generation.enable_sleep_mode or generation.accelerator.num_processes > 1:
         raise EngineError("an engine in its own process has no sleep mode, and one process trains beside it")
-    return EngineProcess(generation.engine, torch.get_num_threads())
+    return ClusterEngines(functools.partial(OneProcess, generation.engine, torch.get_num_threads()))
 
 
-def _start_cluster(settings: ClusterSettings, generation: Any) -> OtherEngines:
-    from das.cluster.cluster import Cluster
-    from das.trl.engines.cluster import ClusterEngines
-
+def _start_cluster(settings: ClusterSettings, generation: Any) -> ClusterEngines:
     for unwanted, why in (
         (
             generation.enable_sleep_mode,
@@ -52,14 +53,17 @@ def _start_cluster(settings: ClusterSettings, generation: Any) -> OtherEngines:
         if unwanted:
             raise EngineError(f"cluster: {why}")
     device: torch.device = generation.accelerator.device
-    return ClusterEngines(
-        functools.partial(
-            Cluster,
-            settings,
-            generation.engine,
-            kv_cache_gib=int(os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")),
-            threads=torch.get_num_threads(),
-            weights_bytes=sum(p.numel() * p.element_size() for p in generation.model.parameters()),
-            device=torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device,
+
+    def start() -> Cluster:
+        return Cluster(
+            EnginePool(
+                settings,
+                generation.engine,
+                kv_cache_gib=int(os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")),
+                threads=torch.get_num_threads(),
+                weights_bytes=sum(p.numel() * p.element_size() for p in generation.model.parameters()),
+                device=torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device,
+            )
         )
-    )
+
+    return ClusterEngines(start)

@@ -10,7 +10,7 @@ import torch
 
 from das.engine.environment import nccl_variables_kept
 from das.errors import EngineError
-from das.trl.colocated import gpu_capability, random_states_kept, require_sleep_mode, tensor_parallel_group
+from das.trl.determinism import random_states_kept
 from das.trl.engines.engines import TrainersEngine
 from das.trl.engines.in_process import build_in_process
 from das.trl.generation import SpeculativeGeneration
@@ -89,3 +89,34 @@ class ColocatedGeneration(SpeculativeGeneration):
         finally:
             self.llm.sleep(level=2)
             self._llm_weights_sleeping = True
+
+
+def tensor_parallel_group(size: int, num_processes: int) -> Any:
+    """The group of the `size` ranks that share this rank's engine. All ranks must call it, as TRL does.
+
+    Raises EngineError where the ranks cannot be divided into such groups.
+    """
+    if num_processes % size:
+        raise EngineError(
+            f"vllm_tensor_parallel_size={size}: launch a multiple of {size} processes, not {num_processes}"
+        )
+    own, _ = torch.distributed.new_subgroups(size)
+    return own
+
+
+def require_sleep_mode() -> None:
+    """Raise EngineError, in one line, on a device where vLLM has no sleep mode."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_sleep_mode_available():
+        raise EngineError(
+            f"vllm_enable_sleep_mode=True: vLLM has no sleep mode on a {current_platform.device_name}; set it to False"
+        )
+
+
+def gpu_capability() -> int | None:
+    """Compute capability of this process's GPU, such as 90; None without one."""
+    if not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor

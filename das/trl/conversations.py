@@ -37,7 +37,7 @@ class Turn:
     rollout: Rollout
 
     def counts(self) -> dict[str, int]:
-        """What the turn cost, summed over its requests."""
+        """The turn's costs, summed over its requests."""
         report = self.rollout.report
         return {
             "requests": len(self.rows),

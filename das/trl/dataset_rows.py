@@ -7,7 +7,7 @@ from typing import Any
 
 
 def history_tick(unit: str, rollouts: int, rows: int | None, problems: int) -> int:
-    """What the drafter's window counts, after `rollouts` rollouts of `problems` problems each.
+    """The history tick, which the drafter's window counts, after `rollouts` rollouts of `problems` problems each.
 
     unit: "step" counts rollouts, "epoch" counts passes through the dataset's `rows`. A dataset without a length (None)
     has no epochs, so there, too, rollouts are counted.

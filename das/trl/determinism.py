@@ -1,9 +1,11 @@
-"""Training on a GPU that gives the same bits each time (exactness level 3)."""
+"""A training that gives the same bits each time (exactness level 3): algorithms and random states."""
 
 import os
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 
@@ -29,3 +31,15 @@ def algorithms_of_the_engine() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(asked, warn_only=only_warn)
+
+
+@contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Put the random states of Python, NumPy and torch back at the end."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)

@@ -22,10 +22,9 @@ from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.errors import EngineError
 from das.heads.training import OnlineHead
-from das.trl.colocated import random_states_kept
 from das.trl.conversations import Turn, conversation_rows, joined
 from das.trl.dataset_rows import history_tick, problem_id
-from das.trl.determinism import algorithms_of_the_engine
+from das.trl.determinism import algorithms_of_the_engine, random_states_kept
 from das.trl.engines.engines import Engines
 from das.trl.lag import FinishedRollout, Sync, done
 from das.trl.support import unsupported
@@ -38,7 +37,7 @@ class SpeculativeGeneration(VLLMGeneration):
     """Rollouts with keyed verification and drafts on `engines`. Call `announce` before each `generate`."""
 
     engines: Engines
-    engines_of_all_ranks = False  # whether all ranks roll out together, on engines that belong to none of them
+    engines_of_all_ranks = False  # whether all ranks share the engines, and so must roll out together
     head: OnlineHead | None = None  # a drafter that is trained beside the policy; its trainer sets it
 
     def __init__(
@@ -120,8 +119,9 @@ class SpeculativeGeneration(VLLMGeneration):
         raise NotImplementedError
 
     def _check_logprobs(self) -> None:
-        """Check the log-probs of an engine that is awake, once after each sync. The ranks of an engine do it together,
-        so none may begin before all have loaded their weights."""
+        """Check the log-probs of an engine that is awake, once after each sync. Ranks that share an engine do it
+        together, so all must have loaded their weights before.
+        """
         if self._logprobs_checked:
             return
         start = time.perf_counter()
@@ -189,7 +189,7 @@ class SpeculativeGeneration(VLLMGeneration):
             self.num_accepted += rollout.accepted
 
     def _own_engine(self) -> tuple[int, int]:
-        """Which engine is this rank's, counted from 0, and how many there are."""
+        """The number of this rank's engine, counted from 0, and the number of engines."""
         size = self.tensor_parallel_size
         return self.accelerator.process_index // size, self.accelerator.num_processes // size
 

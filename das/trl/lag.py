@@ -1,7 +1,7 @@
 """Asynchronous RL at a fixed lag: which rows the rollouts ahead have, and rollouts that wait for their training step.
 
-The rollout of step n samples with the weights after max(0, n - lag) updates, whatever runs when. So the lag, and never
-the clock, says what is computed. Where the engine runs says only how much of it is hidden behind the training.
+The rollout of step n samples with the weights after max(0, n - lag) updates, whenever it runs. So the lag, and never
+the clock, decides what is computed. The place of the engine only decides how much of it the training hides.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,8 @@ from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 
 STATE = "rollouts_ahead.npz"
-PLAIN = ("step", "problems", "finish_reasons", "rollout_s")  # fields of Rollout that JSON carries as they are
+KIND = "rollouts ahead 2"
+PLAIN = ("step", "problems", "responses", "finish_reasons", "rollout_s")  # fields of Rollout that JSON carries
 
 
 @dataclass
@@ -80,56 +81,28 @@ def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes
 
 def save_ahead(folder: Path, ahead: Sequence[FinishedRollout]) -> None:
     """Write rollouts that wait for their steps, for a checkpoint. They must be of consecutive steps, in order."""
-    arrays: dict[str, np.ndarray] = {"kind": np.array(STATE), "count": np.array(len(ahead))}
-    for number, done in enumerate(ahead):
+    rows = []
+    for done in ahead:
         rollout = done.rollout
         plain = {name: getattr(rollout, name) for name in PLAIN}
         plain |= {"requests": [cost.plain() for cost in rollout.requests], "report": rollout.report.plain()}
-        sync = (done.sync.error, done.sync.seconds, done.sync.check_s)
-        arrays |= {
-            f"plain_{number}": pack_strings([plain, done.weights, sync]),
-            f"lengths_{number}": np.array([len(response) for response in rollout.responses], np.int64),
-            f"responses_{number}": _flat(rollout.responses, np.int32),
-            f"logprobs_{number}": _flat(done.logprobs, np.float64),  # None, which vLLM gives for NaN, becomes NaN again
-            f"prompt_lengths_{number}": np.array([len(prompt) for prompt in done.prompts], np.int64),
-            f"prompts_{number}": _flat(done.prompts, np.int32),
-        }
-    save_arrays(folder / STATE, arrays)
+        rows.append((plain, done.logprobs, done.prompts, done.weights, vars(done.sync)))  # JSON keeps every bit
+    save_arrays(folder / STATE, {"kind": np.array(KIND), "ahead": pack_strings(rows)})
 
 
 def load_ahead(folder: Path) -> list[FinishedRollout]:
     """Read what `save_ahead` wrote. Raises ValueError for a damaged file."""
-    arrays = load_arrays(folder / STATE, STATE)
     ahead = []
-    for number in range(int(arrays["count"])):
-        plain, weights, sync = unpack_strings(arrays[f"plain_{number}"])
+    for plain, logprobs, prompts, weights, sync in unpack_strings(load_arrays(folder / STATE, KIND)["ahead"]):
         requests = [RequestCost(**cost) for cost in plain.pop("requests")]
         report = RolloutReport.from_plain(plain.pop("report"))
-        lengths = arrays[f"lengths_{number}"]
-        responses = _divided(arrays[f"responses_{number}"], lengths)
-        ahead.append(
-            FinishedRollout(
-                rollout=Rollout(responses=responses, requests=requests, report=report, **plain),
-                logprobs=_divided(arrays[f"logprobs_{number}"], lengths),
-                prompts=_divided(arrays[f"prompts_{number}"], arrays[f"prompt_lengths_{number}"]),
-                weights=weights,
-                sync=Sync(*sync),
-            )
-        )
+        rollout = Rollout(requests=requests, report=report, **plain)
+        ahead.append(FinishedRollout(rollout, logprobs, prompts, weights, Sync(**sync)))
     return ahead
 
 
-def _flat(lists: Sequence[Sequence[Any]], dtype: Any) -> np.ndarray:
-    return np.array([value for values in lists for value in values], dtype)
-
-
-def _divided(flat: np.ndarray, lengths: np.ndarray) -> list[Any]:
-    """The lists that `_flat` joined."""
-    return [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
-
-
 def done(value: Any) -> "Future[Any]":
-    """A future that has its value already: of a job that was run when it was submitted."""
+    """A future that has its value already."""
     future: Future[Any] = Future()
     future.set_result(value)
     return future

@@ -35,10 +35,10 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
-    """The rollout of each rank, of one that was made for all ranks: `merged` puts them together again.
+    """Divide a rollout that was made for all ranks into one for each rank. `merged` puts them together again.
 
-    shares: how many responses each rank asked for, in rank order. Each gets its responses and what they cost. What
-    cannot be told apart (times, the timeline, other counts) stays with the first rank.
+    shares: the number of responses that each rank asked for, in rank order. Each rank gets its responses and their
+    costs. Times, the timeline and other counts, which cannot be divided, stay with the first rank.
     """
     parts = []
     for rank, share in enumerate(shares):

@@ -18,7 +18,7 @@ from das.cluster.messages import Response, WeightsPart
 from das.cluster.weights import packed
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError
-from das.trl.engines.engines import OtherEngines
+from das.trl.engines.cluster import ClusterEngines
 from das.trl.generation import SpeculativeGeneration
 from das.trl.lag import FinishedRollout, Sync
 from das.weights.sharding import whole
@@ -34,19 +34,20 @@ class Weights:
 
 
 class QueuedGeneration(SpeculativeGeneration):
-    """SpeculativeGeneration whose jobs wait in a queue: each is a rollout, with new weights before it or without.
+    """SpeculativeGeneration whose jobs wait in a queue. A job is a rollout, with or without new weights before it.
 
     Seeds are those of an engine in this process, so tokens, rewards, losses and weights are equal, bit for bit, with
     any number of engines. With several ranks they equal those of as many ranks that have an engine each.
 
-    One thread takes them in order and speaks with the engines. It alone changes the state that a rollout needs, so what
-    a job does never depends on how far the training has come. What TRL's own code asks for, it gets at once.
+    One thread runs the jobs in order and speaks with the engines. It alone changes the state that a rollout needs, so a
+    job's outcome never depends on how far the training has come. Calls of TRL's own code do not wait in the queue.
     """
 
-    engines: OtherEngines
+    engines: ClusterEngines
+    engines_of_all_ranks = True
     forward_arguments: Mapping[str, Any] = {}  # that the trainer's model needs to score PROBE, besides its tokens
 
-    def __init__(self, *args: Any, start: Callable[["QueuedGeneration"], OtherEngines], **kwargs: Any):
+    def __init__(self, *args: Any, start: Callable[["QueuedGeneration"], ClusterEngines], **kwargs: Any):
         """start: starts the engines for this backend. The other arguments are those of SpeculativeGeneration.
 
         Raises what `start` raises.
@@ -59,11 +60,6 @@ class QueuedGeneration(SpeculativeGeneration):
         self.engines = self._start(self)
         self.llm: Any = self.engines
 
-    @property
-    def engines_of_all_ranks(self) -> bool:  # type: ignore[override]
-        """Whether all ranks roll out together."""
-        return self.engines.for_all_ranks
-
     # ---- weights ----
 
     def sync_weights(self) -> None:
@@ -71,7 +67,9 @@ class QueuedGeneration(SpeculativeGeneration):
         self._load(self._copied(), self.step)
 
     def _copied(self) -> Weights:
-        """All ranks call it and gather what is sharded; the main rank, which alone talks to engines, keeps it."""
+        """Copies of the trainer's weights, on the main rank, which alone talks to engines. All ranks must call this,
+        because they gather shards.
+        """
         parts: list[WeightsPart] = []
         tensors = whole(self._iter_named_params())
         if ranks.is_main():
@@ -89,7 +87,7 @@ class QueuedGeneration(SpeculativeGeneration):
         self.sync.seconds = time.perf_counter() - start
 
     def _problem(self, weights: Weights) -> str:
-        """Load weights, and say what of them did not arrive, or that the engines compute something else with them."""
+        """Load weights. Say which of them did not arrive, or that the engines compute something else with them."""
         if lost := ranks.from_main(lambda: self._lost(weights)):
             return f"the new weights did not reach the engine: {lost}"
         loaded = time.perf_counter()
@@ -192,8 +190,8 @@ class QueuedGeneration(SpeculativeGeneration):
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Within this Python looks for no garbage. It would look through all lists again and again while a list for each
-    token is made: 3 us a token instead of 0.15 for 64 responses of 1,024 tokens.
+    """Within this Python collects no garbage. While a list for each token is made, it would look through all lists
+    again and again: 3 us a token instead of 0.15 for 64 responses of 1,024 tokens.
     """
     enabled = gc.isenabled()
     gc.disable()

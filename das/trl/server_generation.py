@@ -50,7 +50,7 @@ class ServerGeneration(SpeculativeGeneration):
         return logprob_problem(self.sync.error, self._dtype)
 
     def _probe(self, prompts: list[Any], params: Any, use_tqdm: bool) -> list[Any]:
-        """What the server samples, on every rank: with a policy in shards, all of them compute its log-probs."""
+        """The server's outputs, on every rank: if the policy is sharded, all ranks compute its log-probs."""
         outputs: list[Any] = []
         if self.llm is not None:
             body = {"temperature": params.temperature, "max_tokens": params.max_tokens, "logprobs": params.logprobs}

@@ -5,7 +5,7 @@ from typing import Any
 
 from das import ranks
 
-HOPPER = 90  # compute capability from which on they spare the trainer
+HOPPER = 90  # the least compute capability at which batch-invariant kernels leave the trainer's products alone
 QUANTIZED = "das cannot sync quantized weights into the engine: load the model without quantization"
 
 
@@ -13,7 +13,7 @@ def unsupported(model: Any = None, accelerator: Any = None) -> str:
     """Say in one line why das cannot train in this process, or nothing.
 
     model: the policy, as loaded. accelerator: accelerate's, which knows what the launcher or the trainer's arguments
-    asked for. Where it is not built yet, the launcher's environment variables are all there is.
+    asked for. If it is not built yet, the launcher's environment variables are read.
     """
     state = getattr(accelerator, "state", None)
     if ranks.is_set("ACCELERATE_USE_DEEPSPEED") or getattr(state, "deepspeed_plugin", None) is not None:

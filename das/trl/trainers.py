@@ -1,4 +1,4 @@
-"""TRL's trainers that roll out with vLLM: how each tells what it is about to roll out, or why das refuses it."""
+"""TRL's trainers that roll out with vLLM: the method by which each rolls out a batch, or the reason to refuse it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ REFUSED = {
 
 
 def full_name(trainer: type) -> str:
-    """The name of a class as ROLLS_OUT and REFUSED have it."""
+    """The full name of a class, a key of ROLLS_OUT and REFUSED."""
     return f"{trainer.__module__}.{trainer.__qualname__}"
 
 
@@ -43,5 +43,5 @@ def method_that_rolls_out(trainer: Any) -> str:
 
 
 def batch_rows(batch: Any) -> Sequence[Mapping[str, Any]]:
-    """The rows of a batch that a trainer is about to roll out. Of a collated batch only prompts are left, padded."""
+    """The rows of a batch that a trainer is about to roll out. A collated batch has only padded prompts left."""
     return [{"prompt": prompt.tolist()} for prompt in batch["prompts"]] if isinstance(batch, dict) else batch

@@ -22,7 +22,7 @@ PATIENCE_S = 120  # the longest that the others may take to come, to send a tens
 
 @dataclass
 class GlooInitInfo(WeightTransferInitInfo):
-    """Where trainer and workers meet. The fields are those of vLLM's NCCL backend."""
+    """The place where trainer and workers meet. The fields are those of vLLM's NCCL backend."""
 
     master_address: str
     master_port: int

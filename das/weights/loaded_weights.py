@@ -19,8 +19,8 @@ PACKED_COLUMNS = 64  # columns of a packed copy that are read at once; all of th
 def lost_weights(model: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], turn: int = 0) -> str:
     """Say which of `tensors` did not arrive in the engine's `model`; empty if the engine computes with all of them.
 
-    tensors: the trainer's, by the names under which they were loaded, in the trainer's type. turn: counts the checks;
-    of the copies that the CPU's linear layers compute with, every turn reads other columns.
+    tensors: the trainer's, by the names under which they were loaded, in the trainer's type. turn: counts the checks.
+    Each turn reads other columns of the copies that the CPU's linear layers compute with.
     """
     touched: set[int] = set()
     for name, tensor in tensors:
@@ -62,7 +62,7 @@ class _Writes(TorchDispatchMode):
 
 
 def _differing(now: torch.Tensor, before: torch.Tensor) -> int:
-    """How many numbers differ in a bit. NaN, too, equals itself."""
+    """The count of numbers that differ in a bit. NaN, too, equals itself."""
     bits = BITS[now.element_size()]
     bits_now, bits_before = now.detach().contiguous().view(bits), before.detach().contiguous().view(bits)
     return 0 if torch.equal(bits_now, bits_before) else int((bits_now != bits_before).sum())
@@ -89,7 +89,7 @@ def _repacked(layer: Any, turn: int) -> bool:
 
 
 def cached_blocks(llm: Any) -> int:
-    """How many blocks of its prefix cache an engine in this process would reuse.
+    """The number of blocks of its prefix cache that an engine in this process would reuse.
 
     llm: a vllm.LLM.
     """

@@ -10,8 +10,8 @@ from das import ranks
 
 
 def sharded_loading() -> dict[str, Any]:
-    """What `from_pretrained` needs to shard a policy over all ranks where accelerate would not. Empty where it would,
-    and where nobody asked for FSDP.
+    """Arguments of `from_pretrained` that shard a policy over all ranks. Empty if accelerate shards it, or if FSDP was
+    not asked for.
     """
     return {"distributed_config": {"fsdp_size": ranks.count()}} if ranks.fsdp_on_cpu() else {}
 

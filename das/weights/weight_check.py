@@ -3,9 +3,9 @@
 Every sync compares a sample of the trainer's tensors with what the engine holds and computes with
 (das/weights/loaded_weights.py), and sees that the prefix cache is empty. The verdict is exchanged, so all ranks stop.
 
-A second, coarse check compares log-probs of a few tokens. It is there for what the comparison cannot see: layers that
-derive something else from their weights when the engine starts (experts, latent attention), and kernels that compute
-something else.
+A second, coarse check compares log-probs of a few tokens. It finds errors that the comparison cannot see: in layers
+that derive something else from their weights when the engine starts (experts, latent attention), and in kernels that
+compute something else.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,7 +53,7 @@ class WeightSample:
             yield name, tensor
 
     def chosen(self, names: Sequence[str]) -> list[str]:
-        """The sample of a sync that loads tensors of these names elsewhere. The next sync takes other ones."""
+        """The sample, by name, of a sync that loads these tensors into another process. The next sync takes others."""
         sample = [name for index, name in enumerate(names) if (index + self.syncs) % self.every == 0]
         self.syncs += 1
         return sample

@@ -20,7 +20,7 @@ PLACES = {
     "engine": ("das.verify.sampler", "max_piece_rows"),  # once in every pass
 }
 PLACES["memory"] = PLACES["engine"]
-PLACES["store"] = ("das.cluster.ray_engines", "weights_checksum")
+PLACES["store"] = ("das.cluster.pool", "weights_checksum")
 PUT = 32 * 2**20  # bytes
 _kept: list[Any] = []  # what fills the object store, until the process ends
 

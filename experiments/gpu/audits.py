@@ -151,7 +151,7 @@ def _roll_out(
 def sleep(scale: Scale) -> Verdict:
     """An engine in sleep mode frees its memory, and gives the same tokens afterwards. CPUs have no sleep mode."""
     from das.errors import EngineError
-    from das.trl.colocated import require_sleep_mode
+    from das.trl.colocated_generation import require_sleep_mode
 
     try:
         require_sleep_mode()

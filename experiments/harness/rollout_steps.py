@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from das.cluster.cluster import Cluster
+from das.cluster.pool import EnginePool
 from das.engine.rollouts.rollout import RolloutRequest, request_seed, rollout_row
 from das.trl.dataset_rows import history_tick
 from das.trl.engines.engines import Engines
@@ -80,7 +81,8 @@ def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) 
     problems = tokenized(run.config, run.policy)
     engines: Engines | Cluster
     if run.config.cluster is not None:
-        engines = Cluster(run.config.cluster, settings, run.config.engine.kv_cache_gib, run.config.engine.threads)
+        engine = run.config.engine
+        engines = Cluster(EnginePool(run.config.cluster, settings, engine.kv_cache_gib, engine.threads))
     else:
         engines = build_in_process(settings)
     in_epoch = steps_per_epoch(len(problems), run.config.problems_per_step)

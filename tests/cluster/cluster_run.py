@@ -27,7 +27,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "trl")]
 
 import das  # noqa: E402
 from das.cluster.cluster import Cluster  # noqa: E402
-from das.cluster.ray_engines import RayEngines  # noqa: E402
+from das.cluster.pool import EnginePool  # noqa: E402
 
 SILENT_S = 20.0
 STALL_S = 6.0
@@ -66,30 +66,30 @@ def plant(faults: Sequence[str]) -> None:
 
 def plant_cut() -> None:
     """Let the first engine of the first broadcast to several die."""
-    original = RayEngines._call
+    original = EnginePool._call
     struck = False
 
     @functools.wraps(original)
-    def call(engines: RayEngines, engine: Any, method: str, *args: Any) -> None:
+    def call(engines: EnginePool, engine: Any, method: str, *args: Any) -> None:
         nonlocal struck
         if not struck and method == "receive_weights" and args[1].size > 2 and args[1].rank == 1:
             struck = True
             os.kill(engine.pid, signal.SIGKILL)
         original(engines, engine, method, *args)
 
-    RayEngines._call = call  # type: ignore[method-assign]
+    EnginePool._call = call  # type: ignore[method-assign]
 
 
 def main(policy: str, folder: Path, jobs: list[str]) -> None:
     import trl_runs
 
     trl_runs.COMMON["max_steps"] = 3
-    original, original_call = Cluster._hand_out, RayEngines._call
+    original, original_call = Cluster._hand_out, EnginePool._call
     results = {}
     for job in jobs:
         method, engines, *words = job.split(":")
         Cluster._hand_out = original  # type: ignore[method-assign]
-        RayEngines._call = original_call  # type: ignore[method-assign]
+        EnginePool._call = original_call  # type: ignore[method-assign]
         weights = "broadcast" if "broadcast" in words else None
         if "cut" in words:
             plant_cut()

@@ -11,7 +11,7 @@ import pytest
 from das.cluster.cluster import Cluster
 from das.cluster.messages import Poll, Response
 from das.cluster.paces import SLOW
-from das.cluster.ray_engines import Event, RayEngine
+from das.cluster.pool import Event, PoolEngine
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.engine.rollouts.report import RequestCost
@@ -23,24 +23,27 @@ ENOUGH = 1000  # events after which the rollout counts as hanging
 class ScriptedEngines:
     """Answers each call in its turn. `script` says how many of its requests an engine finishes now; None: it dies."""
 
+    settings = ClusterSettings(3)
+    engine = EngineSettings(model="", method="none", max_num_seqs=8)
+
     def __init__(self, script: Callable[[int], int | None]) -> None:
-        self.engines = {number: RayEngine(number, number, None, started=True) for number in range(3)}
+        self.engines = {number: PoolEngine(number, number, None, started=True) for number in range(3)}
         self.version = 0
         self.taken: list[tuple[int, int]] = []  # engine, request
         self._script = script
-        self._calls: list[tuple[RayEngine, str, tuple[Any, ...]]] = []
+        self._calls: list[tuple[PoolEngine, str, tuple[Any, ...]]] = []
         self._held: dict[int, list[int]] = {number: [] for number in self.engines}
         self._passes = dict.fromkeys(self.engines, 0)
         self._events = 0
 
     @property
-    def ready(self) -> list[RayEngine]:
+    def ready(self) -> list[PoolEngine]:
         return [engine for engine in self.engines.values() if not engine.doing]
 
     def settle(self) -> None:
         """All have the newest weights."""
 
-    def call(self, engine: RayEngine, method: str, *args: Any) -> None:
+    def call(self, engine: PoolEngine, method: str, *args: Any) -> None:
         engine.doing = method
         self._calls.append((engine, method, args))
 
@@ -74,8 +77,8 @@ class ScriptedEngines:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     clock = itertools.count(0.0, 0.1)
     monkeypatch.setattr("das.cluster.cluster.time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    monkeypatch.setattr("das.cluster.cluster.RayEngines", lambda *_: None)
-    return Cluster(ClusterSettings(3), EngineSettings(model="", method="none", max_num_seqs=8))
+    idle: Any = ScriptedEngines(lambda engine: 0)
+    return Cluster(idle)
 
 
 def request(count: int) -> RolloutRequest:

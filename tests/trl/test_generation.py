@@ -10,7 +10,7 @@ from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from das.errors import EngineError
 from das.trl import generation
-from das.trl.colocated import require_sleep_mode, tensor_parallel_group
+from das.trl.colocated_generation import require_sleep_mode, tensor_parallel_group
 from das.trl.dataset_rows import history_tick, problem_id
 from das.trl.engines.in_process import DasEngine
 from das.trl.generation import refuse

@@ -26,22 +26,22 @@ from das.trl.ahead.daemon_threads import DaemonThreads
 from das.trl.lag import FinishedRollout
 from das.trl.queued_generation import QueuedGeneration
 
-# What TRL counts when it leaves samples out. All must be trained on: which are left out would be up to the clock.
+# TRL's counts of samples that it leaves out. None may be left out, because the clock would decide which.
 DROPPED = ("sample/dropped_stale_total", "batch/dropped_oversize_total")
 REWARDS_S = 20  # seconds that a reward function gets to return once the training is over, as in TRL
-NOT_COLUMNS = ("prompt", "completion", "completion_ids")  # of a row: what TRL does not hand to reward functions
+NOT_COLUMNS = ("prompt", "completion", "completion_ids")  # entries of a row that reward functions do not get from it
 Row = Mapping[str, Any]
 
 
 class FixedLagWorker:
     """TRL's RolloutWorkerProtocol: a rollout for each training step, with the weights of `lag` steps before.
 
-    One thread speaks with the engine (QueuedGeneration's). Each rollout has one that waits for it and calls the reward
-    functions, one rollout after the other.
+    A thread of QueuedGeneration speaks with the engine. Each rollout has a thread that waits for it and then calls the
+    reward functions. The rollouts are scored one after the other.
     """
 
     def __init__(self, trainer: Any, generation: QueuedGeneration, lag: int, logged: tuple[str, ...]):
-        """trainer: whose worker is TRL's own until now. logged: names in rollout_row that go into TRL's logs."""
+        """trainer: it still has TRL's own worker. logged: names in rollout_row that go into TRL's logs."""
         self.rollout_buffer: queue.Queue[Any] = queue.Queue()
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.generation = generation
@@ -90,7 +90,7 @@ class FixedLagWorker:
             raise EngineError("AsyncGRPOTrainer with das trains once: build a new trainer to train again")
 
     def stop(self) -> None:
-        """End the engine. What nobody will train on is forgotten, rollouts that run among it."""
+        """End the engine, also amid a rollout. Samples that nobody will train on are forgotten."""
         self._stopping = True
         self.generation.close()
         wait(self._unscored, timeout=REWARDS_S)
@@ -109,7 +109,9 @@ class FixedLagWorker:
     # ---- rollouts ----
 
     def _submit(self, step: int, new_weights: bool) -> None:
-        """Submit the rollout of a step. There is one more than steps: TRL fetches a micro-batch ahead."""
+        """Submit the rollout of a step. One more step than the trainer's last has a rollout, because TRL fetches a
+        micro-batch ahead.
+        """
         trainer, state = self._trainer, self._trainer.state
         if step > state.max_steps:
             return
@@ -140,8 +142,8 @@ class FixedLagWorker:
     def _hand_out(
         self, previous: "Future[None] | None", rows: list[tuple[int, Row]], done: "Future[FinishedRollout]"
     ) -> None:
-        """Score a finished rollout, and let the trainer have its samples: all of them, after those of the `previous`
-        one, or none. Otherwise TRL would train on samples of a later step in place of those that failed.
+        """Score a finished rollout, and give the trainer all of its samples, after those of the `previous` rollout. If
+        either failed, give none: TRL would train on samples of a later step in place of those that failed.
 
         rows: TRL's group id and row of each.
         """
@@ -213,7 +215,7 @@ def parses(tokenizer: Any) -> bool:
 
 
 def message(tokenizer: Any, response: list[int], prompt: list[int]) -> Any:
-    """What reward functions get of a response: TRL's message, with plain text where nothing can be parsed."""
+    """The message of a response for reward functions: TRL's, or one of plain text if it cannot be parsed."""
     if parses(tokenizer):
         return parse_response(tokenizer, response, prefix=prompt)
     return {"role": "assistant", "content": tokenizer.decode(response, skip_special_tokens=True)}

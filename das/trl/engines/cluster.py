@@ -1,6 +1,6 @@
-"""The engines of a cluster (das/cluster). Of several ranks only the main one talks to them.
+"""The engines of a cluster (das/cluster), which belong to no rank.
 
-The main rank rolls out what all ranks ask for, and hands each its responses.
+Only the main rank talks to them. It rolls out what all ranks ask for, and hands each rank its responses.
 """
 
 import time
@@ -24,13 +24,10 @@ from das.trl.merge import divided
 
 
 class ClusterEngines:
-    """A Cluster for the ranks that train (das.trl.engines.engines.OtherEngines).
+    """A Cluster for the ranks that train (das.trl.engines.engines.Engines). It gets copies of the weights.
 
-    After each sync every engine compares a sample of tensors, and all engines must give the same log-probs to a text,
-    which are compared with the trainer's.
+    dtype: in which the engines compute.
     """
-
-    for_all_ranks = True
 
     def __init__(self, start: Callable[[], Cluster]):
         """start: starts the cluster. It is called on the main rank. Raises EngineError, on all, where it fails."""
@@ -47,11 +44,14 @@ class ClusterEngines:
         return dtype
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """As OtherEngines says. The main rank calls it."""
+        """Compute with these weights from now on, and say what did not arrive. Only the main rank may call it.
+
+        check: names of the tensors that every engine compares with what it holds.
+        """
         return self.cluster.engines.load_weights(list(parts), check)
 
     def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """As OtherEngines says."""
+        """The log-probs that all engines give to these tokens [T] but the first: float32 [T - 1]."""
         logprobs: np.ndarray = ranks.from_main(lambda: self.cluster.probe(tokens))
         return logprobs
 
@@ -62,7 +62,7 @@ class ClusterEngines:
         ranks.from_main(lambda: parts.extend(self._roll_out_for(request, asked)))
         start = time.thread_time()
         responses, rollout = ranks.scatter(parts)
-        if ranks.is_main():
+        if rollout.report.cluster is not None:  # on the main rank
             tokens = sum(part.tokens for _, part in parts)
             rollout = rollout.handed_over(1e6 * (time.thread_time() - start) / tokens)
         return responses, rollout
@@ -107,7 +107,7 @@ class ClusterEngines:
             self.cluster.load_state(folder)
 
     def stop(self) -> None:
-        """End a rollout that runs: it raises."""
+        """Let a rollout that runs in another thread raise, so that `close` can be called."""
         if ranks.is_main():
             self.cluster.engines.stop()
 

@@ -20,7 +20,7 @@ class DasEngine:
     """An engine of das (das.trl.engines.engines.TrainersEngine)."""
 
     compares_tensors = True
-    logprob_checks = math.inf
+    logprob_checks: float = math.inf
 
     def __init__(self, llm: Any, generate: Callable[..., Any]):
         """generate: vLLM's own llm.generate, because the trainer's takes its place."""
@@ -54,43 +54,41 @@ class DasEngine:
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         """As Engines says."""
-        self.llm.collective_rpc("das_begin_evaluation")
+        self._tell("das_begin_evaluation")
         try:
             yield
         finally:
-            self.llm.collective_rpc("das_end_evaluation")
+            self._tell("das_end_evaluation")
 
     def save_history(self, path: Path) -> None:
         """As Engines says."""
-        self.llm.collective_rpc("das_save_history", args=(str(path),))
+        self._tell("das_save_history", str(path))
 
     def save_state(self, folder: Path) -> None:
         """As Engines says."""
-        self.llm.collective_rpc("das_save_state", args=(str(folder),))
+        self._tell("das_save_state", str(folder))
 
     def load_state(self, folder: Path) -> None:
         """As Engines says."""
-        self.llm.collective_rpc("das_load_state", args=(str(folder),))
+        self._tell("das_load_state", str(folder))
 
     def close(self) -> None:
-        """It ends with the trainer's process."""
+        """As Engines says: nothing, because the engine ends with the trainer's process."""
+
+    def _tell(self, method: str, *args: str) -> None:
+        """Call a method of DasWorker."""
+        self.llm.collective_rpc(method, args=args)
 
 
-class StockEngine:
-    """vLLM as it comes, without keyed verification and drafts. It learns nothing, so there is nothing to save."""
+class StockEngine(DasEngine):
+    """vLLM as it comes, without keyed verification and drafts. Its worker learns nothing, so it is told nothing."""
 
     compares_tensors = False
-    logprob_checks: float = (
-        2  # the first sync has the weights that the engine was built with; if the second arrives, all do
-    )
-
-    def __init__(self, llm: Any, generate: Callable[..., Any]):
-        """The arguments are those of DasEngine."""
-        self.llm = llm
-        self.generate = generate
+    # The engine was built with the weights of the first sync. If those of the second arrive, all later ones do.
+    logprob_checks: float = 2
 
     def take_weights(self, sample: WeightSample) -> str:
-        """On the CPU vLLM computes with packed weights, so they are packed anew."""
+        """As TrainersEngine says. On the CPU vLLM computes with packed weights, so they are packed anew."""
         from das.engine.patches import weights  # imports vLLM, which the parents of arms do without
 
         weights.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
@@ -113,30 +111,16 @@ class StockEngine:
         """As Engines says."""
         return RolloutReport()
 
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """It has no drafter."""
-        yield
-
-    def save_history(self, path: Path) -> None:
-        """It has none."""
-
-    def save_state(self, folder: Path) -> None:
-        """It has none."""
-
-    def load_state(self, folder: Path) -> None:
-        """It has none."""
-
-    def close(self) -> None:
-        """It ends with the trainer's process."""
+    def _tell(self, method: str, *args: str) -> None:
+        """It has no DasWorker."""
 
 
 def build_in_process(settings: EngineSettings, trained: bool = False, **overrides: Any) -> TrainersEngine:
     """Build the engine of this method. trained: whether it will be given new weights. overrides: further arguments of
     vllm.LLM. Raises what build_engine raises.
     """
-    if not settings.row.keyed:
-        llm = build_stock(settings, trained, **overrides)
-        return StockEngine(llm, llm.generate)
-    llm = build_engine(settings, **overrides)
-    return DasEngine(llm, llm.generate)
+    if settings.row.keyed:
+        llm = build_engine(settings, **overrides)
+        return DasEngine(llm, llm.generate)
+    llm = build_stock(settings, trained, **overrides)
+    return StockEngine(llm, llm.generate)

@@ -32,7 +32,7 @@ LOGPROBS_MODE = "processed_logprobs"  # what TRL's importance-sampling correctio
 
 @dataclass
 class Completion:
-    """What a request asks for: the `body` that all rows share, and what differs from row to row.
+    """A request's parameters: the `body` that all rows share, and fields that differ from row to row.
 
     It stands in for vLLM's SamplingParams in a RolloutRequest.
     """
@@ -54,7 +54,7 @@ class Completion:
 
 
 class ServerClient(VLLMClient):
-    """TRL's client. It sends weights over gloo where there is no GPU, and is to a rollout what vLLM's LLM is."""
+    """TRL's client. Without a GPU it sends weights over gloo. `roll_out` takes it in place of vLLM's LLM."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -128,7 +128,7 @@ class ServerClient(VLLMClient):
         self._finish_weight_update()
 
     def _await_taken(self, sending: Any, theirs: "Future[Any]") -> None:
-        """Wait until the workers took a tensor. If the server stops with an error, they never will: raise it."""
+        """Wait until the workers took a tensor. Raises the server's error, after which they never take one."""
         while True:
             try:
                 sending.wait(timedelta(seconds=1))
@@ -160,7 +160,7 @@ class ServerClient(VLLMClient):
     def generate_rows(
         self, prompts: Sequence[Any], completions: Sequence[Completion], use_tqdm: bool = False
     ) -> list[Any]:
-        """llm.generate: what vLLM's RequestOutput holds, as far as rollouts read it, for each prompt."""
+        """As llm.generate. Returns for each prompt as much of vLLM's RequestOutput as rollouts read."""
         with ThreadPoolExecutor(max_workers=min(len(prompts), CONNECTIONS)) as executor:
             return list(executor.map(self._complete, prompts, completions))
 
@@ -213,7 +213,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether `host` is this machine, as only it sees itself. A client that connects to 0.0.0.0 reaches itself, too."""
+    """Whether only this machine reaches itself by `host`. A client that connects to 0.0.0.0 reaches itself, too."""
     try:
         address = ip_address(host)
     except ValueError:

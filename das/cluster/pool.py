@@ -1,8 +1,8 @@
-"""Engines as actors of Ray: started, restarted, brought up to date, and killed when they fall silent.
+"""A pool of engines at places: started, restarted, brought up to date, and killed when they fall silent.
 
 Everything happens in the trainer's one thread. Each engine has at most one call under way. `next_event` waits for an
 answer, an engine's death or a silence; while it waits, engines that start or restart go on by themselves: they start,
-load the current weights and join a running evaluation. An engine that has all that is *ready*.
+load the current weights and join a running evaluation. An engine that has done all this is *ready*.
 """
 
 import time
@@ -13,29 +13,30 @@ from typing import Any
 import torch
 
 from das.cluster.actor import versions_with
-from das.cluster.broadcast import Sending, layouts
-from das.cluster.local_ray import connect, dead, one_line
+from das.cluster.broadcast import Sending, layouts, sender
 from das.cluster.messages import ClusterError, Poll, WeightsPart, require_equal_versions, weights_checksum
-from das.cluster.places import Places, kill_process
+from das.cluster.places import EngineLost, Places
+from das.cluster.ray_places import RayPlaces
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
+from das.errors import EngineError
 
 STARTS = 3  # times in a row that the engine of a place may fail to start before the place is given up
-LOOK_S = 1.0  # seconds between looks at Ray's own processes
-OF_ACTOR = ("where", "start", "load_weights")  # its own methods; all others are those of RolloutEngine
+LOOK_S = 1.0  # seconds between looks at what the places need
+OF_HOST = ("where", "start", "load_weights")  # methods of EngineHost; all others are those of RolloutEngine
 
 
 @dataclass
-class RayEngine:
-    """An engine, and how far it is known to be."""
+class PoolEngine:
+    """An engine, and what the pool knows of it."""
 
     number: int  # never used twice
-    place: int  # where it runs (das/cluster/places.py)
+    place: int  # where it runs
     actor: Any
     pid: int = 0
     node: str = ""
     doing: str = ""  # the method that is called; empty: nothing
-    pending: Any = None  # Ray's reference to the answer
+    pending: Any = None  # the places' reference to the answer
     asked: float = 0.0  # when it was called
     started: bool = False
     proven: bool = False  # has answered its caller, so it can start, load weights and begin
@@ -44,14 +45,14 @@ class RayEngine:
     evaluating: bool = False
     live: int = 0  # requests that it had at its last poll
     passes: int = -1  # that it had finished by then
-    progressed: float = 0.0  # when it last finished one, or had nothing to do
+    progressed: float = 0.0  # when it last finished a pass, or had nothing to do
 
 
 @dataclass
 class Event:
     """Something that an engine's caller must know. answer: of `method`; lost: why the engine is gone."""
 
-    engine: RayEngine
+    engine: PoolEngine
     method: str
     answer: Any = None
     lost: str = ""
@@ -61,16 +62,16 @@ class Event:
 class _Weights:
     version: int = 0
     checksum: str = ""
-    # Kept for engines that come later: the parts themselves, to be broadcast, or Ray's references to them.
+    # For engines that come later: the parts themselves, to be broadcast, or what stands for them in calls.
     parts: list[Any] = field(default_factory=list)
     check: Sequence[str] = ()
 
 
-class RayEngines:
+class EnginePool:
     """The engines of one trainer.
 
-    Raises ClusterError, in one line, where Ray cannot be reached, has too little room for all engines, or an engine
-    does not start.
+    Raises EngineError for engines that no pool can have, ClusterError, in one line, if the places have too little room
+    for all engines or an engine does not start.
     """
 
     def __init__(
@@ -81,27 +82,35 @@ class RayEngines:
         threads: int = 1,
         weights_bytes: int = 0,
         device: torch.device | None = None,
+        places: Places | None = None,
     ) -> None:
-        """kv_cache_gib, threads: of each engine. weights_bytes: size of the policy. device: the trainer's; None: there
-        are no weights to send.
+        """kv_cache_gib, threads: of each engine. weights_bytes: size of the policy. device: the trainer's, from which
+        weights may be broadcast; None: they are not. places: where the engines run; None: on Ray.
         """
-        self.settings = cluster
-        self._engine_settings, self._kv_cache_gib, self._threads = engine, kv_cache_gib, threads
-        self.engines: dict[int, RayEngine] = {}
+        if not engine.row.keyed:
+            raise EngineError("a cluster has no engines of method stock, which is vLLM without das: choose another one")
+        if engine.tensor_parallel_size > 1:
+            raise EngineError(
+                f"tensor_parallel_size={engine.tensor_parallel_size}: engines of a cluster are one process each; set 1"
+            )
+        self.settings, self.engine = cluster, engine
+        self._kv_cache_gib, self._threads = kv_cache_gib, threads
+        self.engines: dict[int, PoolEngine] = {}
         self.restarts = 0  # engines that were started in place of lost ones
-        self.receiving_s = 0.0  # of processor time, spent to take answers of turns out of Ray
+        self.receiving_s = 0.0  # of processor time, spent to take the answers of polls
         self.last_loss = ""
         self._engines_begun = 0
         self._weights = _Weights()
         self._sending: Sending | None = None  # the broadcast that is under way
         self._evaluating = self._stopped = False
-        self._looked = 0.0  # when Ray's own processes were looked at
-        self._ray, self._disconnect = connect(cluster, threads, weights_bytes)
+        self._looked = 0.0  # when the places were asked whether they are broken
+        self._failed_starts: dict[int, int] = {}  # of engines in a row, by place; each place has an entry
+        self._places_begun = 0
+        self._places = RayPlaces(cluster, threads, weights_bytes) if places is None else places
         try:
-            self._places = Places(self._ray, cluster, threads)
-            self._broadcast_from = self._sender(device)
+            self._broadcast_from = sender(cluster.weights, device, self._places.gpus > 0)
             self.resize(cluster.engines)
-            self._places.require_room()
+            self._places.require_room(cluster.engines)
             while not all(engine.started for engine in self.engines.values()):
                 event = self.next_event()
                 if event is not None and event.lost:
@@ -110,65 +119,57 @@ class RayEngines:
             self.close()
             raise
 
-    def _sender(self, device: torch.device | None) -> torch.device | None:
-        """The device of this process from which weights are broadcast; None: they go through Ray's object store."""
-        how = self.settings.weights
-        if device is None or how == "store":
-            return None
-        if not self._places.gpus:
-            return torch.device("cpu") if how == "broadcast" else None
-        if device.type == "cuda":
-            return device
-        if how == "broadcast":
-            raise ClusterError(
-                "cluster.weights=broadcast: engines have GPUs and the trainer has none, so they share no network for "
-                "weights; set cluster.weights=store"
-            )
-        return None
-
     # ---- how many ----
 
-    def resize(self, engines: int) -> list[RayEngine]:
-        """Have so many engines. New ones start in the background. Returns those that are too many, the newest first:
-        `dismiss` them when they hold nothing more.
+    def resize(self, engines: int) -> list[PoolEngine]:
+        """Have this number of engines. New ones start in the background. Returns the surplus engines, the newest first:
+        `dismiss` them when they have no requests.
         """
-        while len(self._places.opened) < engines:
-            self._start(self._places.open())
-        places = sorted(self._places.opened)[engines:]
+        while len(self._failed_starts) < engines:
+            place, self._places_begun = self._places_begun, self._places_begun + 1
+            self._places.open(place)
+            self._failed_starts[place] = 0
+            self._start(place)
+        places = sorted(self._failed_starts)[engines:]
         return [engine for engine in reversed(list(self.engines.values())) if engine.place in places]
 
-    def dismiss(self, engine: RayEngine) -> None:
+    def dismiss(self, engine: PoolEngine) -> None:
         """End an engine for good."""
         self._kill(engine)
-        self._places.close(engine.place)
+        self._close(engine.place)
+
+    def _close(self, place: int) -> None:
+        """Give a place back."""
+        del self._failed_starts[place]
+        self._places.close(place)
 
     def _start(self, place: int) -> None:
         """Start an engine at a place, in the background."""
         number, self._engines_begun = self._engines_begun, self._engines_begun + 1
-        engine = self.engines[number] = RayEngine(number, place, self._places.start_actor(place))
-        self._call(engine, "where", self._engine_settings.model)
+        engine = self.engines[number] = PoolEngine(number, place, self._places.start_actor(place))
+        self._call(engine, "where", self.engine.model)
 
     # ---- calls ----
 
     @property
-    def ready(self) -> list[RayEngine]:
+    def ready(self) -> list[PoolEngine]:
         """Engines that are up to date and have no call under way."""
         return [engine for engine in self._free if not self._lacks(engine)]
 
     @property
-    def _free(self) -> list[RayEngine]:
+    def _free(self) -> list[PoolEngine]:
         return [engine for engine in self.engines.values() if engine.started and not engine.doing]
 
-    def _lacks(self, engine: RayEngine) -> bool:
+    def _lacks(self, engine: PoolEngine) -> bool:
         return engine.weights != self.version or engine.evaluating != self._evaluating
 
-    def call(self, engine: RayEngine, method: str, *args: Any) -> None:
+    def call(self, engine: PoolEngine, method: str, *args: Any) -> None:
         """Call a method of RolloutEngine. The answer comes as an event."""
         assert not engine.doing, f"engine {engine.number} is called for {method} during {engine.doing}"
         self._call(engine, method, *args)
 
     def call_all(self, method: str, *args: Any) -> dict[int, Any]:
-        """The answers of all engines that are ready, or become so first if none is. Engines that are lost have none."""
+        """Call all engines that are ready, as soon as one is. Returns their answers; lost engines have none."""
         answers: dict[int, Any] = {}
         while not answers:
             self.settle()
@@ -192,20 +193,23 @@ class RayEngines:
             self.next_event()
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Have all engines compute with these weights, also those that start later. Says what did not arrive.
+        """Let all engines, also later ones, compute with these weights. Says what did not arrive.
 
         check: names of the tensors that the engines compare with what they hold.
         """
         version = self._weights.version + 1
-        self._weights = _Weights()  # frees the old ones in the object store first
+        self._weights = _Weights()  # frees the old ones first
         if self._broadcast_from is None:
-            self._weights = _Weights(version, weights_checksum(parts), [self._ray.put(part) for part in parts], check)
+            checksum = weights_checksum(parts)
+            self._weights = _Weights(version, checksum, [self._places.shared(part) for part in parts], check)
         else:
             self._weights = _Weights(version, parts=list(parts), check=check)
         try:
             self.settle()
         except WeightsLost as error:
             return str(error)
+        if self._places.lasting:
+            self._weights.parts = []  # all engines have them
         return ""
 
     @property
@@ -219,64 +223,64 @@ class RayEngines:
         self.settle()
 
     def next_event(self, timeout_s: float = 0.5) -> Event | None:
-        """Wait for an engine's answer or loss; None if nothing has come. What brings engines up to date is not told."""
+        """Wait for an engine's answer or loss. Returns None if nothing has come, or only what brings an engine up to
+        date.
+        """
         if self._stopped:
             raise ClusterError("the engines of the cluster were closed")
-        self._require_ray()
+        self._require_places()
         self._bring_up_to_date()
         self._require_some()
         by_reference = {engine.pending: engine for engine in self.engines.values() if engine.doing}
         if not by_reference:
             return None
-        answered, _ = self._ray.wait(list(by_reference), num_returns=1, timeout=timeout_s)
+        answered = self._places.answered(list(by_reference), timeout_s)
         if (silent := self._silent(by_reference)) is not None:
             return self._lose(
                 silent, f"it did not answer for {time.monotonic() - silent.asked:.0f} s (cluster.silent_s)"
             )
         return self._answered(by_reference[answered[0]]) if answered else None
 
-    def _require_ray(self) -> None:
-        """Raise ClusterError once Ray cannot start anything any more. It looks every LOOK_S seconds."""
+    def _require_places(self) -> None:
+        """Raise ClusterError once nothing can start at the places any more. They are asked every LOOK_S seconds."""
         now = time.monotonic()
         if now - self._looked > LOOK_S:
             self._looked = now
-            if gone := dead(self._ray):
-                raise ClusterError(f"Ray cannot go on: its process {gone} has died")
+            if broken := self._places.broken():
+                raise ClusterError(broken)
 
-    def _silent(self, by_reference: Mapping[Any, RayEngine]) -> RayEngine | None:
-        """An engine that ought to have answered long ago and has not, also while others answer all the time."""
+    def _silent(self, by_reference: Mapping[Any, PoolEngine]) -> PoolEngine | None:
+        """An engine whose answer is overdue. Others may answer all the time meanwhile."""
         now, start_s, silent_s = time.monotonic(), self.settings.start_s, self.settings.silent_s
-        late = [
-            reference
-            for reference, each in by_reference.items()
-            if now - each.asked > (silent_s if each.started else start_s)
-        ]
-        if not late:
-            return None
-        # The trainer may not have looked for long: an answer that is there was in time.
-        there, _ = self._ray.wait(late, num_returns=len(late), timeout=0)
-        return next((by_reference[reference] for reference in late if reference not in there), None)
+        for reference, engine in by_reference.items():
+            late = now - engine.asked > (silent_s if engine.started else start_s)
+            # The trainer may not have looked for long: an answer that is there was in time.
+            if late and not self._places.answered([reference], timeout_s=0):
+                return engine
+        return None
 
-    def _call(self, engine: RayEngine, method: str, *args: Any) -> None:
-        if method in OF_ACTOR:
-            engine.pending = getattr(engine.actor, method).remote(*args)
+    def _call(self, engine: PoolEngine, method: str, *args: Any) -> None:
+        if method in OF_HOST:
+            engine.pending = self._places.call(engine.actor, method, *args)
         else:
-            engine.pending = engine.actor.call.remote(method, *args)
+            engine.pending = self._places.call(engine.actor, "call", method, *args)
         engine.doing, engine.asked = method, time.monotonic()
 
-    def _answered(self, engine: RayEngine) -> Event | None:
+    def _answered(self, engine: PoolEngine) -> Event | None:
         """Take an engine's answer. Returns None if the call only brought the engine up to date."""
         method, start = engine.doing, time.thread_time()
         try:
-            answer = self._ray.get(engine.pending)
-        except self._ray.exceptions.RayError as error:
-            return self._lose(engine, one_line(error))
-        engine.doing, engine.pending = "", None
+            answer = self._places.answer(engine.pending)
+        except EngineLost as error:
+            return self._lose(engine, str(error))
+        finally:
+            engine.doing, engine.pending = "", None
         match method:
             case "where":
                 engine.pid, engine.node, theirs = answer
-                require_equal_versions(theirs, versions_with(self._engine_settings.model))
-                self._call(engine, "start", self._engine_settings, self._kv_cache_gib, self._threads)
+                if theirs:
+                    require_equal_versions(theirs, versions_with(self.engine.model))
+                self._call(engine, "start", self.engine, self._kv_cache_gib, self._threads)
             case "start":
                 engine.started = True
             case "load_weights":
@@ -293,12 +297,12 @@ class RayEngines:
                 return self._progressed(engine, answer)
             case _:
                 engine.live = 0  # only a poll leaves requests live
-                engine.proven, self._places.opened[engine.place].failed_starts = True, 0
+                engine.proven, self._failed_starts[engine.place] = True, 0
                 return Event(engine, method, answer)
         return None
 
-    def _received(self, engine: RayEngine, version: int, problem: str, broken: str) -> Event | None:
-        """Note what became of a broadcast. One that broke is tried again: somebody else may have died amid it."""
+    def _received(self, engine: PoolEngine, version: int, problem: str, broken: str) -> Event | None:
+        """Note how a broadcast to an engine ended. If it broke, it is tried again: another member may have died."""
         if problem:
             raise WeightsLost(f"engine {engine.number}: {problem}")
         engine.broken = engine.broken + 1 if broken else 0
@@ -309,8 +313,8 @@ class RayEngines:
             engine.weights = version
         return None
 
-    def _progressed(self, engine: RayEngine, poll: Poll) -> Event:
-        """Note how far an engine is. One whose requests stand still is as dead as one that does not answer."""
+    def _progressed(self, engine: PoolEngine, poll: Poll) -> Event:
+        """Note how far an engine is. An engine that finishes no pass is as dead as one that does not answer."""
         now = time.monotonic()
         if poll.passes != engine.passes or not engine.live:
             engine.progressed = now
@@ -320,7 +324,7 @@ class RayEngines:
         return Event(engine, "poll", poll)
 
     def _bring_up_to_date(self) -> None:
-        """Give engines that have started and are free what they lack."""
+        """Give free engines that have started the current weights, and let them join or leave an evaluation."""
         weights = self._weights
         if self._broadcast_from is not None:
             self._broadcast([engine for engine in self._free if engine.weights != weights.version])
@@ -331,7 +335,7 @@ class RayEngines:
             elif engine.evaluating != self._evaluating:
                 self._call(engine, "begin_evaluation" if self._evaluating else "end_evaluation")
 
-    def _broadcast(self, engines: Sequence[RayEngine]) -> None:
+    def _broadcast(self, engines: Sequence[PoolEngine]) -> None:
         """Send the current weights to these engines; while other ones receive, they wait for the next broadcast."""
         if self._sending is not None:
             if self._sending.failed:
@@ -343,8 +347,8 @@ class RayEngines:
         if not engines:
             return
         assert self._broadcast_from is not None
-        weights, address = self._weights, self._ray.util.get_node_ip_address()
-        # Those that wait for one that is frozen give up before they count as frozen themselves.
+        weights, address = self._weights, self._places.address()
+        # Engines that wait for a frozen one give up before they count as frozen themselves.
         patience_s = self.settings.silent_s / 2
         self._sending = Sending(weights.parts, address, len(engines), patience_s, self._broadcast_from)
         expected = layouts(weights.parts)
@@ -354,46 +358,41 @@ class RayEngines:
 
     # ---- losses ----
 
-    def _lose(self, engine: RayEngine, why: str) -> Event:
-        """An engine is dead, or taken for dead: make sure of it, and start another one in its place."""
+    def _lose(self, engine: PoolEngine, why: str) -> Event:
+        """Kill an engine that is dead, or taken for dead, and start another one in its place."""
         self.last_loss = why
         doing = engine.doing
         if doing == "receive_weights" and self._sending is not None:
             self._sending.close()  # the other engines that receive would wait for it
         self._kill(engine)
-        place = self._places.opened[engine.place]
-        place.failed_starts += not engine.proven
-        if place.failed_starts < STARTS:
+        self._failed_starts[engine.place] += not engine.proven
+        if self._failed_starts[engine.place] < STARTS:
             self.restarts += 1
             self._start(engine.place)
         else:
-            self._places.close(engine.place)
+            self._close(engine.place)
         return Event(engine, doing, lost=why)
 
-    def _kill(self, engine: RayEngine) -> None:
+    def _kill(self, engine: PoolEngine) -> None:
         """Kill the engine's process, even if it is stopped or hangs."""
         del self.engines[engine.number]
-        self._places.kill_actor(engine.actor, engine.pid, engine.node)
+        self._places.kill(engine.actor, engine.pid, engine.node)
 
     def _require_some(self) -> None:
         if not self.engines:
             raise ClusterError(f"no engine is left, and none of {STARTS} new ones started: {self.last_loss}")
 
     def stop(self) -> None:
-        """Have what another thread waits for end with ClusterError, so that `close` can be called."""
+        """Let another thread that waits here raise ClusterError, so that `close` can be called."""
         self._stopped = True
 
     def close(self) -> None:
-        """End all engines and the connection to Ray. No other thread may use them."""
+        """End all engines, and what their places needed. No other thread may use them."""
         if self._sending is not None:
             self._sending.close()
         for engine in list(self.engines.values()):
-            if not dead(self._ray):
-                self._kill(engine)
-            elif engine.pid:  # nobody would answer
-                kill_process(engine.pid)
-        self.engines.clear()
-        self._disconnect()
+            self._kill(engine)
+        self._places.disconnect()
 
 
 class WeightsLost(ClusterError):
