@@ -158,8 +158,9 @@ def test_a_history_without_corrections_by_position_loads(tmp_path: Path) -> None
     path = tmp_path / "history.npz"
     arrays = saved(path)
     weights = arrays["weights"]
-    late = len(weights) - 16 * 29 + np.arange(-16, 0)  # they lie before the mixing weights, prior.SIZES["mix"]
-    np.savez(path, **{**arrays, "weights": np.delete(weights, late)})  # type: ignore[arg-type]
+    older = weights[: len(weights) // 2 - 16 * 3]  # without weights for drafts with the noise, prior.SIZES["recall"]
+    late = len(older) - 16 * 29 + np.arange(-16, 0)  # they lie before the mixing weights, prior.SIZES["mix"]
+    np.savez(path, **{**arrays, "weights": np.delete(older, late)})  # type: ignore[arg-type]
     drafter = HistoryDrafter()
     drafter.load(path)
     assert np.array_equal(drafter.weights(), HistoryDrafter().weights())
