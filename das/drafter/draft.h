@@ -39,9 +39,9 @@ typedef struct {
     Lookup own, shared;              /* lookups in the problem's store, and in that of all problems' newest texts */
 } Work;
 
-/* The weights of a request's drafts. They are made with the noise where distributions are remembered and it is known. */
+/* Drafts are made with the noise where distributions are remembered and the request's seed is known. */
 static int knows_noise(const Trace *t) { return t->pairs && t->noisy; }
-static const Weights *weights_for(const Drafter *d, const Trace *t) { return &d->w[knows_noise(t)]; }
+static const Factors *factors_for(const Drafter *d, const Trace *t) { return knows_noise(t) ? &d->noisy.f : &d->w.f; }
 
 static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, double branch_floor,
                        int32_t *ctx) {
@@ -116,16 +116,15 @@ static void collect(const Drafter *d, Work *w, int64_t j) {
 
 /* Mixes a request's candidates for the token `depth` tokens into its draft. */
 static void mix_at(const Drafter *d, Work *w, int64_t depth, Mixed *m, Singles *singles) {
-    if (!w->pairs) { mix(&d->w[0], w->cand, w->n_cand, NULL, m, singles); return; }
+    if (!w->pairs) { mix(&d->w, w->cand, w->n_cand, m, singles); return; }
     for (int i = 0; i < w->n_cand; i++)
         recall_at(w->cand[i].cross_problem ? w->shared.s : w->own.s, w->cand[i].pos, w->pairs[i]);
-    Recalled recalled = {w->pairs, noise_key(w->t->seed, w->position + depth)};
-    mix(&d->w[1], w->cand, w->n_cand, &recalled, m, singles);
+    foresee(&d->noisy, w->cand, w->n_cand, w->pairs, noise_key(w->t->seed, w->position + depth), m);
 }
 
-/* Whether the occurrences are looked up again behind a token: the nearest place goes on with another one. */
-static int leaves_place(const Mixed *m, const Candidate *cand, int32_t tok) {
-    return m->recalls && m->place >= 0 && cand[m->place].tok != tok;
+/* Whether the occurrences are looked up again behind a token, because the nearest one goes on with another. */
+static int leaves_nearest(const Work *w, const Mixed *m, const Candidate *cand, int32_t tok) {
+    return w->pairs && m->place >= 0 && cand[m->place].tok != tok;
 }
 
 /* Drafts token j of a request's chain from its candidates, or ends the chain. */
@@ -135,7 +134,7 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     mix_at(d, w, j, m, singles);
     int b = likeliest(m);
     int32_t tok = m->best[b];
-    double p = corrected(weights_for(d, w->t), j, m->p[b]);
+    double p = corrected(factors_for(d, w->t), j, m->p[b]);
     if (w->is_traced && j < POSITIONS) {
         w->t->drafted[j] = (Drafted){p, tok};
         w->t->n = (int32_t)j + 1;
@@ -145,22 +144,27 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     *token = w->ctx[w->len++] = tok;
     *prob = p;
     int32_t on = w->is_traced && j < TRACE ? w->t->stride : 0;   /* traced candidates must not be overwritten */
-    w->n_cand = leaves_place(m, w->cand, tok)
+    w->n_cand = leaves_nearest(w, m, w->cand, tok)
                     ? 0 : follow(d, w->own.s, w->shared.s, w->cand, w->n_cand, tok, w->cand + on);
     w->cand += on;
     if (w->pairs) w->pairs += on;
 }
 
+/* Learns from a position's emitted token. */
+static void learn_at(Drafter *d, const Trace *t, const Candidate *cand, uint32_t (*pairs)[PAIRS], Mixed *m, int32_t tok) {
+    if (knows_noise(t)) learn_foreseen(&d->noisy, cand, pairs, m, tok);
+    else learn(&d->w, cand, m, tok);
+}
+
 /* Learns from the last chain's predictions and the emitted tokens, then drops the chain. */
 static void learn_from_chain(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
-    Weights *w = &d->w[knows_noise(t)];
     for (int32_t i = 0; i < t->n && i < n; i++) {
         int accepted = t->drafted[i].tok == toks[i];
         if (i < TRACE) {
             size_t row = (size_t)i * (size_t)t->stride;
-            learn(w, t->cand + row, t->pairs ? t->pairs + row : NULL, &t->mixed[i], toks[i]);
+            learn_at(d, t, t->cand + row, t->pairs ? t->pairs + row : NULL, &t->mixed[i], toks[i]);
         }
-        learn_late(w, i, t->drafted[i].prob, accepted);
+        learn_late(knows_noise(t) ? &d->noisy.f : &d->w.f, i, t->drafted[i].prob, accepted);
         if (!accepted) break;
     }
     t->n = 0;

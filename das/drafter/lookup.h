@@ -1,6 +1,6 @@
 /* The drafter's state, and lookups of a context's end in the index (index.h), which fill candidates (mix.h). */
 #include "index.h"
-#include "mix.h"
+#include "recall.h"
 
 #define MAX_VISITS 32
 
@@ -37,7 +37,8 @@ typedef struct {
     Config c;
     int64_t tick;                    /* the current history tick */
     Index x;
-    Weights w[2];                    /* of drafts without the noise, and of drafts with it */
+    Weights w;
+    NoisyWeights noisy;              /* of drafts with the noise */
     int32_t shared_store;            /* copies of all problems' newest texts */
     pthread_mutex_t turnstile;       /* held while waiting for the lock, so that readers cannot keep a writer out */
     pthread_rwlock_t lock;

@@ -13,7 +13,6 @@
  * same order. */
 #include <math.h>
 
-#include "../noise.h"
 #include "exp_log.h"
 
 #define BUCKETS 16                   /* buckets of match lengths */
@@ -28,22 +27,18 @@
 #define FEATURES (OWN_FROM + 2 * N_OWN)
 #define CROSS_PROBLEM (SOURCES - 1)
 #define MAX_CAND 512
-#define MAX_TOKENS (MAX_CAND * (PAIRS + 1))
-#define RECALL 3                     /* weights of the nearest place, of the noise, and of what the place leaves to others */
-#define RARE 22                      /* level of a token that a distribution does not list */
 #define TRACE 8                      /* drafted positions that votes and mixture learn from */
 #define POSITIONS 16                 /* drafted positions with a correction; the last one serves all later positions */
 
-/* Mirrored in native.py. All weights are positive factors, except those of mix, which are additive. */
+/* Mirrored in native.py. The factors are positive; the weights of mix are additive. */
 typedef struct {
     double match[2][BUCKETS];        /* by bucket; [1]: for candidates from other problems */
     double source[SOURCES];
     double rank[RANKS];              /* by how many newer candidates have a match of the same bucket */
     double none[BUCKETS][VARIETIES]; /* by the longest match's bucket and the number of distinct tokens */
     double late[POSITIONS];          /* factor on the odds, by position in the draft */
-    double mix[BUCKETS][FEATURES + 1];
-    double recall[BUCKETS][RECALL];
-} Weights;
+} Factors;
+typedef struct { Factors f; double mix[BUCKETS][FEATURES + 1]; } Weights;
 
 static const double VOTE_RATE = 0.005, MIX_RATE = 0.002, LATE_RATE = 0.01;
 /* Counted are the occurrences that match at least 1, 2, 3, 4, 6, 9, 14 tokens (own text: 1, 2, 3, 5). These tables give
@@ -62,13 +57,9 @@ typedef struct {
     int32_t best[BEST];
     Lanes f[FEATURES], p;               /* features and probability, of each best token */
     double f_none, p_none;              /* of "none of them"; f_none is the log of its share */
-    int32_t recalls, place;             /* whether distributions are remembered; the candidate that is nearest */
-    Lanes near, noise;                  /* log-prob at the nearest place, and noise, of each best token */
-    double near_none;
+    double unlisted;                    /* recall.h alone: log of what the nearest distribution leaves to others */
+    int32_t place;                      /* recall.h alone: the candidate that is nearest, or -1 */
 } Mixed;
-/* What mixing knows beside the candidates where distributions are remembered: each candidate's pairs, and the position's
- * noise. */
-typedef struct { uint32_t (*pairs)[PAIRS]; uint64_t key; } Recalled;
 /* A cache of the mixture's answers for a single candidate, which depend only on its match length and source. Two of
  * five drafted positions have a single candidate, and weights do not change during a call, so the cache lives for a
  * call. */
@@ -82,35 +73,32 @@ static const uint8_t BUCKET_OF[33] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  9,
 static const uint8_t RANK_OF[24] = {0, 1, 2, 3, 4, 5, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8, 9, 9, 9, 9, 9, 9, 9, 9};
 
 static double log1p_of[MAX_CAND + 1];                 /* log(1 + count), filled once */
-static double prob_of[UNLISTED + 1];                  /* [level] */
-static void fill_tables(void) {
+static void fill_logs(void) {
     for (int i = 0; i <= MAX_CAND; i++) log1p_of[i] = log(1.0 + i);
-    for (int i = 0; i <= UNLISTED; i++) prob_of[i] = exp_of(-0.25 * i);
 }
 
-static double weight_of(const Weights *w, const Candidate *k) {
+static double weight_of(const Factors *w, const Candidate *k) {
     return w->match[k->cross_problem][k->bucket] * w->source[k->source] * w->rank[k->rank];
 }
 
-/* Turns features into probabilities of the best tokens and of "none of them". */
+/* Turns scores into probabilities of the best tokens and of "none of them". */
+static void normalize(Mixed *m, Lanes score, double none_score) {
+    double sum, highest = none_score;
+    for (int b = 0; b < m->n_best; b++) if (score[b] > highest) highest = score[b];
+    m->p_none = sum = exp_of(none_score - highest);
+    m->p = exp_lanes(score - highest);
+    for (int b = 0; b < m->n_best; b++) sum += m->p[b];
+    m->p /= sum;
+    m->p_none /= sum;
+}
+
+/* Scores the best tokens by their features. */
 static void softmax(const Weights *w, Mixed *m) {
     const double *v = w->mix[m->top];
     Lanes score = {0};
     for (int i = 0; i < COUNTS_FROM + 2 * m->levels; i++) score += v[i] * m->f[i];
     for (int i = OWN_FROM; i < OWN_FROM + 2 * m->own_levels; i++) score += v[i] * m->f[i];
-    double sum, highest = v[0] * m->f_none + v[FEATURES];
-    if (m->recalls) {
-        const double *r = w->recall[m->top];
-        score += r[0] * m->near + r[1] * m->noise;
-        highest += r[2] * m->near_none;
-    }
-    m->p_none = highest;
-    for (int b = 0; b < m->n_best; b++) if (score[b] > highest) highest = score[b];
-    m->p_none = sum = exp_of(m->p_none - highest);
-    m->p = exp_lanes(score - highest);
-    for (int b = 0; b < m->n_best; b++) sum += m->p[b];
-    m->p /= sum;
-    m->p_none /= sum;
+    normalize(m, score, v[0] * m->f_none + v[FEATURES]);
 }
 
 /* Sets the features of a single candidate, except its share. */
@@ -139,7 +127,6 @@ static void mix_single(const Weights *w, Candidate *k, Mixed *m, Singles *single
     k->rank = RANK_OF[0];
     m->n = m->n_best = m->variety = 1;
     m->top = k->cross_problem ? 0 : k->bucket;
-    m->recalls = 0;
     m->best[0] = k->tok;
     if (singles->known[k->match] >> k->source & 1) {
         m->f[0][0] = singles->answer[k->match][k->source].f;
@@ -148,7 +135,7 @@ static void mix_single(const Weights *w, Candidate *k, Mixed *m, Singles *single
         m->p_none = singles->answer[k->match][k->source].p_none;
         return;
     }
-    double weight = weight_of(w, k), none = w->none[m->top][1], all = weight + none;
+    double weight = weight_of(&w->f, k), none = w->f.none[m->top][1], all = weight + none;
     single_features(k, m);
     m->f[0] = (Lanes){log_of(weight / all)};
     m->f_none = log_of(none / all);
@@ -162,64 +149,47 @@ static void mix_single(const Weights *w, Candidate *k, Mixed *m, Singles *single
 
 /* The distinct tokens that a position's candidates vote for, and the candidates' votes. */
 typedef struct {
-    struct { int32_t tok; uint8_t longest, newest; } token[MAX_TOKENS];  /* longest match; newest of any bucket */
-    double share[MAX_TOKENS];        /* [token]: sum of its candidates' weights */
-    double key[MAX_TOKENS];          /* [token]: what the best tokens are chosen by */
-    float noise[MAX_TOKENS];
+    struct { int32_t tok; uint8_t longest, newest; } token[MAX_CAND];  /* longest match; newest of any bucket */
+    double share[MAX_CAND];          /* [token]: sum of its candidates' weights */
     uint16_t token_of[MAX_CAND];     /* [candidate]: its index into token */
-    uint16_t slots[4 * MAX_TOKENS];  /* a hash table of the distinct tokens */
-    int bits;
     int distinct, own_token;         /* number of tokens; vote of the own text's newest candidate, or -1 */
     int longest, own_longest;        /* longest match in the problem, in the own text */
-    double all, missing;             /* sum of all candidates' weights; the part that went to no token */
+    double all;                      /* sum of all candidates' weights */
 } Votes;
 
-/* The index of a token. */
-static int vote_for(Votes *v, int32_t tok) {
-    uint32_t at = (uint32_t)tok * 0x9E3779B1u >> (32 - v->bits);
-    while (v->slots[at] != UINT16_MAX && v->token[v->slots[at]].tok != tok) at = (at + 1) & ((1u << v->bits) - 1);
-    int j = v->slots[at];
-    if (j != UINT16_MAX) return j;
-    v->slots[at] = (uint16_t)(j = v->distinct++);
-    v->token[j].tok = tok;
-    v->token[j].longest = v->token[j].newest = 0;
-    v->share[j] = 0.0;
-    return j;
+/* Sets a candidate's bucket and rank. seen: how many newer ones each bucket has; the last entry is that of other
+ * problems. Returns this number. */
+static int set_rank(Candidate *k, int32_t seen[BUCKETS + 1]) {
+    k->bucket = BUCKET_OF[k->match];
+    int newer = seen[k->cross_problem ? BUCKETS : k->bucket]++;
+    k->rank = newer < 24 ? RANK_OF[newer] : RANKS - 1;
+    return newer;
 }
 
-/* Shares a candidate's weight among the tokens of its distribution. own: index of the token that followed it. */
-static void vote_by(Votes *v, const Candidate *k, const uint32_t *pairs, double weight, int own) {
-    double listed = 0.0;
-    for (int i = 0; i < PAIRS && pairs[i] != NO_PAIR; i++) {
-        double p = prob_of[level_of(pairs[i])];
-        int j = vote_for(v, token_of(pairs[i]));
-        v->share[j] += weight * p;
-        listed += p;
-        if (k->match > v->token[j].longest) v->token[j].longest = (uint8_t)k->match;
-    }
-    v->share[own] += weight * prob_of[RARE];           /* a token that came has a share, however rare it was */
-    if (listed < 1.0) v->missing += weight * (1.0 - listed);
-}
-
-/* Sets the candidates' buckets and ranks, and sums their votes. recalled: NULL if no distributions are remembered. */
-static void count_votes(const Weights *w, Candidate *cand, int n, const Recalled *recalled, Votes *v) {
-    int32_t seen[BUCKETS] = {0}, seen_cross_problem = 0;
-    int own_token = -1, longest = 0, own_longest = 0, most = recalled ? n * (PAIRS + 1) : n;
+/* Sets the candidates' buckets and ranks, and sums their votes. n > 1. */
+static void count_votes(const Factors *w, Candidate *cand, int n, Votes *v) {
+    int32_t seen[BUCKETS + 1] = {0};
+    uint16_t slots[2 * MAX_CAND];                      /* a hash table of the distinct tokens */
+    int bits = 2, distinct = 0, own_token = -1, longest = 0, own_longest = 0;
     double all = 0.0;
-    v->bits = 2, v->distinct = 0, v->missing = 0.0;
-    while (1 << v->bits < 2 * most) v->bits++;
-    memset(v->slots, 0xFF, sizeof *v->slots << v->bits);
+    while (1 << bits < 2 * n) bits++;
+    memset(slots, 0xFF, sizeof *slots << bits);
     for (int i = 0; i < n; i++) {
         Candidate *k = &cand[i];
-        k->bucket = BUCKET_OF[k->match];
-        int newer = k->cross_problem ? seen_cross_problem++ : seen[k->bucket]++;
-        k->rank = newer < 24 ? RANK_OF[newer] : RANKS - 1;
+        int newer = set_rank(k, seen);
         double weight = weight_of(w, k);
         all += weight;
-        int j = vote_for(v, k->tok);
+        uint32_t at = (uint32_t)k->tok * 0x9E3779B1u >> (32 - bits);
+        while (slots[at] != UINT16_MAX && v->token[slots[at]].tok != k->tok) at = (at + 1) & ((1u << bits) - 1);
+        int j = slots[at];
+        if (j == UINT16_MAX) {
+            slots[at] = (uint16_t)(j = distinct++);
+            v->token[j].tok = k->tok;
+            v->token[j].longest = v->token[j].newest = 0;
+            v->share[j] = 0.0;
+        }
         v->token_of[i] = (uint16_t)j;
-        if (recalled && recalled->pairs[i][0] != NO_PAIR) vote_by(v, k, recalled->pairs[i], weight, j);
-        else v->share[j] += weight;
+        v->share[j] += weight;
         if (k->match > v->token[j].longest) v->token[j].longest = (uint8_t)k->match;
         v->token[j].newest |= newer == 0;
         if (k->cross_problem) continue;
@@ -228,73 +198,37 @@ static void count_votes(const Weights *w, Candidate *cand, int n, const Recalled
         if (own_token < 0) own_token = j;
         if (k->match > own_longest) own_longest = k->match;
     }
-    v->own_token = own_token;
+    v->distinct = distinct; v->own_token = own_token;
     v->longest = longest; v->own_longest = own_longest;
     v->all = all;
 }
 
-/* The candidate with the longest match, the newest of equals, whose distribution is remembered; -1: none. */
-static int nearest(const Candidate *cand, int n, const Recalled *recalled) {
-    int place = -1;
-    for (int i = 0; i < n; i++)
-        if (recalled->pairs[i][0] != NO_PAIR && (place < 0 || cand[i].match > cand[place].match)) place = i;
-    return place;
-}
-
-/* A token's level in a distribution. */
-static uint32_t listed_level(const uint32_t *pairs, int32_t tok) {
-    for (int i = 0; i < PAIRS && pairs[i] != NO_PAIR; i++) if (token_of(pairs[i]) == tok) return level_of(pairs[i]);
-    return RARE;
-}
-
-/* Sets what the best tokens are chosen by, where distributions are remembered. */
-static void set_keys(const Weights *w, const Recalled *recalled, Mixed *m, Votes *v) {
-    const double *r = w->recall[m->top], share_weight = w->mix[m->top][0];
-    const uint32_t *pairs = m->place < 0 ? NULL : recalled->pairs[m->place];
-    uint32_t a = (uint32_t)recalled->key, b = (uint32_t)(recalled->key >> 32);
-    for (int j = 0; j < v->distinct; j++) v->noise[j] = gumbel(a, b, (uint32_t)v->token[j].tok);
-    for (int j = 0; j < v->distinct; j++) {
-        double near = pairs ? -0.25 * listed_level(pairs, v->token[j].tok) : 0.0;
-        v->key[j] = share_weight * log_of(v->share[j]) + r[0] * near + r[1] * v->noise[j];
-    }
-    double listed = 0.0;
-    for (int i = 0; pairs && i < PAIRS && pairs[i] != NO_PAIR; i++) listed += prob_of[level_of(pairs[i])];
-    double missing = 1.0 - listed;
-    m->near_none = pairs ? log_of(missing > prob_of[RARE] ? missing : prob_of[RARE]) : 0.0;
-}
-
 /* Chooses the best tokens and sets their single features. lane [token]: its index among the best, BEST for all others.
- * The chosen tokens' keys are overwritten. */
-static void choose_best(Votes *v, const Recalled *recalled, Mixed *m, uint8_t *lane) {
+ * The chosen tokens' shares are overwritten. */
+static void choose_best(Votes *v, Mixed *m, uint8_t *lane) {
     int distinct = v->distinct;
     m->n_best = distinct < BEST ? distinct : BEST;
     for (int i = 1; i < COUNTS_FROM; i++) m->f[i] = (Lanes){0};
     Lanes shares = {1.0, 1.0, 1.0, 1.0};
-    double *key = recalled ? v->key : v->share;
-    m->near = m->noise = (Lanes){0};
     memset(lane, BEST, (size_t)distinct);
     for (int b = 0; b < m->n_best; b++) {
         int j = 0;
-        double largest = key[0];
+        double largest = v->share[0];
         for (int i = 1; i < distinct; i++) {           /* without branches */
-            int larger = key[i] > largest;
+            int larger = v->share[i] > largest;
             j = larger ? i : j;
-            largest = larger ? key[i] : largest;
+            largest = larger ? v->share[i] : largest;
         }
         Lanes *f = m->f;
         m->best[b] = v->token[j].tok;
         lane[j] = (uint8_t)b;
-        shares[b] = v->share[j] / v->all;
-        if (recalled) {
-            m->noise[b] = v->noise[j];
-            if (m->place >= 0) m->near[b] = -0.25 * listed_level(recalled->pairs[m->place], v->token[j].tok);
-        }
+        shares[b] = largest / v->all;
         f[1][b] = v->token[j].newest;
         f[2][b] = v->own_token == j;
         f[3][b] = log1p_of[v->token[j].longest] - 1.5;
         f[4][b] = b == 0;
         f[5][b] = BUCKET_OF[v->token[j].longest] == m->top;
-        key[j] = -INFINITY;
+        v->share[j] = -1.0;
     }
     m->f[0] = log_lanes(shares);
 }
@@ -316,23 +250,18 @@ static void count_features(const uint16_t (*count)[8], int levels, int n_best, L
     }
 }
 
-/* Ranks n > 0 candidates and mixes their votes into probabilities. recalled: NULL if no distributions are remembered. */
-static void mix(const Weights *w, Candidate *cand, int n, const Recalled *recalled, Mixed *m, Singles *singles) {
-    if (n == 1 && !recalled) { mix_single(w, cand, m, singles); return; }
+/* Ranks n > 0 candidates and mixes their votes into probabilities. */
+static void mix(const Weights *w, Candidate *cand, int n, Mixed *m, Singles *singles) {
+    if (n == 1) { mix_single(w, cand, m, singles); return; }
     Votes v;
-    count_votes(w, cand, n, recalled, &v);
+    count_votes(&w->f, cand, n, &v);
     m->n = n;
     m->top = BUCKET_OF[v.longest];
     m->variety = v.distinct < VARIETIES ? v.distinct : VARIETIES - 1;
-    m->recalls = recalled != NULL;
-    double none = w->none[m->top][m->variety];
+    double none = w->f.none[m->top][m->variety];
     v.all += none;
-    if (recalled) {
-        m->place = nearest(cand, n, recalled);
-        set_keys(w, recalled, m, &v);
-    }
-    uint8_t lane[MAX_TOKENS];
-    choose_best(&v, recalled, m, lane);
+    uint8_t lane[MAX_CAND];
+    choose_best(&v, m, lane);
     uint16_t count[BEST + 1][8] = {0}, count_own[BEST + 1][8] = {0};
     for (int i = 0; i < n; i++) {
         const Candidate *k = &cand[i];
@@ -344,7 +273,7 @@ static void mix(const Weights *w, Candidate *cand, int n, const Recalled *recall
     m->own_levels = REACHED_OWN[v.own_longest];
     count_features(count, m->levels, m->n_best, m->f + COUNTS_FROM);
     count_features(count_own, m->own_levels, m->n_best, m->f + OWN_FROM);
-    m->f_none = log_of((none + v.missing) / v.all);
+    m->f_none = log_of(none / v.all);
     softmax(w, m);
 }
 
@@ -355,44 +284,19 @@ static int likeliest(const Mixed *m) {
     return best;
 }
 
-/* The share of a candidate's vote that goes to a token. */
-static double vote_share(const Candidate *k, const uint32_t *pairs, int32_t tok) {
-    if (!pairs || pairs[0] == NO_PAIR) return k->tok == tok;
-    for (int i = 0; i < PAIRS && pairs[i] != NO_PAIR; i++) if (token_of(pairs[i]) == tok) return prob_of[level_of(pairs[i])];
-    return 0.0;
-}
-
-/* Takes one step up the gradient of log P(tok), for a position that was mixed from these candidates. pairs: of each, or
- * NULL. */
-static void learn(Weights *w, const Candidate *cand, uint32_t (*pairs)[PAIRS], Mixed *m, int32_t tok) {
-    if (m->n == 1 && !m->recalls) single_features(cand, m);
-    double *v = w->mix[m->top], *none = &w->none[m->top][m->variety], *r = w->recall[m->top];
-    int hit = 0;
-    for (int b = 0; b < m->n_best; b++) {
-        int correct = m->best[b] == tok;
-        double g = MIX_RATE * (correct - m->p[b]);
-        hit |= correct;
-        for (int i = 0; i < COUNTS_FROM + 2 * m->levels; i++) v[i] += g * m->f[i][b];
-        for (int i = OWN_FROM; i < OWN_FROM + 2 * m->own_levels; i++) v[i] += g * m->f[i][b];
-        if (!m->recalls) continue;
-        r[0] += g * m->near[b];
-        r[1] += g * m->noise[b];
-    }
-    double g = MIX_RATE * (!hit - m->p_none);
-    v[0] += g * m->f_none;
-    v[FEATURES] += g;
-    if (m->recalls) r[2] += g * m->near_none;
-    double weight[MAX_CAND], correct[MAX_CAND], none_before = *none, all = none_before, correct_weight = 0.0;
+/* Takes one step up the gradient of the votes' log P(tok). correct: the part of each candidate's vote that went to tok. */
+static void learn_votes(Factors *w, const Candidate *cand, const Mixed *m, const double *correct) {
+    double *none = &w->none[m->top][m->variety];
+    double weight[MAX_CAND], none_before = *none, all = none_before, correct_weight = 0.0;
     for (int i = 0; i < m->n; i++) {
         weight[i] = weight_of(w, &cand[i]);
-        correct[i] = vote_share(&cand[i], m->recalls ? pairs[i] : NULL, tok);
         all += weight[i];
         correct_weight += weight[i] * correct[i];
     }
     double scale = VOTE_RATE / all, bonus = correct_weight > 0.0 ? VOTE_RATE / correct_weight : 0.0;
     for (int i = 0; i < m->n; i++) {
         const Candidate *k = &cand[i];
-        double step = 1.0 + weight[i] * (bonus * correct[i] - scale);
+        double step = 1.0 + weight[i] * (correct[i] * bonus - scale);
         w->match[k->cross_problem][k->bucket] *= step;
         w->source[k->source] *= step;
         w->rank[k->rank] *= step;
@@ -400,17 +304,36 @@ static void learn(Weights *w, const Candidate *cand, uint32_t (*pairs)[PAIRS], M
     *none *= 1.0 + ((correct_weight > 0.0 ? 0.0 : VOTE_RATE) - none_before * scale);
 }
 
+/* Takes one step up the gradient of log P(tok), for a position that was mixed from these candidates. */
+static void learn(Weights *w, const Candidate *cand, Mixed *m, int32_t tok) {
+    if (m->n == 1) single_features(cand, m);
+    double *v = w->mix[m->top], correct[MAX_CAND];
+    int hit = 0;
+    for (int b = 0; b < m->n_best; b++) {
+        int is_emitted = m->best[b] == tok;
+        double g = MIX_RATE * (is_emitted - m->p[b]);
+        hit |= is_emitted;
+        for (int i = 0; i < COUNTS_FROM + 2 * m->levels; i++) v[i] += g * m->f[i][b];
+        for (int i = OWN_FROM; i < OWN_FROM + 2 * m->own_levels; i++) v[i] += g * m->f[i][b];
+    }
+    double g = MIX_RATE * (!hit - m->p_none);
+    v[0] += g * m->f_none;
+    v[FEATURES] += g;
+    for (int i = 0; i < m->n; i++) correct[i] = cand[i].tok == tok;
+    learn_votes(&w->f, cand, m, correct);
+}
+
 /* The factor that corrects the odds of the likeliest token at a position of the draft. */
-static double late_factor(const Weights *w, int64_t position) {
+static double late_factor(const Factors *w, int64_t position) {
     return w->late[position < POSITIONS ? position : POSITIONS - 1];
 }
 /* The likeliest token's probability at a position of the draft, its odds corrected. */
-static double corrected(const Weights *w, int64_t position, double p) {
+static double corrected(const Factors *w, int64_t position, double p) {
     double odds = p * late_factor(w, position);
     return odds / (odds + (1.0 - p));
 }
 
 /* The gradient step for a position's correction. p: the corrected probability. */
-static void learn_late(Weights *w, int32_t position, double p, int accepted) {
+static void learn_late(Factors *w, int32_t position, double p, int accepted) {
     w->late[position] *= 1.0 + LATE_RATE * (accepted - p);
 }

@@ -28,6 +28,11 @@ static void leave(pthread_rwlock_t **lock) { pthread_rwlock_unlock(*lock); }
 #define HOLD_EXCLUSIVE(d) HOLD(d, 1)
 #define HOLD_SHARED(d) HOLD(d, 0)
 
+static void fill_tables(void) {
+    fill_logs();
+    fill_probs();
+}
+
 /* ---- texts ---- */
 
 static void clear(Drafter *d) {
@@ -40,11 +45,15 @@ static void clear(Drafter *d) {
 
 void das_free(Drafter *d) { clear(d); free(d); }
 
+/* Mirrored in native.py. */
+typedef struct { Weights plain; NoisyWeights noisy; } BothWeights;
+
 /* Drops all texts and continues with these weights. */
-int das_restart(Drafter *d, const Weights *weights) {
+int das_restart(Drafter *d, const BothWeights *weights) {
     HOLD_EXCLUSIVE(d);
     clear(d);
-    memcpy(d->w, weights, sizeof d->w);
+    d->w = weights->plain;
+    d->noisy = weights->noisy;
     d->tick = 0;
     return d->shared_store = store_new(&d->x);
 }
@@ -60,7 +69,7 @@ Drafter *das_new(const Config *config) {
     return d;
 }
 
-void das_weights(Drafter *d, Weights *out) { HOLD_SHARED(d); memcpy(out, d->w, sizeof d->w); }
+void das_weights(Drafter *d, BothWeights *out) { HOLD_SHARED(d); *out = (BothWeights){d->w, d->noisy}; }
 
 int das_store_new(Drafter *d) { HOLD_EXCLUSIVE(d); return store_new(&d->x); }
 

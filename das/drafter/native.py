@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from das.drafter.prior import NOISY_PRIOR, PRIOR, SIZES
+from das.drafter.prior import NOISY_PRIOR, NOISY_SIZES, PRIOR, SIZES
 from das.native import load_native
 
 BUSY = -5  # error of the drafting calls: a request is named twice
@@ -57,8 +58,10 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 def prior_weights() -> np.ndarray:
-    """The prior values of both `Weights` in lookup.h, field after field: float64 [2 * sum of SIZES]."""
-    return np.array([value for prior in (PRIOR, NOISY_PRIOR) for name in SIZES for value in prior[name]], np.float64)
+    """The prior values of `Weights` and `NoisyWeights`, field after field: float64 [sum of SIZES and NOISY_SIZES]."""
+    values = [*chain.from_iterable(PRIOR[name] for name in SIZES)]
+    values += chain.from_iterable(NOISY_PRIOR[name] for name in NOISY_SIZES)
+    return np.array(values, np.float64)
 
 
 def check(code: int) -> int:

@@ -10,7 +10,6 @@ SIZES: dict[str, tuple[int, ...]] = {
     "none": (16, 8),
     "late": (16,),
     "mix": (16, 29),
-    "recall": (16, 3),
 }
 
 # Each array is flat, in C order.
@@ -75,9 +74,15 @@ PRIOR: dict[str, list[float]] = {
         0.1377, 0.1105, 0.09357, 0.0221, 0.02265, 0.01346, 0.03127, 0.1523, 0.1298, 0.06567, 0.05395, 0.3757,
         0.1983, 0.05767, 0.01606, 0.03898, 0.03043, 0.0266, 0.02423, 0.003141, -0.001083, 0.3249,
     ],
-    "recall": [0] * 48,
 }
 # fmt: on
 
-# The same of drafts that are made with the noise.
-NOISY_PRIOR = {**PRIOR, "recall": [1.0, 1.0, 0.0] * 16}
+# The weights of drafts that are made with the noise (`NoisyWeights` of recall.h).
+NOISY_SIZES: dict[str, tuple[int, ...]] = {
+    **{name: SIZES[name] for name in ("match", "source", "rank", "none", "late")},
+    "recall": (16, 5),
+}
+NOISY_PRIOR: dict[str, list[float]] = {
+    **{name: PRIOR[name] for name in ("match", "source", "rank", "none", "late")},
+    "recall": [0.85, 1.5, 2.0, 0.0, 0.5] * 16,
+}

@@ -13,7 +13,7 @@ import numpy as np
 from das.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
 from das.drafter import distributions, native
 from das.drafter.checks import MAX_TICK
-from das.drafter.prior import PRIOR, SIZES
+from das.drafter.prior import NOISY_SIZES, PRIOR, SIZES
 
 _KIND = "drafter history 2"  # files without the arrays num_pairs and pairs remember no distributions
 
@@ -143,17 +143,17 @@ def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
     """The learned weights. Values far outside the learnable range would spread NaN, so they are refused."""
     with np.errstate(invalid="ignore"):  # NaN is refused below
         weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
-    known = native.prior_weights()
-    num_late, num_mix, num_recall = (math.prod(SIZES[name]) for name in ("late", "mix", "recall"))
-    before = len(known) // 2 - num_recall  # the size of files without weights for drafts with the noise
-    if len(weights) == before - num_late:  # saved before there were corrections by position
+    prior = native.prior_weights()
+    num_late, num_mix, num_recall = (math.prod(size) for size in (SIZES["late"], SIZES["mix"], NOISY_SIZES["recall"]))
+    num_plain = sum(map(math.prod, SIZES.values()))
+    if len(weights) == num_plain - num_late:  # saved before there were corrections by position
         weights = np.insert(weights, -num_mix, PRIOR["late"])
-    if len(weights) == before:
-        weights = np.concatenate([weights, known[before:]])
-    if weights.shape != known.shape:
+    if len(weights) == num_plain:  # saved before there were drafts with the noise
+        weights = np.concatenate([weights, prior[num_plain:]])
+    if weights.shape != prior.shape:
         raise ValueError("weights of another version of the drafter")
-    for part in np.split(weights, 2):
-        factors, added = np.split(part, [-num_mix - num_recall])
-        if not ((factors >= 1e-30) & (factors <= 1e30)).all() or not (np.abs(added) <= 1e6).all():  # NaN is neither
+    for part, num_additive in ((weights[:num_plain], num_mix), (weights[num_plain:], num_recall)):
+        factors, additive = np.split(part, [-num_additive])
+        if not ((factors >= 1e-30) & (factors <= 1e30)).all() or not (np.abs(additive) <= 1e6).all():  # NaN is neither
             raise ValueError("its weights are NaN or out of range")
     return weights

@@ -92,7 +92,7 @@ static Open take_child(Tree *t) {
 
 /* Sorts a mixed node's best tokens by corrected probability. The correction changes the odds of the likeliest token
  * against all others, so the others keep their proportions. On ties, the larger share comes first. */
-static void rank_children(const Weights *w, Node *node) {
+static void rank_children(const Factors *w, Node *node) {
     const Mixed *m = &node->m;
     int b = likeliest(m);
     Lanes p = m->p;
@@ -117,7 +117,7 @@ static void enter_node(const Drafter *d, Work *w, int32_t i) {
     const Node *node = &t->nodes[i], *from = &t->nodes[node->parent];
     w->cand += w->n_cand;
     if (w->pairs) w->pairs += w->n_cand;
-    w->n_cand = leaves_place(&from->m, from->cand, node->tok)
+    w->n_cand = leaves_nearest(w, &from->m, from->cand, node->tok)
                     ? 0 : follow(d, w->own.s, w->shared.s, from->cand, from->m.n, node->tok, w->cand);
     if (w->n_cand) return;
     int32_t *end = w->ctx + (w->len = t->context + node->depth);
@@ -135,7 +135,7 @@ static void draft_node(const Drafter *d, Work *w, int64_t j, int32_t *token, int
     node->n_children = 0;
     if (w->n_cand) {
         mix_at(d, w, node->depth, &node->m, singles);
-        rank_children(weights_for(d, w->t), node);
+        rank_children(factors_for(d, w->t), node);
         open_child(t, (int32_t)j, 0, w->floor);
     }
     if (!t->n_open) { w->done = 1; return; }
@@ -155,14 +155,13 @@ static void draft_node(const Drafter *d, Work *w, int64_t j, int32_t *token, int
 
 /* Learns from the last tree's predictions along the emitted path, then drops the tree. */
 static void learn_from_tree(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
-    Weights *w = &d->w[knows_noise(t)];
     for (int32_t i = 0, at = 0; i < POSITIONS && i < n && at < t->n_nodes; i++) {
         Node *node = &t->tree->nodes[at];
         if (!node->n_children) break;
-        if (i < TRACE) learn(w, node->cand, node->pairs, &node->m, toks[i]);
+        if (i < TRACE) learn_at(d, t, node->cand, node->pairs, &node->m, toks[i]);
         int b = likeliest(&node->m), rank = 0;
         for (int r = 0; r < node->n_children; r++) if (node->place[r] == b) rank = r;
-        learn_late(w, i, node->p[rank], node->m.best[b] == toks[i]);
+        learn_late(knows_noise(t) ? &d->noisy.f : &d->w.f, i, node->p[rank], node->m.best[b] == toks[i]);
         for (rank = 0; rank < node->n_children && node->m.best[node->place[rank]] != toks[i];) rank++;
         if (rank == node->n_children || !node->child[rank]) break;
         at = node->child[rank];

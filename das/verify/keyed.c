@@ -158,13 +158,22 @@ void keyed_draft(const float *logits, int64_t rows, int64_t vocab, int64_t strid
 #define PAIRS 4                // as in das/drafter/distributions.h, which says what a pair is
 #define MAX_LEVEL 18           // of a probability of .01
 
-// exp(x) for -87 < x <= 0, to three digits: pairs keep a quarter of a nat.
+// exp(x) for x <= 0, to three digits: pairs keep a quarter of a nat. Below -80 the result is exp(-80).
 static inline float rough_exp(float x) {
+    x = x > -80.0f ? x : -80.0f;
     float t = x * 1.44269504f, whole = (float)(int32_t)(t - 0.5f), r = t - whole;
     float p = 1.0f + r * (0.69314718f + r * (0.24022651f + r * 0.05550411f));
     int32_t bits = ((int32_t)whole + 127) << 23;
     float power; memcpy(&power, &bits, 4);
     return p * power;
+}
+
+static inline float highest_of_block(const float *score) {
+    float lanes[LANES];
+    for (int l = 0; l < LANES; l++) lanes[l] = score[l];
+    for (int i = LANES; i < BLOCK; i += LANES)
+        for (int l = 0; l < LANES; l++) lanes[l] = score[i + l] > lanes[l] ? score[i + l] : lanes[l];
+    return highest(lanes);
 }
 
 // The likeliest tokens of n rows of logits, as pairs: token << 5 | level, where exp(-level / 4) is the probability.
@@ -176,9 +185,7 @@ void keyed_pairs(const float *logits, int64_t vocab, int64_t stride, int64_t n, 
         int64_t token[PAIRS];
         for (int64_t start = 0; start < vocab; start += BLOCK) {
             int n_block = (int)(vocab - start < BLOCK ? vocab - start : BLOCK);
-            float highest = -INFINITY;
-            for (int i = 0; i < n_block; i++) highest = row[start + i] > highest ? row[start + i] : highest;
-            if (!(highest > top[PAIRS - 1])) continue;
+            if (n_block == BLOCK && !(highest_of_block(row + start) > top[PAIRS - 1])) continue;
             for (int i = 0; i < n_block; i++) {
                 float x = row[start + i];
                 if (!(x > top[PAIRS - 1])) continue;
@@ -188,11 +195,10 @@ void keyed_pairs(const float *logits, int64_t vocab, int64_t stride, int64_t n, 
             }
         }
         float lanes[LANES] = {0}, sum = 0.0f;
-        for (int64_t start = 0; start < vocab; start += LANES)
-            for (int l = 0; l < LANES; l++) {
-                float x = start + l < vocab ? row[start + l] - top[0] : -80.0f;
-                lanes[l] += rough_exp(x > -80.0f ? x : -80.0f);
-            }
+        int64_t start = 0;
+        for (; start + LANES <= vocab; start += LANES)
+            for (int l = 0; l < LANES; l++) lanes[l] += rough_exp(row[start + l] - top[0]);
+        for (; start < vocab; start++) sum += rough_exp(row[start] - top[0]);
         for (int l = 0; l < LANES; l++) sum += lanes[l];
         float total = top[0] + soft_log(sum);
         for (int k = 0; k < PAIRS && top[k] > -INFINITY; k++) {

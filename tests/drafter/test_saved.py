@@ -1,5 +1,6 @@
 """A damaged or inconsistent history file is refused in one line, and the drafter stays as it was."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from das.arrays import pack_strings
 from das.drafter import HistoryDrafter
+from das.drafter.prior import SIZES
 from das.drafter.saved import read_history
 
 Arrays = dict[str, np.ndarray]
@@ -158,7 +160,7 @@ def test_a_history_without_corrections_by_position_loads(tmp_path: Path) -> None
     path = tmp_path / "history.npz"
     arrays = saved(path)
     weights = arrays["weights"]
-    older = weights[: len(weights) // 2 - 16 * 3]  # without weights for drafts with the noise, prior.SIZES["recall"]
+    older = weights[: sum(map(math.prod, SIZES.values()))]  # without those of drafts with the noise
     late = len(older) - 16 * 29 + np.arange(-16, 0)  # they lie before the mixing weights, prior.SIZES["mix"]
     np.savez(path, **{**arrays, "weights": np.delete(older, late)})  # type: ignore[arg-type]
     drafter = HistoryDrafter()
