@@ -305,7 +305,7 @@ class HistoryDrafter(RememberingDrafter):
                 beside = distributions.unknown(len(tokens)) if self.remembers else None
                 address = None if beside is None else beside.ctypes.data
                 self._lib.das_read(self._core, finished.handle, tokens.ctypes.data, address)
-                texts.append(SavedText(finished.problem, tick, finished.context, tokens, beside))
+                texts.append(SavedText(finished.problem, tick, finished.context, tokens, remembered=beside))
         SavedHistory(self.weights(), self.history_tick, texts).write(path)
 
     @_locked

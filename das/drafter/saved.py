@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
@@ -26,7 +26,8 @@ class SavedText:
     history_tick: int  # the tick in which the response finished
     context: int  # how many of the tokens belong to the prompt
     tokens: np.ndarray  # int32 [context + response]
-    remembered: np.ndarray | None = None  # the distributions they were sampled in, uint32 [context + response, PAIRS]
+    # The distributions they were sampled in, uint32 [context + response, PAIRS] (das.drafter.distributions).
+    remembered: np.ndarray | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _checked(arrays: dict[str, np.ndarray]) -> SavedHistory:
             tick,
             context,
             tokens[end - context - length : end],
-            None if remembered is None else remembered[end - context - length : end],
+            remembered=None if remembered is None else remembered[end - context - length : end],
         )
         for problem, tick, context, length, end in zip(problems, clocks, contexts, lengths, ends, strict=True)
     ]
