@@ -193,8 +193,8 @@ class HistoryDrafter(RememberingDrafter):
         handles = array("q", [r.handle for r in live])
         beside = distributions.rows(remembered, len(flat))
         addresses = [a.buffer_info()[0] for a in (handles, offsets, flat)]
-        addresses.append(None if beside is None else beside.ctypes.data)
-        native.check(self._lib.das_append(self._core, len(live), *addresses))
+        rows = None if beside is None else beside.ctypes.data
+        native.check(self._lib.das_append(self._core, len(live), *addresses, rows))
         for r, start, stop in zip(live, offsets, offsets[1:], strict=False):
             r.length += stop - start
         self._live_tokens += len(flat)
