@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from reference_recall import pairs_beside
 
-from das.arrays import pack_strings
+from das.arrays import pack_strings, save_arrays
 from das.drafter import HistoryDrafter
 from das.drafter.distributions import NO_PAIR, PAIRS, packed, unknown
 from das.drafter.prior import SIZES
@@ -213,7 +213,7 @@ def test_damaged_distributions_are_refused(tmp_path: Path, change: Arrays, said:
     drafter.observe("r", np.arange(200), packed(np.arange(800).reshape(200, 4), np.full((200, 4), -1.4)))
     drafter.end("r")
     drafter.save(path)
-    np.savez(path, **{**np.load(path), **change})  # type: ignore[arg-type]
+    save_arrays(path, {**np.load(path), **change})
     with pytest.raises(ValueError, match=said):
         HistoryDrafter(remember="distributions").load(path)
 
