@@ -119,6 +119,10 @@ static void prefetch_pos(const Store *s, uint32_t pos) {
     __builtin_prefetch(&s->toks[pos]);
     __builtin_prefetch(&s->links[pos]);
     __builtin_prefetch(&s->blocks[pos >> SHIFT]);
+    if (s->heads) {
+        __builtin_prefetch(&s->heads[pos]);
+        __builtin_prefetch(&s->pairs[pos >> SHIFT]);
+    }
 }
 
 /* Stage 2: prefetches the text at the slots, which `find` compares. */

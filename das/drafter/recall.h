@@ -81,16 +81,23 @@ static double log_prob(const uint32_t *pairs, int32_t tok) {
 static double log_unlisted(const uint32_t *pairs) {
     double missing = 1.0;
     for (int k = 0; k < PAIRS && pairs[k] != NO_PAIR; k++) missing -= prob_of[level_of(pairs[k])];
-    return log_of(missing > prob_of[RARE] ? missing : prob_of[RARE]);
+    return missing > prob_of[RARE] ? log_of(missing) : -0.25 * RARE;
 }
 
 /* Scores the tokens, keeps the BEST, and turns their scores into probabilities. key: the position's noise. */
 static void score_tokens(const double *v, const Shares *s, const uint32_t *nearest, uint64_t key, Mixed *m) {
     double score[BEST];
+    float noises[MAX_TOKENS];
+    uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
+    for (int j = 0; j < s->n; j++) noises[j] = gumbel(key0, key1, (uint32_t)s->tok[j]);   /* side by side */
     m->n_best = 0;
+    Lanes shares = {0};
     for (int j = 0; j < s->n; j++) {
-        double share = log_of(s->share[j] / s->all), near = nearest ? log_prob(nearest, s->tok[j]) : 0.0;
-        double noise = gumbel((uint32_t)key, (uint32_t)(key >> 32), (uint32_t)s->tok[j]);
+        if (j % BEST == 0) {                           /* the logs of BEST tokens at once */
+            for (int b = 0; b < BEST; b++) shares[b] = j + b < s->n ? s->share[j + b] / s->all : 1.0;
+            shares = log_lanes(shares);
+        }
+        double share = shares[j % BEST], near = nearest ? log_prob(nearest, s->tok[j]) : 0.0, noise = noises[j];
         double x = v[BY_SHARE] * share + v[BY_NEAREST] * near + v[BY_NOISE] * noise;
         int b = m->n_best;
         if (b == BEST && x <= score[BEST - 1]) continue;

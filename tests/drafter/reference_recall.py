@@ -115,7 +115,7 @@ def _log_unlisted(pairs: list[tuple[int, int]]) -> float:
     missing = 1.0
     for _, level in pairs:
         missing -= exp_of(-0.25 * level)
-    return log_of(max(missing, exp_of(-0.25 * RARE)))
+    return log_of(missing) if missing > exp_of(-0.25 * RARE) else -0.25 * RARE
 
 
 def noise_key(seed: int, position: int) -> int:
