@@ -12,14 +12,14 @@
 #define PAIRS 4                      /* tokens of a distribution that are remembered */
 #define NO_PAIR UINT32_MAX
 #define UNLISTED 31                  /* a level: the token is not among the likeliest */
-#define UNKNOWN 0xFF                 /* a head: no distribution is remembered */
+#define UNKNOWN 30                   /* a head: no distribution is remembered; greater levels than 29 do not occur */
 #define PAIR_TOKENS (1u << 26)       /* greater token ids form no pairs */
 #define PAIRS_GROW 4u                /* a block's pairs grow by so many */
 
 static int32_t token_of(uint32_t pair) { return (int32_t)(pair >> 5); }
 static uint32_t level_of(uint32_t pair) { return pair & 31; }
 
-static uint32_t num_others(uint8_t head) { return head == UNKNOWN ? 0 : head >> 5; }
+static uint32_t num_others(uint8_t head) { return head >> 5; }
 
 /* How many pairs belong to the first n positions of a block. heads: of the block. */
 static uint32_t pairs_before(const uint8_t *heads, uint32_t n) {
@@ -37,8 +37,9 @@ static int remember(uint8_t *heads, uint32_t **block, uint32_t i, int32_t tok, c
     heads[i] = UNKNOWN;
     if (!pairs || pairs[0] == NO_PAIR) return 0;
     for (int k = 0; k < PAIRS && pairs[k] != NO_PAIR; k++) {
+        if (level_of(pairs[k]) >= UNKNOWN || pairs[k] >> 5 >= PAIR_TOKENS) continue;
         if (token_of(pairs[k]) == tok) level = level_of(pairs[k]);
-        else if (pairs[k] >> 5 < PAIR_TOKENS && level_of(pairs[k]) != UNLISTED) others[n++] = pairs[k];
+        else others[n++] = pairs[k];
     }
     uint32_t before = pairs_before(heads, i), room = pair_room(before), grown = pair_room(before + n);
     if (grown > room) {

@@ -20,7 +20,7 @@ from reference_mix import (
 from das.drafter.prior import NOISY_PRIOR, NOISY_SIZES
 
 RECALL_RATE = 0.002
-RARE, UNLISTED = 22, 31  # the level of tokens that a distribution does not list; a level that no listed token has
+RARE = 22  # the level of tokens that a distribution does not list
 MASK = 2**32 - 1
 F = np.float32
 
@@ -102,9 +102,8 @@ def pairs_beside(token: int, row: list[int]) -> list[tuple[int, int]]:
         if word == MASK:
             break
         pairs.append((word >> 5, word & 31))
-    own = [pair for pair in pairs if pair[0] == token][-1:]
-    own = [pair for pair in own if pair[1] != UNLISTED]
-    return own + [pair for pair in pairs if pair[0] != token and pair[0] < 2**26 and pair[1] != UNLISTED]
+    pairs = [pair for pair in pairs if pair[0] < 2**26 and pair[1] < 30]  # others cannot be kept
+    return [pair for pair in pairs if pair[0] == token][-1:] + [pair for pair in pairs if pair[0] != token]
 
 
 def _log_prob(pairs: list[tuple[int, int]], token: int) -> float:
