@@ -11,7 +11,7 @@ from itertools import repeat
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
-from das.drafter import Drafter, Drafts, TreeDrafts
+from das.drafter import Drafter, Drafts, RememberingDrafter, TreeDrafts
 
 UNLIMITED = 2**31
 BLOCKS_A_TREE = 8  # KV blocks that the branches of a draft may need
@@ -53,10 +53,19 @@ class DraftRound:
         self.budget.begin_step(num_requests)
 
     def begin(
-        self, request: LiveRequest, prompt: Sequence[int] | np.ndarray, earlier_tokens: Sequence[int] = ()
+        self,
+        request: LiveRequest,
+        prompt: Sequence[int] | np.ndarray,
+        earlier_tokens: Sequence[int] = (),
+        seed: int | None = None,
     ) -> None:
-        """A request joins the batch. earlier_tokens: response tokens it already has, if it decoded elsewhere before."""
-        self.drafter.begin(request.name, request.problem, prompt)
+        """A request joins the batch. earlier_tokens: response tokens it already has, if it decoded elsewhere before.
+        seed: of the noise with which its tokens are sampled; None: not known, or there is none.
+        """
+        if isinstance(self.drafter, RememberingDrafter):
+            self.drafter.begin(request.name, request.problem, prompt, seed)
+        else:
+            self.drafter.begin(request.name, request.problem, prompt)
         self.budget.begin(request)
         if earlier_tokens:
             self.drafter.observe(request.name, earlier_tokens)
@@ -69,12 +78,14 @@ class DraftRound:
         num_accepted: Sequence[int],
         tokens: Sequence[Sequence[int]],
         target_pass: TargetPass | None,
+        remembered: np.ndarray | None = None,
     ) -> None:
         """Pass on what a target pass emitted, and update the counts of its requests.
 
         num_drafted, num_accepted: draft tokens verified and accepted, of each request. tokens: what each request
         emitted. target_pass: the pass as the budget sees it; None if the budget must not learn from it, because it
-        also computed prompts.
+        also computed prompts. remembered: the distributions in which all these tokens were sampled, one after the
+        other (das.drafter.distributions); None: unknown.
         """
         for request, drafted, accepted, new in zip(requests, num_drafted, num_accepted, tokens, strict=True):
             request.num_drafted += drafted
@@ -83,8 +94,11 @@ class DraftRound:
             request.generated += len(new)
         if target_pass is not None:
             self.budget.observe_pass(target_pass)
-        if requests:
-            self.drafter.observe_batch([request.name for request in requests], tokens)
+        names = [request.name for request in requests]
+        if names and isinstance(self.drafter, RememberingDrafter):
+            self.drafter.observe_batch(names, tokens, remembered)
+        elif names:
+            self.drafter.observe_batch(names, tokens)
 
     def propose(self, requests: Sequence[LiveRequest], room: Sequence[int] | None = None) -> Proposal | None:
         """Drafts for the next pass, one for each request; None if no request may draft.

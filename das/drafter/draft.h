@@ -29,6 +29,8 @@ typedef struct {
     int32_t seq, *ctx;               /* ctx: recent tokens, then drafted ones */
     Trace *t;
     Candidate *cand;                 /* [n_cand] */
+    uint32_t (*pairs)[PAIRS];        /* [n_cand]: unless NULL, their distributions */
+    int64_t position;                /* of the draft's first token in the response */
     int64_t len, limit;              /* tokens in ctx; tokens that may be drafted */
     double reach, floor;             /* P(the whole chain is accepted); its lower bound */
     double branch_floor;             /* in a tree: lower bound for a node that already has a sibling */
@@ -37,6 +39,10 @@ typedef struct {
     Lookup own, shared;              /* lookups in the problem's store, and in that of all problems' newest texts */
 } Work;
 
+/* Drafts are made with the noise where distributions are remembered and the request's seed is known. */
+static int knows_noise(const Trace *t) { return t->pairs && t->noisy; }
+static const Factors *factors_for(const Drafter *d, const Trace *t) { return knows_noise(t) ? &d->noisy.f : &d->w.f; }
+
 static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, double branch_floor,
                        int32_t *ctx) {
     const Seq *q = &d->x.seqs[seq];
@@ -44,6 +50,7 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
     w->own.s = &d->x.stores[q->store]; w->own.cross_problem = 0; w->own.skip = d->c.exclude_own ? seq : -1;
     w->shared.s = &d->x.stores[d->shared_store]; w->shared.cross_problem = 1; w->shared.skip = -1;
     w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
+    w->pairs = knows_noise(w->t) ? w->t->pairs : NULL; w->position = (int64_t)q->len - w->t->context;
     w->limit = limit; w->reach = 1.0;
     w->floor = floor > d->c.min_prob ? floor : d->c.min_prob;
     w->branch_floor = branch_floor > w->floor ? branch_floor : w->floor;
@@ -59,7 +66,9 @@ static void start_behind(const Drafter *d, Work *w, int32_t seq, int64_t limit, 
     t->n = n; t->n_nodes = n_nodes;
     for (int64_t i = 0; i < n_given; i++) w->ctx[w->len++] = given[i];
     w->is_traced = 0;
+    w->position += n_given;
     w->cand = t->cand + (size_t)TRACE * (size_t)t->stride;
+    if (w->pairs) w->pairs += (size_t)TRACE * (size_t)t->stride;
 }
 
 /* Runs the lookups of token j, stage by stage, for all requests that have no candidates left. */
@@ -105,14 +114,27 @@ static void collect(const Drafter *d, Work *w, int64_t j) {
     w->n_cand += lookup_collect(d, &w->shared, w->seq, w->cand + w->n_cand, d->c.cross_problem_candidates);
 }
 
+/* Mixes a request's candidates for the token `depth` tokens into its draft. */
+static void mix_at(const Drafter *d, Work *w, int64_t depth, Mixed *m, Singles *singles) {
+    if (!w->pairs) { mix(&d->w, w->cand, w->n_cand, m, singles); return; }
+    for (int i = 0; i < w->n_cand; i++)
+        recall_at(w->cand[i].cross_problem ? w->shared.s : w->own.s, w->cand[i].pos, w->pairs[i]);
+    foresee(&d->noisy, w->cand, w->n_cand, w->pairs, noise_key(w->t->seed, w->position + depth), m);
+}
+
+/* Whether the occurrences are looked up again behind a token, because the nearest one goes on with another. */
+static int leaves_nearest(const Work *w, const Mixed *m, const Candidate *cand, int32_t tok) {
+    return w->pairs && m->place >= 0 && cand[m->place].tok != tok;
+}
+
 /* Drafts token j of a request's chain from its candidates, or ends the chain. */
 static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, double *prob, Singles *singles) {
     Mixed spare, *m = w->is_traced && j < TRACE ? &w->t->mixed[j] : &spare;
     if (!w->n_cand) { w->done = 1; return; }
-    mix(&d->w, w->cand, w->n_cand, m, singles);
+    mix_at(d, w, j, m, singles);
     int b = likeliest(m);
     int32_t tok = m->best[b];
-    double p = corrected(&d->w, j, m->p[b]);
+    double p = corrected(factors_for(d, w->t), j, m->p[b]);
     if (w->is_traced && j < POSITIONS) {
         w->t->drafted[j] = (Drafted){p, tok};
         w->t->n = (int32_t)j + 1;
@@ -121,17 +143,28 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     if (w->reach < w->floor) { w->done = 1; return; }
     *token = w->ctx[w->len++] = tok;
     *prob = p;
-    Candidate *next = w->is_traced && j < TRACE ? w->cand + w->t->stride : w->cand;   /* traced candidates must not be overwritten */
-    w->n_cand = follow(d, w->own.s, w->shared.s, w->cand, w->n_cand, tok, next);
-    w->cand = next;
+    int32_t on = w->is_traced && j < TRACE ? w->t->stride : 0;   /* traced candidates must not be overwritten */
+    w->n_cand = leaves_nearest(w, m, w->cand, tok)
+                    ? 0 : follow(d, w->own.s, w->shared.s, w->cand, w->n_cand, tok, w->cand + on);
+    w->cand += on;
+    if (w->pairs) w->pairs += on;
+}
+
+/* Learns from a position's emitted token. */
+static void learn_at(Drafter *d, const Trace *t, const Candidate *cand, uint32_t (*pairs)[PAIRS], Mixed *m, int32_t tok) {
+    if (knows_noise(t)) learn_foreseen(&d->noisy, cand, pairs, m, tok);
+    else learn(&d->w, cand, m, tok);
 }
 
 /* Learns from the last chain's predictions and the emitted tokens, then drops the chain. */
 static void learn_from_chain(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
     for (int32_t i = 0; i < t->n && i < n; i++) {
         int accepted = t->drafted[i].tok == toks[i];
-        if (i < TRACE) learn(&d->w, t->cand + (size_t)i * (size_t)t->stride, &t->mixed[i], toks[i]);
-        learn_late(&d->w, i, t->drafted[i].prob, accepted);
+        if (i < TRACE) {
+            size_t row = (size_t)i * (size_t)t->stride;
+            learn_at(d, t, t->cand + row, t->pairs ? t->pairs + row : NULL, &t->mixed[i], toks[i]);
+        }
+        learn_late(knows_noise(t) ? &d->noisy.f : &d->w.f, i, t->drafted[i].prob, accepted);
         if (!accepted) break;
     }
     t->n = 0;

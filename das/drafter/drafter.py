@@ -25,8 +25,10 @@ class Drafter(ABC):
 
     window: history ticks (steps or epochs) of finished responses that are drafted from; 0: none. vocab: token ids that
     the policy knows, 0 to vocab - 1; the engine sets it.
+    remembers: whether it remembers the distributions in which tokens were sampled (RememberingDrafter).
     """
 
+    remembers: bool = False
     window: int = 0
     vocab: int = 2**31
     _tick: int = 0
@@ -134,3 +136,22 @@ class Drafter(ABC):
     @property
     def _name(self) -> str:
         return type(self).__name__
+
+
+class RememberingDrafter(Drafter):
+    """A drafter that can remember the distributions in which tokens were sampled, and draft with the noise."""
+
+    @abstractmethod
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
+        """As Drafter says. seed: of the noise with which its tokens are sampled; None: not known, or there is none."""
+
+    @abstractmethod
+    def observe_batch(
+        self,
+        requests: Sequence[str],
+        tokens: Sequence[Sequence[int] | np.ndarray],
+        remembered: np.ndarray | None = None,
+    ) -> None:
+        """As Drafter says. remembered: the distributions in which all these tokens were sampled, one after the other
+        (das.drafter.distributions), uint32 [tokens, PAIRS]; None: unknown.
+        """

@@ -22,10 +22,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from das.arrays import token_array
-from das.drafter import calls, checks, native
+from das.drafter import calls, checks, distributions, native
 from das.drafter.constants import CROSS_PROBLEM_CANDIDATES, FALLBACK_VISITS, MAX_MATCH, PROMPT_CONTEXT, VISITS
 from das.drafter.draft import Draft, Drafts, TreeDrafts
-from das.drafter.drafter import Drafter
+from das.drafter.drafter import RememberingDrafter
 from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.drafter.texts import IndexedRequest, LivePrompt, SharedTexts, Store
@@ -47,7 +47,7 @@ def _locked(method: Callable[Concatenate[HistoryDrafter, P], R]) -> Callable[Con
     return wrapper
 
 
-class HistoryDrafter(Drafter):
+class HistoryDrafter(RememberingDrafter):
     """Drafts from past trajectories of the problem, its live siblings, the request's own text and other problems.
 
     window          history ticks (steps or epochs) for which finished requests are kept, including the current tick;
@@ -64,6 +64,9 @@ class HistoryDrafter(Drafter):
     cross_problem_tokens  as a fallback, problems see up to this many tokens of each other's finished texts, at most
                     eight texts per problem; 0: none. The texts are copied, so they take memory for as many tokens.
                     Used only by the scopes "problem+request" and "problem"
+    remember        what is remembered of an occurrence: "tokens" its token; "distributions" also the likeliest tokens
+                    of the distribution that it was sampled in, where the caller hands them in. Drafts are then made
+                    with the noise of the request's seed
     warm            a saved history to start with, or None
 
     Thread-safe: threads may draft for different requests at the same time. All other calls take turns and wait until
@@ -80,9 +83,11 @@ class HistoryDrafter(Drafter):
         min_prob: float = DEFAULTS.min_prob,
         max_candidates: int = DEFAULTS.max_candidates,
         cross_problem_tokens: int = DEFAULTS.cross_problem_tokens,
+        remember: str = DEFAULTS.remember,
         warm: str | Path | None = DEFAULTS.warm,
     ) -> None:
-        options = DrafterOptions(window, scope, min_prob, max_candidates, cross_problem_tokens, warm)
+        options = DrafterOptions(window, scope, min_prob, max_candidates, cross_problem_tokens, remember, warm)
+        self.remembers = remember == "distributions"
         self.window = options.history_window
         self.scope = scope
         self.cross_problem_tokens = options.shared_tokens
@@ -95,6 +100,7 @@ class HistoryDrafter(Drafter):
             fallback_visits=FALLBACK_VISITS,
             exclude_own=scope == "problem",
             cross_problem_candidates=CROSS_PROBLEM_CANDIDATES if self.cross_problem_tokens else 0,
+            remembers=self.remembers,
             min_prob=min_prob,
         )
         self._config.visits[:] = VISITS
@@ -129,8 +135,10 @@ class HistoryDrafter(Drafter):
     # ---- requests ----
 
     @_locked
-    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
         """Start a request of a problem. Equal prompts of a problem's live requests are indexed once.
+
+        seed: of the noise with which its tokens are sampled; None: not known, or there is none.
 
         Raises ValueError if the request is live already, and for token ids outside 0..2**31-1.
         """
@@ -147,11 +155,13 @@ class HistoryDrafter(Drafter):
             if prompt_key not in store.prompts:
                 store.prompts[prompt_key] = LivePrompt(self._new_prompt(store, tokens), 0)
             store.prompts[prompt_key].requests += 1
-        self._requests[request] = self._new_response(problem, store_key, tokens[-PROMPT_CONTEXT:], prompt_key)
+        context = tokens[-PROMPT_CONTEXT:]
+        self._requests[request] = self._new_response(problem, store_key, context, prompt_key, seed=seed)
 
-    def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
+    def observe(self, request: str, tokens: Sequence[int] | np.ndarray, remembered: np.ndarray | None = None) -> None:
         """Append newly emitted tokens. The request's siblings may draft from them at once.
 
+        remembered: the distributions in which they were sampled (das.drafter.distributions), uint32 [tokens, PAIRS].
         Raises ValueError if the request is not live, and for token ids outside 0..2**31-1.
         """
         with self._lock:
@@ -159,20 +169,32 @@ class HistoryDrafter(Drafter):
             flat = array("i")
             checks.append_tokens(tokens, flat)
             count = len(flat)
-            native.check(self._lib.das_extend(self._core, live.handle, flat.buffer_info()[0], count, 1))
+            beside = distributions.rows(remembered, count)
+            address = None if beside is None else beside.ctypes.data
+            native.check(self._lib.das_extend(self._core, live.handle, flat.buffer_info()[0], address, count, 1))
             live.length += count
             self._live_tokens += count
 
     @_locked
-    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
-        """Like `observe` for many requests, in order, in one native call. After a ValueError nothing is stored."""
+    def observe_batch(
+        self,
+        requests: Sequence[str],
+        tokens: Sequence[Sequence[int] | np.ndarray],
+        remembered: np.ndarray | None = None,
+    ) -> None:
+        """Like `observe` for many requests, in order, in one native call. After a ValueError nothing is stored.
+
+        remembered: of all tokens one after the other.
+        """
         live = self._live(requests)
         if checks.size(tokens) != len(live):
             raise ValueError(f"tokens must be {len(live)} token lists, one for each request")
         flat, offsets = checks.flat_tokens(tokens)
         handles = array("q", [r.handle for r in live])
+        beside = distributions.rows(remembered, len(flat))
         addresses = [a.buffer_info()[0] for a in (handles, offsets, flat)]
-        native.check(self._lib.das_append(self._core, len(live), *addresses))
+        rows = None if beside is None else beside.ctypes.data
+        native.check(self._lib.das_append(self._core, len(live), *addresses, rows))
         for r, start, stop in zip(live, offsets, offsets[1:], strict=False):
             r.length += stop - start
         self._live_tokens += len(flat)
@@ -280,8 +302,10 @@ class HistoryDrafter(Drafter):
         for tick in sorted(self._history):
             for finished in self._history[tick]:
                 tokens = np.empty(finished.context + finished.length, np.int32)
-                self._lib.das_read(self._core, finished.handle, tokens.ctypes.data)
-                texts.append(SavedText(finished.problem, tick, finished.context, tokens))
+                beside = distributions.unknown(len(tokens)) if self.remembers else None
+                address = None if beside is None else beside.ctypes.data
+                self._lib.das_read(self._core, finished.handle, tokens.ctypes.data, address)
+                texts.append(SavedText(finished.problem, tick, finished.context, tokens, remembered=beside))
         SavedHistory(self.weights(), self.history_tick, texts).write(path)
 
     @_locked
@@ -320,7 +344,8 @@ class HistoryDrafter(Drafter):
         context = text.tokens[: text.context]
         finished = self._new_response(text.problem, self._store_key("", text.problem), context, None, drafts=False)
         finished.length = len(text.tokens) - text.context
-        self._extend(finished.handle, text.tokens[text.context :], indexed=True)
+        beside = text.remembered[text.context :] if self.remembers and text.remembered is not None else None
+        self._extend(finished.handle, text.tokens[text.context :], indexed=True, remembered=beside)
         self._remember(finished, tick)
 
     @_locked
@@ -378,23 +403,32 @@ class HistoryDrafter(Drafter):
 
     def _new_prompt(self, store: Store, tokens: np.ndarray) -> int:
         """Index a prompt; returns its sequence's handle."""
-        handle = native.check(self._lib.das_seq_new(self._core, store.handle, False))
+        handle = native.check(self._lib.das_seq_new(self._core, store.handle, False, False, 0, 0))
         store.sequences += 1
         self._extend(handle, tokens, indexed=True)
         return handle
 
     def _new_response(
-        self, problem: str, store_key: str, context: np.ndarray, prompt: bytes | None, drafts: bool = True
+        self,
+        problem: str,
+        store_key: str,
+        context: np.ndarray,
+        prompt: bytes | None,
+        drafts: bool = True,
+        seed: int | None = None,
     ) -> IndexedRequest:
         """Start an empty response after its context, which is not indexed. drafts: whether it will be drafted for."""
         store = self._store(store_key)
-        handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts))
+        noise = (seed is not None, int(np.uint64((seed or 0) & 2**64 - 1).view(np.int64)))
+        handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts, *noise, len(context)))
         store.sequences += 1
         self._extend(handle, context, indexed=False)
         return IndexedRequest(problem, store_key, handle, len(context), prompt)
 
-    def _extend(self, handle: int, tokens: np.ndarray, indexed: bool) -> None:
-        native.check(self._lib.das_extend(self._core, handle, tokens.ctypes.data, len(tokens), int(indexed)))
+    def _extend(self, handle: int, tokens: np.ndarray, indexed: bool, remembered: np.ndarray | None = None) -> None:
+        beside = distributions.rows(remembered, len(tokens))
+        address = None if beside is None else beside.ctypes.data
+        native.check(self._lib.das_extend(self._core, handle, tokens.ctypes.data, address, len(tokens), int(indexed)))
 
     def _remember(self, finished: IndexedRequest, history_tick: int) -> None:
         """Add a finished response to the history of a tick."""

@@ -13,9 +13,7 @@
  * insertion, and a rollout pays nothing unless very many dead tokens pile up in it.
  *
  * Functions that return int return a value >= 0, or one of the negative codes below. */
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "distributions.h"
 
 #define BLOCK 32u                    /* positions in a block */
 #define SHIFT 5                      /* log2(BLOCK) */
@@ -44,6 +42,9 @@ typedef struct {
     Links *links;                    /* [position] */
     Links *others;                   /* [position]: the next older one of another sequence; NULL unless skip_own */
     Block *blocks;                   /* [position / BLOCK] */
+    uint8_t *heads;                  /* [position]: of the token's distribution; NULL unless distributions are remembered */
+    uint32_t **pairs;                /* [position / BLOCK]: the pairs of its positions, one after the other */
+    uint64_t pair_room;              /* pairs that all blocks have room for */
     uint32_t n_blocks, cap_blocks, free_block;
     Table tables[N_ORDERS];
     uint64_t dead, alive;            /* tokens */
@@ -65,6 +66,7 @@ typedef struct {
     Seq *seqs; int32_t n_seqs, cap_seqs, free_seq;     /* the free list is threaded through Seq.store */
     int32_t generation;              /* generation of the newest sequence */
     int skip_own;                    /* 1: stores have `others` */
+    int remembers;                   /* 1: stores have `heads` and `pairs` */
 } Index;
 
 /* A sequence's handle. A place in `seqs` is used again, a handle is not, so that an old handle finds nothing. */
@@ -154,7 +156,8 @@ static int table_reserve(Store *s, int o) {
 
 static void store_clear(Store *s) {
     for (int o = 0; o < N_ORDERS; o++) free(s->tables[o].slots);
-    free(s->toks); free(s->links); free(s->others); free(s->blocks);
+    for (uint32_t b = 0; s->pairs && b < s->n_blocks; b++) free(s->pairs[b]);
+    free(s->toks); free(s->links); free(s->others); free(s->blocks); free(s->heads); free(s->pairs);
     *s = (Store){.free_block = NONE};
 }
 
@@ -221,9 +224,16 @@ static uint32_t block_new(Index *x, Store *s, int32_t seq) {
             }
             if (!(p = realloc(s->blocks, cap * sizeof(Block)))) return NONE;
             s->blocks = p;
+            if (x->remembers) {
+                if (!(p = realloc(s->heads, (size_t)cap * BLOCK))) return NONE;
+                s->heads = p;
+                if (!(p = realloc(s->pairs, cap * sizeof(uint32_t *)))) return NONE;
+                s->pairs = p;
+            }
             s->cap_blocks = cap;
         }
         b = s->n_blocks++;
+        if (x->remembers) s->pairs[b] = NULL;
     }
     Seq *q = &x->seqs[seq];
     s->blocks[b] = (Block){.seq = seq, .prev = q->last, .next = NONE};
@@ -244,8 +254,18 @@ static int64_t tail(const Store *s, const Seq *q, int64_t max_tokens, int32_t *o
     return n;
 }
 
-/* Appends n tokens to a sequence. Indexes the orders from `first_order` on; N_ORDERS: none. */
-static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int first_order) {
+static int remember_at(Store *s, uint32_t pos, const uint32_t *pairs) {
+    uint32_t i = pos & (BLOCK - 1);
+    return remember(s->heads + pos - i, &s->pairs[pos >> SHIFT], i, s->toks[pos], pairs);
+}
+static int recall_at(const Store *s, uint32_t pos, uint32_t *pairs) {
+    uint32_t i = pos & (BLOCK - 1);
+    return recall(s->heads + pos - i, &s->pairs[pos >> SHIFT], i, s->toks[pos], pairs);
+}
+
+/* Appends n tokens to a sequence. Indexes the orders from `first_order` on; N_ORDERS: none. pairs: [n][PAIRS], the
+ * tokens' distributions, or NULL if they are unknown. */
+static int append(Index *x, int32_t seq, const int32_t *toks, const uint32_t *pairs, int64_t n, int first_order) {
     Seq *q = &x->seqs[seq];
     Store *s = &x->stores[q->store];
     if (q->len + n > INT32_MAX) return TOO_LONG;
@@ -256,6 +276,11 @@ static int append(Index *x, int32_t seq, const int32_t *toks, int64_t n, int fir
         if (q->len % BLOCK == 0 && block_new(x, s, seq) == NONE) return NO_MEMORY;
         uint32_t pos = q->last * BLOCK + q->len % BLOCK, h[N_ORDERS];
         s->toks[pos] = toks[i];
+        if (x->remembers) {
+            int grown = remember_at(s, pos, pairs ? pairs + i * PAIRS : NULL);
+            if (grown < 0) return NO_MEMORY;
+            s->pair_room += (uint64_t)grown;
+        }
         s->links[pos] = (Links){{NONE, NONE, NONE}};
         hashes(context + available, available, h);
         for (int o = first_order; o < N_ORDERS && ORDERS[o] <= available; o++) {
@@ -289,6 +314,15 @@ static void link_others(Store *s, int o, uint32_t head) {
     }
 }
 
+/* Frees the pairs of a block. */
+static void block_forget(Store *s, uint32_t b) {
+    uint32_t n = 0;
+    for (uint32_t pos = b * BLOCK; pos < (b + 1) * BLOCK && s->toks[pos] != NO_TOKEN; pos++) n += num_others(s->heads[pos]);
+    s->pair_room -= pair_room(n);
+    free(s->pairs[b]);
+    s->pairs[b] = NULL;
+}
+
 /* Unlinks all dead positions, keeps the order of the others, and frees the dead sequences and their blocks. */
 static int sweep(Index *x, Store *s) {
     for (int o = 0; o < N_ORDERS; o++) {
@@ -313,6 +347,7 @@ static int sweep(Index *x, Store *s) {
         if (id < 0 || x->seqs[id].state != DEAD || x->seqs[id].first != b) continue;
         for (uint32_t y = b, after; y != NONE; y = after) {
             after = s->blocks[y].next;
+            if (x->remembers) block_forget(s, y);
             s->blocks[y] = (Block){.seq = -1, .prev = NONE, .next = s->free_block};
             s->free_block = y;
         }
@@ -351,6 +386,7 @@ static uint64_t index_bytes(const Index *x) {
         const Store *s = &x->stores[i];
         total += (uint64_t)s->cap_blocks * (sizeof(Block) + BLOCK * (sizeof(int32_t) + per_position));
         for (int o = 0; o < N_ORDERS; o++) total += sizeof(uint32_t) * (uint64_t)s->tables[o].size;
+        if (x->remembers) total += s->cap_blocks * (BLOCK + sizeof(uint32_t *)) + sizeof(uint32_t) * s->pair_room;
     }
     return total;
 }

@@ -1,6 +1,6 @@
 /* The drafter's state, and lookups of a context's end in the index (index.h), which fill candidates (mix.h). */
 #include "index.h"
-#include "mix.h"
+#include "recall.h"
 
 #define MAX_VISITS 32
 
@@ -14,6 +14,7 @@ typedef struct {
     int32_t exclude_own;             /* 1: a request's own text gives no candidates */
     int32_t cross_problem_candidates;  /* candidates that a lookup in other problems may give; 0: no such lookups */
     int32_t visits[N_ORDERS];        /* occurrences visited per order, at most MAX_VISITS */
+    int32_t remembers;               /* 1: distributions are remembered, and drafts are made with the noise */
     double min_prob;                 /* a draft ends before its cumulative probability falls below this */
 } Config;
 
@@ -24,6 +25,9 @@ typedef struct Trace {
     Tree *tree;                      /* NULL until the first draft that may branch */
     int32_t n, n_nodes, stride;      /* positions of the last draft if it was a chain; nodes if it was a tree */
     int32_t claimed;                 /* 1 while a call drafts: two calls must not write the same trace */
+    int32_t noisy, context;          /* whether `seed` is the request's; tokens of the text that are no response */
+    int64_t seed;
+    uint32_t (*pairs)[PAIRS];        /* [TRACE + 1][stride]: of the candidates; NULL unless distributions are remembered */
     Drafted drafted[POSITIONS];      /* drafted tokens with corrected probabilities */
     Mixed mixed[TRACE];
     Candidate cand[];                /* [TRACE + 1][stride]; the last row serves all later tokens */
@@ -34,13 +38,16 @@ typedef struct {
     int64_t tick;                    /* the current history tick */
     Index x;
     Weights w;
+    NoisyWeights noisy;              /* of drafts with the noise */
     int32_t shared_store;            /* copies of all problems' newest texts */
     pthread_mutex_t turnstile;       /* held while waiting for the lock, so that readers cannot keep a writer out */
     pthread_rwlock_t lock;
 } Drafter;
 
 static void trace_free(Trace *t) {
-    if (t) free(t->tree);
+    if (!t) return;
+    free(t->tree);
+    free(t->pairs);
     free(t);
 }
 
@@ -112,6 +119,10 @@ static void prefetch_pos(const Store *s, uint32_t pos) {
     __builtin_prefetch(&s->toks[pos]);
     __builtin_prefetch(&s->links[pos]);
     __builtin_prefetch(&s->blocks[pos >> SHIFT]);
+    if (s->heads) {
+        __builtin_prefetch(&s->heads[pos]);
+        __builtin_prefetch(&s->pairs[pos >> SHIFT]);
+    }
 }
 
 /* Stage 2: prefetches the text at the slots, which `find` compares. */

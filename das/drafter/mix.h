@@ -30,15 +30,15 @@
 #define TRACE 8                      /* drafted positions that votes and mixture learn from */
 #define POSITIONS 16                 /* drafted positions with a correction; the last one serves all later positions */
 
-/* Mirrored in native.py. All weights are positive factors, except those of mix, which are additive. */
+/* Mirrored in native.py. The factors are positive; the weights of mix are additive. */
 typedef struct {
     double match[2][BUCKETS];        /* by bucket; [1]: for candidates from other problems */
     double source[SOURCES];
     double rank[RANKS];              /* by how many newer candidates have a match of the same bucket */
     double none[BUCKETS][VARIETIES]; /* by the longest match's bucket and the number of distinct tokens */
     double late[POSITIONS];          /* factor on the odds, by position in the draft */
-    double mix[BUCKETS][FEATURES + 1];
-} Weights;
+} Factors;
+typedef struct { Factors f; double mix[BUCKETS][FEATURES + 1]; } Weights;
 
 static const double VOTE_RATE = 0.005, MIX_RATE = 0.002, LATE_RATE = 0.01;
 /* Counted are the occurrences that match at least 1, 2, 3, 4, 6, 9, 14 tokens (own text: 1, 2, 3, 5). These tables give
@@ -57,6 +57,8 @@ typedef struct {
     int32_t best[BEST];
     Lanes f[FEATURES], p;               /* features and probability, of each best token */
     double f_none, p_none;              /* of "none of them"; f_none is the log of its share */
+    double unlisted;                    /* recall.h alone: log of what the nearest distribution leaves to others */
+    int32_t place;                      /* recall.h alone: the candidate that is nearest, or -1 */
 } Mixed;
 /* A cache of the mixture's answers for a single candidate, which depend only on its match length and source. Two of
  * five drafted positions have a single candidate, and weights do not change during a call, so the cache lives for a
@@ -75,23 +77,28 @@ static void fill_logs(void) {
     for (int i = 0; i <= MAX_CAND; i++) log1p_of[i] = log(1.0 + i);
 }
 
-static double weight_of(const Weights *w, const Candidate *k) {
+static double weight_of(const Factors *w, const Candidate *k) {
     return w->match[k->cross_problem][k->bucket] * w->source[k->source] * w->rank[k->rank];
 }
 
-/* Turns features into probabilities of the best tokens and of "none of them". */
+/* Turns scores into probabilities of the best tokens and of "none of them". */
+static void normalize(Mixed *m, Lanes score, double none_score) {
+    double sum, highest = none_score;
+    for (int b = 0; b < m->n_best; b++) if (score[b] > highest) highest = score[b];
+    m->p_none = sum = exp_of(none_score - highest);
+    m->p = exp_lanes(score - highest);
+    for (int b = 0; b < m->n_best; b++) sum += m->p[b];
+    m->p /= sum;
+    m->p_none /= sum;
+}
+
+/* Scores the best tokens by their features. */
 static void softmax(const Weights *w, Mixed *m) {
     const double *v = w->mix[m->top];
     Lanes score = {0};
     for (int i = 0; i < COUNTS_FROM + 2 * m->levels; i++) score += v[i] * m->f[i];
     for (int i = OWN_FROM; i < OWN_FROM + 2 * m->own_levels; i++) score += v[i] * m->f[i];
-    double sum, highest = m->p_none = v[0] * m->f_none + v[FEATURES];
-    for (int b = 0; b < m->n_best; b++) if (score[b] > highest) highest = score[b];
-    m->p_none = sum = exp_of(m->p_none - highest);
-    m->p = exp_lanes(score - highest);
-    for (int b = 0; b < m->n_best; b++) sum += m->p[b];
-    m->p /= sum;
-    m->p_none /= sum;
+    normalize(m, score, v[0] * m->f_none + v[FEATURES]);
 }
 
 /* Sets the features of a single candidate, except its share. */
@@ -128,7 +135,7 @@ static void mix_single(const Weights *w, Candidate *k, Mixed *m, Singles *single
         m->p_none = singles->answer[k->match][k->source].p_none;
         return;
     }
-    double weight = weight_of(w, k), none = w->none[m->top][1], all = weight + none;
+    double weight = weight_of(&w->f, k), none = w->f.none[m->top][1], all = weight + none;
     single_features(k, m);
     m->f[0] = (Lanes){log_of(weight / all)};
     m->f_none = log_of(none / all);
@@ -150,9 +157,18 @@ typedef struct {
     double all;                      /* sum of all candidates' weights */
 } Votes;
 
+/* Sets a candidate's bucket and rank. seen: how many newer ones each bucket has; the last entry is that of other
+ * problems. Returns this number. */
+static int set_rank(Candidate *k, int32_t seen[BUCKETS + 1]) {
+    k->bucket = BUCKET_OF[k->match];
+    int newer = seen[k->cross_problem ? BUCKETS : k->bucket]++;
+    k->rank = newer < 24 ? RANK_OF[newer] : RANKS - 1;
+    return newer;
+}
+
 /* Sets the candidates' buckets and ranks, and sums their votes. n > 1. */
-static void count_votes(const Weights *w, Candidate *cand, int n, Votes *v) {
-    int32_t seen[BUCKETS] = {0}, seen_cross_problem = 0;
+static void count_votes(const Factors *w, Candidate *cand, int n, Votes *v) {
+    int32_t seen[BUCKETS + 1] = {0};
     uint16_t slots[2 * MAX_CAND];                      /* a hash table of the distinct tokens */
     int bits = 2, distinct = 0, own_token = -1, longest = 0, own_longest = 0;
     double all = 0.0;
@@ -160,9 +176,7 @@ static void count_votes(const Weights *w, Candidate *cand, int n, Votes *v) {
     memset(slots, 0xFF, sizeof *slots << bits);
     for (int i = 0; i < n; i++) {
         Candidate *k = &cand[i];
-        k->bucket = BUCKET_OF[k->match];
-        int newer = k->cross_problem ? seen_cross_problem++ : seen[k->bucket]++;
-        k->rank = newer < 24 ? RANK_OF[newer] : RANKS - 1;
+        int newer = set_rank(k, seen);
         double weight = weight_of(w, k);
         all += weight;
         uint32_t at = (uint32_t)k->tok * 0x9E3779B1u >> (32 - bits);
@@ -240,11 +254,11 @@ static void count_features(const uint16_t (*count)[8], int levels, int n_best, L
 static void mix(const Weights *w, Candidate *cand, int n, Mixed *m, Singles *singles) {
     if (n == 1) { mix_single(w, cand, m, singles); return; }
     Votes v;
-    count_votes(w, cand, n, &v);
+    count_votes(&w->f, cand, n, &v);
     m->n = n;
     m->top = BUCKET_OF[v.longest];
     m->variety = v.distinct < VARIETIES ? v.distinct : VARIETIES - 1;
-    double none = w->none[m->top][m->variety];
+    double none = w->f.none[m->top][m->variety];
     v.all += none;
     uint8_t lane[MAX_CAND];
     choose_best(&v, m, lane);
@@ -270,31 +284,19 @@ static int likeliest(const Mixed *m) {
     return best;
 }
 
-/* Takes one step up the gradient of log P(tok), for a position that was mixed from these candidates. */
-static void learn(Weights *w, const Candidate *cand, Mixed *m, int32_t tok) {
-    if (m->n == 1) single_features(cand, m);
-    double *v = w->mix[m->top], *none = &w->none[m->top][m->variety];
-    int hit = 0;
-    for (int b = 0; b < m->n_best; b++) {
-        int correct = m->best[b] == tok;
-        double g = MIX_RATE * (correct - m->p[b]);
-        hit |= correct;
-        for (int i = 0; i < COUNTS_FROM + 2 * m->levels; i++) v[i] += g * m->f[i][b];
-        for (int i = OWN_FROM; i < OWN_FROM + 2 * m->own_levels; i++) v[i] += g * m->f[i][b];
-    }
-    double g = MIX_RATE * (!hit - m->p_none);
-    v[0] += g * m->f_none;
-    v[FEATURES] += g;
+/* Takes one step up the gradient of the votes' log P(tok). correct: the part of each candidate's vote that went to tok. */
+static void learn_votes(Factors *w, const Candidate *cand, const Mixed *m, const double *correct) {
+    double *none = &w->none[m->top][m->variety];
     double weight[MAX_CAND], none_before = *none, all = none_before, correct_weight = 0.0;
     for (int i = 0; i < m->n; i++) {
         weight[i] = weight_of(w, &cand[i]);
         all += weight[i];
-        if (cand[i].tok == tok) correct_weight += weight[i];
+        correct_weight += weight[i] * correct[i];
     }
     double scale = VOTE_RATE / all, bonus = correct_weight > 0.0 ? VOTE_RATE / correct_weight : 0.0;
     for (int i = 0; i < m->n; i++) {
         const Candidate *k = &cand[i];
-        double step = 1.0 + weight[i] * ((k->tok == tok ? bonus : 0.0) - scale);
+        double step = 1.0 + weight[i] * (correct[i] * bonus - scale);
         w->match[k->cross_problem][k->bucket] *= step;
         w->source[k->source] *= step;
         w->rank[k->rank] *= step;
@@ -302,17 +304,36 @@ static void learn(Weights *w, const Candidate *cand, Mixed *m, int32_t tok) {
     *none *= 1.0 + ((correct_weight > 0.0 ? 0.0 : VOTE_RATE) - none_before * scale);
 }
 
+/* Takes one step up the gradient of log P(tok), for a position that was mixed from these candidates. */
+static void learn(Weights *w, const Candidate *cand, Mixed *m, int32_t tok) {
+    if (m->n == 1) single_features(cand, m);
+    double *v = w->mix[m->top], correct[MAX_CAND];
+    int hit = 0;
+    for (int b = 0; b < m->n_best; b++) {
+        int is_emitted = m->best[b] == tok;
+        double g = MIX_RATE * (is_emitted - m->p[b]);
+        hit |= is_emitted;
+        for (int i = 0; i < COUNTS_FROM + 2 * m->levels; i++) v[i] += g * m->f[i][b];
+        for (int i = OWN_FROM; i < OWN_FROM + 2 * m->own_levels; i++) v[i] += g * m->f[i][b];
+    }
+    double g = MIX_RATE * (!hit - m->p_none);
+    v[0] += g * m->f_none;
+    v[FEATURES] += g;
+    for (int i = 0; i < m->n; i++) correct[i] = cand[i].tok == tok;
+    learn_votes(&w->f, cand, m, correct);
+}
+
 /* The factor that corrects the odds of the likeliest token at a position of the draft. */
-static double late_factor(const Weights *w, int64_t position) {
+static double late_factor(const Factors *w, int64_t position) {
     return w->late[position < POSITIONS ? position : POSITIONS - 1];
 }
 /* The likeliest token's probability at a position of the draft, its odds corrected. */
-static double corrected(const Weights *w, int64_t position, double p) {
+static double corrected(const Factors *w, int64_t position, double p) {
     double odds = p * late_factor(w, position);
     return odds / (odds + (1.0 - p));
 }
 
 /* The gradient step for a position's correction. p: the corrected probability. */
-static void learn_late(Weights *w, int32_t position, double p, int accepted) {
+static void learn_late(Factors *w, int32_t position, double p, int accepted) {
     w->late[position] *= 1.0 + LATE_RATE * (accepted - p);
 }

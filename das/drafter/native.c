@@ -28,29 +28,39 @@ static void leave(pthread_rwlock_t **lock) { pthread_rwlock_unlock(*lock); }
 #define HOLD_EXCLUSIVE(d) HOLD(d, 1)
 #define HOLD_SHARED(d) HOLD(d, 0)
 
+static void fill_tables(void) {
+    fill_logs();
+    fill_probs();
+}
+
 /* ---- texts ---- */
 
 static void clear(Drafter *d) {
     for (int32_t i = 0; i < d->x.n_seqs; i++) if (d->x.seqs[i].state != FREE) trace_free(d->x.seqs[i].trace);
     for (int32_t i = 0; i < d->x.n_stores; i++) store_clear(&d->x.stores[i]);
     free(d->x.stores); free(d->x.seqs);
-    d->x = (Index){.free_seq = -1, .free_store = -1, .generation = d->x.generation, .skip_own = d->c.exclude_own};
+    d->x = (Index){.free_seq = -1, .free_store = -1, .generation = d->x.generation, .skip_own = d->c.exclude_own,
+                   .remembers = d->c.remembers};
 }
 
 void das_free(Drafter *d) { clear(d); free(d); }
 
+/* Mirrored in native.py. */
+typedef struct { Weights plain; NoisyWeights noisy; } BothWeights;
+
 /* Drops all texts and continues with these weights. */
-int das_restart(Drafter *d, const Weights *weights) {
+int das_restart(Drafter *d, const BothWeights *weights) {
     HOLD_EXCLUSIVE(d);
     clear(d);
-    d->w = *weights;
+    d->w = weights->plain;
+    d->noisy = weights->noisy;
     d->tick = 0;
     return d->shared_store = store_new(&d->x);
 }
 
 Drafter *das_new(const Config *config) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, fill_logs);
+    pthread_once(&once, fill_tables);
     Drafter *d = calloc(1, sizeof *d);
     if (!d) return NULL;
     d->c = *config;
@@ -59,12 +69,13 @@ Drafter *das_new(const Config *config) {
     return d;
 }
 
-void das_weights(Drafter *d, Weights *out) { HOLD_SHARED(d); *out = d->w; }
+void das_weights(Drafter *d, BothWeights *out) { HOLD_SHARED(d); *out = (BothWeights){d->w, d->noisy}; }
 
 int das_store_new(Drafter *d) { HOLD_EXCLUSIVE(d); return store_new(&d->x); }
 
-/* Starts a sequence. drafts: whether it will be drafted for. */
-int64_t das_seq_new(Drafter *d, int32_t store, int drafts) {
+/* Starts a sequence. drafts: whether it will be drafted for. noisy: whether `seed` gives the noise of its tokens.
+ * context: its tokens before the first one that has noise. */
+int64_t das_seq_new(Drafter *d, int32_t store, int drafts, int noisy, int64_t seed, int32_t context) {
     HOLD_EXCLUSIVE(d);
     int32_t i = seq_new(&d->x, store, store), stride = candidate_stride(d);
     if (i < 0) return i;
@@ -72,48 +83,61 @@ int64_t das_seq_new(Drafter *d, int32_t store, int drafts) {
     Trace *t = malloc(sizeof(Trace) + sizeof(Candidate) * (TRACE + 1) * (size_t)stride);
     if (!t) { seq_free(&d->x, i); return NO_MEMORY; }
     t->tree = NULL;
+    t->pairs = NULL;
+    t->noisy = noisy; t->seed = seed; t->context = context;
+    if (d->c.remembers && !(t->pairs = malloc(sizeof *t->pairs * (TRACE + 1) * (size_t)stride))) {
+        trace_free(t);
+        seq_free(&d->x, i);
+        return NO_MEMORY;
+    }
     t->n = t->n_nodes = t->claimed = 0;
     t->stride = stride;
     d->x.seqs[i].trace = t;
     return handle_of(&d->x, i);
 }
 
-static int extend(Drafter *d, int32_t seq, const int32_t *toks, int64_t n, int indexed) {
+static int extend(Drafter *d, int32_t seq, const int32_t *toks, const uint32_t *pairs, int64_t n, int indexed) {
     Trace *t = d->x.seqs[seq].trace;
     if (t) {
         learn_from_chain(d, t, toks, n);
         learn_from_tree(d, t, toks, n);
     }
-    return append(&d->x, seq, toks, n, indexed ? 0 : N_ORDERS);
+    return append(&d->x, seq, toks, pairs, n, indexed ? 0 : N_ORDERS);
 }
 
-/* Appends n tokens to a sequence. Here and below, all tokens are checked before any is stored. */
-int das_extend(Drafter *d, int64_t handle, const int32_t *toks, int64_t n, int indexed) {
+/* Appends n tokens to a sequence. Here and below, all tokens are checked before any is stored. pairs: [n][PAIRS], the
+ * tokens' distributions, or NULL. */
+int das_extend(Drafter *d, int64_t handle, const int32_t *toks, const uint32_t *pairs, int64_t n, int indexed) {
     HOLD_EXCLUSIVE(d);
     for (int64_t i = 0; i < n; i++) if (toks[i] < 0) return BAD_TOKEN;
-    return extend(d, (int32_t)handle, toks, n, indexed);
+    return extend(d, (int32_t)handle, toks, pairs, n, indexed);
 }
 
 /* Appends toks[offsets[i] : offsets[i + 1]] to handles[i]. */
-int das_append(Drafter *d, int32_t n, const int64_t *handles, const int64_t *offsets, const int32_t *toks) {
+int das_append(Drafter *d, int32_t n, const int64_t *handles, const int64_t *offsets, const int32_t *toks,
+               const uint32_t *pairs) {
     HOLD_EXCLUSIVE(d);
     for (int64_t i = 0; i < offsets[n]; i++)
         if (toks[i] < 0) return BAD_TOKEN;
     for (int32_t i = 0; i < n; i++) {
-        int rc = extend(d, (int32_t)handles[i], toks + offsets[i], offsets[i + 1] - offsets[i], 1);
+        const uint32_t *own = pairs ? pairs + offsets[i] * PAIRS : NULL;
+        int rc = extend(d, (int32_t)handles[i], toks + offsets[i], own, offsets[i + 1] - offsets[i], 1);
         if (rc) return rc;
     }
     return 0;
 }
 
-/* Copies a sequence's tokens to `out`. */
-void das_read(Drafter *d, int64_t handle, int32_t *out) {
+/* Copies a sequence's tokens to `out`, and their distributions to pairs [tokens][PAIRS] unless it is NULL. */
+void das_read(Drafter *d, int64_t handle, int32_t *out, uint32_t *pairs) {
     HOLD_SHARED(d);
     const Seq *q = &d->x.seqs[(int32_t)handle];
     const Store *s = &d->x.stores[q->store];
     uint32_t i = 0;
     for (uint32_t b = q->first; i < q->len; b = s->blocks[b].next)
-        for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++) out[i] = s->toks[b * BLOCK + j];
+        for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++) {
+            out[i] = s->toks[b * BLOCK + j];
+            if (pairs) recall_at(s, b * BLOCK + j, pairs + (size_t)i * PAIRS);
+        }
 }
 
 /* Copies a sequence, without its first `context` tokens, into the store that other problems see. Returns the copy. */
@@ -127,10 +151,14 @@ int64_t das_share(Drafter *d, int64_t handle, uint32_t context) {
     uint32_t i = 0;
     for (uint32_t b = q->first; i < q->len; b = s->blocks[b].next) {
         int32_t tokens[BLOCK];
+        uint32_t pairs[BLOCK][PAIRS];
         int64_t n = 0;
-        for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++)
-            if (i >= context) tokens[n++] = s->toks[b * BLOCK + j];
-        int rc = append(&d->x, copy, tokens, n, 1);
+        for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++) {
+            if (i < context) continue;
+            if (d->x.remembers) recall_at(s, b * BLOCK + j, pairs[n]);
+            tokens[n++] = s->toks[b * BLOCK + j];
+        }
+        int rc = append(&d->x, copy, tokens, d->x.remembers ? pairs[0] : NULL, n, 1);
         if (rc) return rc;
         q = &d->x.seqs[seq];
     }
@@ -158,7 +186,8 @@ int das_set_tick(Drafter *d, int64_t tick) { HOLD_EXCLUSIVE(d); d->tick = tick; 
 int64_t das_bytes(Drafter *d) {
     HOLD_EXCLUSIVE(d);                                 /* a draft may make its tree larger */
     uint64_t total = sizeof *d + index_bytes(&d->x);
-    uint64_t trace = sizeof(Trace) + sizeof(Candidate) * (TRACE + 1) * (uint64_t)candidate_stride(d);
+    uint64_t candidate = sizeof(Candidate) + (d->c.remembers ? sizeof(uint32_t[PAIRS]) : 0);
+    uint64_t trace = sizeof(Trace) + candidate * (TRACE + 1) * (uint64_t)candidate_stride(d);
     for (int32_t i = 0; i < d->x.n_seqs; i++)
         if (d->x.seqs[i].state != FREE && d->x.seqs[i].trace) total += trace + tree_bytes(d->x.seqs[i].trace);
     return (int64_t)total;

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from das.drafter.prior import PRIOR, SIZES
+from das.drafter.prior import NOISY_PRIOR, NOISY_SIZES, PRIOR, SIZES
 from das.native import load_native
 
 BUSY = -5  # error of the drafting calls: a request is named twice
@@ -29,6 +30,7 @@ class Config(ctypes.Structure):
         ("exclude_own", ctypes.c_int32),
         ("cross_problem_candidates", ctypes.c_int32),
         ("visits", ctypes.c_int32 * 3),
+        ("remembers", ctypes.c_int32),
         ("min_prob", ctypes.c_double),
     ]
 
@@ -41,11 +43,11 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_weights": (None, [_PTR, _PTR]),
     "das_store_new": (_I32, [_PTR]),
     "das_store_end": (_I32, [_PTR, _I32]),
-    "das_seq_new": (_I64, [_PTR, _I32, _I32]),
+    "das_seq_new": (_I64, [_PTR, _I32, _I32, _I32, _I64, _I32]),
     "das_share": (_I64, [_PTR, _I64, ctypes.c_uint32]),
-    "das_extend": (_I32, [_PTR, _I64, _PTR, _I64, _I32]),
-    "das_append": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR]),
-    "das_read": (None, [_PTR, _I64, _PTR]),
+    "das_extend": (_I32, [_PTR, _I64, _PTR, _PTR, _I64, _I32]),
+    "das_append": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _PTR]),
+    "das_read": (None, [_PTR, _I64, _PTR, _PTR]),
     "das_end": (_I32, [_PTR, _I64, _I32, _I64]),
     "das_set_tick": (_I32, [_PTR, _I64]),
     "das_propose": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I64, _I32, _PTR, _PTR, _PTR]),
@@ -56,8 +58,10 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 def prior_weights() -> np.ndarray:
-    """The prior values of `Weights` in mix.h, field after field: float64 [sum of SIZES]."""
-    return np.array([value for name in SIZES for value in PRIOR[name]], np.float64)
+    """The prior values of `Weights` and `NoisyWeights`, field after field: float64 [sum of SIZES and NOISY_SIZES]."""
+    values = [*chain.from_iterable(PRIOR[name] for name in SIZES)]
+    values += chain.from_iterable(NOISY_PRIOR[name] for name in NOISY_SIZES)
+    return np.array(values, np.float64)
 
 
 def check(code: int) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from das.drafter import checks
 
 SCOPES = ("problem+request", "problem", "global+request", "siblings", "own")
+REMEMBERED = ("tokens", "distributions")
 UNITS = ("epoch", "step")  # units of a history tick; the caller moves the window, so the caller chooses
 DEFAULT_UNIT = "epoch"
 
@@ -26,12 +27,15 @@ class DrafterOptions:
     min_prob: float = 0.02  # a draft ends before the probability that all of it is accepted falls below this
     max_candidates: int = 64  # occurrences in the problem considered for each drafted token, at most 256
     cross_problem_tokens: int = 65536  # tokens of finished texts that problems may see of each other; 0: none
+    remember: str = "tokens"  # what is remembered of a place: its token, or the distribution it was sampled in
     warm: str | Path | None = None  # a saved history to start with
 
     def __post_init__(self) -> None:
         checks.whole_number(self.window, "window", 0, checks.MAX_TICK)
         if self.scope not in SCOPES:
             raise ValueError(f"scope must be one of {', '.join(SCOPES)}; got {self.scope!r}")
+        if self.remember not in REMEMBERED:
+            raise ValueError(f"remember must be one of {', '.join(REMEMBERED)}; got {self.remember!r}")
         if not isinstance(self.min_prob, Real) or not 0.0 <= self.min_prob <= 1.0:
             raise ValueError(f"min_prob must be in 0..1, got {self.min_prob!r}")
         checks.whole_number(self.max_candidates, "max_candidates", 1, 256)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
 from das.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
-from das.drafter import native
+from das.drafter import distributions, native
 from das.drafter.checks import MAX_TICK
-from das.drafter.prior import PRIOR, SIZES
+from das.drafter.prior import NOISY_SIZES, PRIOR, SIZES
 
-_KIND = "drafter history 2"
+_KIND = "drafter history 2"  # files without the arrays num_pairs and pairs remember no distributions
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class SavedText:
     history_tick: int  # the tick in which the response finished
     context: int  # how many of the tokens belong to the prompt
     tokens: np.ndarray  # int32 [context + response]
+    # The distributions they were sampled in, uint32 [context + response, PAIRS] (das.drafter.distributions).
+    remembered: np.ndarray | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,20 @@ class SavedHistory:
                 "contexts": np.array([text.context for text in self.texts], np.int64),
                 "clocks": np.array([text.history_tick for text in self.texts], np.int64),
                 "problems": pack_strings([text.problem for text in self.texts]),
+                **self._remembered(),
             },
         )
+
+    def _remembered(self) -> dict[str, np.ndarray]:
+        """The texts' distributions, unless there are none."""
+        if all(text.remembered is None for text in self.texts):
+            return {}
+        of_texts = [
+            distributions.unknown(len(text.tokens)) if text.remembered is None else text.remembered
+            for text in self.texts
+        ]
+        num_pairs, pairs = distributions.flat(np.concatenate(of_texts))
+        return {"num_pairs": num_pairs, "pairs": pairs}
 
 
 def read_history(path: Path) -> SavedHistory:
@@ -80,11 +94,28 @@ def _checked(arrays: dict[str, np.ndarray]) -> SavedHistory:
     if clocks and not -MAX_TICK <= min(clocks) <= max(clocks) <= clock:
         raise ValueError(f"its texts finished at ticks {min(clocks)}..{max(clocks)}, but its history tick is {clock}")
     ends = accumulate(map(operator.add, contexts, lengths))
+    remembered = _remembered(arrays, len(tokens))
     texts = [
-        SavedText(problem, tick, context, tokens[end - context - length : end])
+        SavedText(
+            problem,
+            tick,
+            context,
+            tokens[end - context - length : end],
+            remembered=None if remembered is None else remembered[end - context - length : end],
+        )
         for problem, tick, context, length, end in zip(problems, clocks, contexts, lengths, ends, strict=True)
     ]
     return SavedHistory(_weights(arrays), clock, texts)
+
+
+def _remembered(arrays: dict[str, np.ndarray], num_tokens: int) -> np.ndarray | None:
+    """The tokens' distributions; None in a file that has none."""
+    if "pairs" not in arrays:
+        return None
+    num_pairs = _array(arrays, "num_pairs", 1, "u")
+    if len(num_pairs) != num_tokens:
+        raise ValueError(f"it has {len(num_pairs)} distributions for {num_tokens} tokens")
+    return distributions.unflat(num_pairs, _array(arrays, "pairs", 1, "u").astype(np.uint32))
 
 
 def _array(arrays: dict[str, np.ndarray], name: str, dimensions: int, kinds: str) -> np.ndarray:
@@ -113,12 +144,17 @@ def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
     """The learned weights. Values far outside the learnable range would spread NaN, so they are refused."""
     with np.errstate(invalid="ignore"):  # NaN is refused below
         weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
-    num_mix, num_late = math.prod(SIZES["mix"]), math.prod(SIZES["late"])
-    if len(weights) == len(native.prior_weights()) - num_late:  # saved before there were corrections by position
+    prior = native.prior_weights()
+    num_late, num_mix, num_recall = (math.prod(size) for size in (SIZES["late"], SIZES["mix"], NOISY_SIZES["recall"]))
+    num_plain = sum(map(math.prod, SIZES.values()))
+    if len(weights) == num_plain - num_late:  # saved before there were corrections by position
         weights = np.insert(weights, -num_mix, PRIOR["late"])
-    if weights.shape != native.prior_weights().shape:
+    if len(weights) == num_plain:  # saved before there were drafts with the noise
+        weights = np.concatenate([weights, prior[num_plain:]])
+    if weights.shape != prior.shape:
         raise ValueError("weights of another version of the drafter")
-    factors, mix = np.split(weights, [-num_mix])
-    if not ((factors >= 1e-30) & (factors <= 1e30)).all() or not (np.abs(mix) <= 1e6).all():  # NaN is neither
-        raise ValueError("its weights are NaN or out of range")
+    for part, num_additive in ((weights[:num_plain], num_mix), (weights[num_plain:], num_recall)):
+        factors, additive = np.split(part, [-num_additive])
+        if not ((factors >= 1e-30) & (factors <= 1e30)).all() or not (np.abs(additive) <= 1e6).all():  # NaN is neither
+            raise ValueError("its weights are NaN or out of range")
     return weights

@@ -13,6 +13,7 @@ typedef struct { double joint; int32_t node, rank; } Open;
 typedef struct {
     double joint, p[BEST];           /* P(all of the path is accepted); p [rank]: of its likeliest children */
     Candidate *cand;
+    uint32_t (*pairs)[PAIRS];
     int32_t tok, parent, depth;      /* depth: drafted tokens of the path that ends here */
     int32_t n_children;              /* possible children, at most BEST; 0: there are no candidates */
     int32_t child[BEST];             /* [rank]: the child's node, or 0 where it was not drafted */
@@ -25,6 +26,7 @@ struct Tree {
     int64_t context;                 /* tokens before the draft in Work.ctx */
     Open *open;                      /* [room]: a binary heap */
     Candidate *cand;                 /* [room * stride]: the expanded nodes' candidates, one list after the other */
+    uint32_t (*pairs)[PAIRS];        /* [room * stride]: their distributions; NULL unless they are remembered */
     Node nodes[];                    /* [room] */
 };
 
@@ -34,17 +36,19 @@ static int tree_reserve(Trace *t, int64_t room) {
     if (t->tree && t->tree->room >= room) return 0;
     free(t->tree);
     size_t nodes = sizeof(Node) * (size_t)room, open = sizeof(Open) * (size_t)room;
-    t->tree = malloc(sizeof(Tree) + nodes + open + sizeof(Candidate) * (size_t)(room * t->stride));
+    size_t candidates = (size_t)(room * t->stride), pairs = t->pairs ? sizeof *t->pairs * candidates : 0;
+    t->tree = malloc(sizeof(Tree) + nodes + open + sizeof(Candidate) * candidates + pairs);
     if (!t->tree) return NO_MEMORY;
     t->tree->room = (int32_t)room;
     t->tree->open = (Open *)((char *)t->tree->nodes + nodes);
     t->tree->cand = (Candidate *)((char *)t->tree->open + open);
+    t->tree->pairs = pairs ? (uint32_t (*)[PAIRS])(t->tree->cand + candidates) : NULL;
     return 0;
 }
 
 static uint64_t tree_bytes(const Trace *t) {
     if (!t->tree) return 0;
-    return sizeof(Tree) + (uint64_t)t->tree->room * (sizeof(Node) + sizeof(Open) + sizeof(Candidate) * (uint64_t)t->stride);
+    return sizeof(Tree) + (uint64_t)t->tree->room * (sizeof(Node) + sizeof(Open) + (sizeof(Candidate) + (t->pairs ? sizeof *t->pairs : 0)) * (uint64_t)t->stride);
 }
 
 static void start_tree(Work *w) {
@@ -54,6 +58,7 @@ static void start_tree(Work *w) {
     t->nodes[0].joint = 1.0;
     t->nodes[0].depth = 0;
     w->cand = t->cand;
+    if (w->pairs) w->pairs = t->pairs;
 }
 
 /* Whether a comes before b. Each node has one child in the heap, so no two entries are equal. */
@@ -87,7 +92,7 @@ static Open take_child(Tree *t) {
 
 /* Sorts a mixed node's best tokens by corrected probability. The correction changes the odds of the likeliest token
  * against all others, so the others keep their proportions. On ties, the larger share comes first. */
-static void rank_children(const Weights *w, Node *node) {
+static void rank_children(const Factors *w, Node *node) {
     const Mixed *m = &node->m;
     int b = likeliest(m);
     Lanes p = m->p;
@@ -111,7 +116,9 @@ static void enter_node(const Drafter *d, Work *w, int32_t i) {
     Tree *t = w->t->tree;
     const Node *node = &t->nodes[i], *from = &t->nodes[node->parent];
     w->cand += w->n_cand;
-    w->n_cand = follow(d, w->own.s, w->shared.s, from->cand, from->m.n, node->tok, w->cand);
+    if (w->pairs) w->pairs += w->n_cand;
+    w->n_cand = leaves_nearest(w, &from->m, from->cand, node->tok)
+                    ? 0 : follow(d, w->own.s, w->shared.s, from->cand, from->m.n, node->tok, w->cand);
     if (w->n_cand) return;
     int32_t *end = w->ctx + (w->len = t->context + node->depth);
     for (; i; i = t->nodes[i].parent) *--end = t->nodes[i].tok;
@@ -124,10 +131,11 @@ static void draft_node(const Drafter *d, Work *w, int64_t j, int32_t *token, int
     Node *node = &t->nodes[j];
     w->t->n_nodes = (int32_t)j + 1;
     node->cand = w->cand;
+    node->pairs = w->pairs;
     node->n_children = 0;
     if (w->n_cand) {
-        mix(&d->w, w->cand, w->n_cand, &node->m, singles);
-        rank_children(&d->w, node);
+        mix_at(d, w, node->depth, &node->m, singles);
+        rank_children(factors_for(d, w->t), node);
         open_child(t, (int32_t)j, 0, w->floor);
     }
     if (!t->n_open) { w->done = 1; return; }
@@ -150,10 +158,10 @@ static void learn_from_tree(Drafter *d, Trace *t, const int32_t *toks, int64_t n
     for (int32_t i = 0, at = 0; i < POSITIONS && i < n && at < t->n_nodes; i++) {
         Node *node = &t->tree->nodes[at];
         if (!node->n_children) break;
-        if (i < TRACE) learn(&d->w, node->cand, &node->m, toks[i]);
+        if (i < TRACE) learn_at(d, t, node->cand, node->pairs, &node->m, toks[i]);
         int b = likeliest(&node->m), rank = 0;
         for (int r = 0; r < node->n_children; r++) if (node->place[r] == b) rank = r;
-        learn_late(&d->w, i, node->p[rank], node->m.best[b] == toks[i]);
+        learn_late(knows_noise(t) ? &d->noisy.f : &d->w.f, i, node->p[rank], node->m.best[b] == toks[i]);
         for (rank = 0; rank < node->n_children && node->m.best[node->place[rank]] != toks[i];) rank++;
         if (rank == node->n_children || !node->child[rank]) break;
         at = node->child[rank];

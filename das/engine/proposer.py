@@ -29,7 +29,9 @@ from das.engine.rollouts.rollout_record import RolloutRecord
 from das.engine.rollouts.silence import SilenceWatch
 from das.model_drafts.drafter import ModelDrafter
 from das.model_drafts.either_or import EitherOr
-from das.verify.admission import PROBLEM_KEY
+from das.verify.admission import FORCED_KEY, PROBLEM_KEY
+from das.verify.sampler import remembered_of
+from das.verify.sampling_parameters import GREEDY_BELOW
 
 if TYPE_CHECKING:
     from das.engine.drafters.engine_model import EngineModel
@@ -48,6 +50,10 @@ class _Emitted:
     num_accepted: list[int] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
     context: int = 0  # tokens of prompt and response that the requests had before the pass
+
+    def remembered(self, sampler: Any) -> np.ndarray | None:
+        """The distributions in which the tokens were sampled; None if the sampler kept none."""
+        return remembered_of(sampler.remembered, self.rows, list(map(len, self.tokens)))
 
 
 class DasProposer:
@@ -99,6 +105,11 @@ class DasProposer:
         self._silence = SilenceWatch()
         self._clock = HistoryClock(self.draft_round.drafter.history_tick)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether the drafter remembers the distributions in which tokens were sampled."""
+        return self.draft_round.drafter.remembers
+
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to load: the drafter is an index, or the policy itself."""
 
@@ -136,7 +147,12 @@ class DasProposer:
             return [[] for _ in names]
         target_pass = self._watch_pass(names, decoding, emitted, drafting)
         self.draft_round.observe(
-            emitted.requests, emitted.num_drafted, emitted.num_accepted, emitted.tokens, target_pass
+            emitted.requests,
+            emitted.num_drafted,
+            emitted.num_accepted,
+            emitted.tokens,
+            target_pass,
+            emitted.remembered(self._runner.sampler) if self.remembers else None,
         )
         self._pending, self._branches = {}, 0
         self._sample = "", []
@@ -383,12 +399,20 @@ class DasProposer:
             return request
         # A preempted request keeps its entry; a request that decoded before brings its text along.
         prompt = state.prompt_token_ids or ()
-        self.draft_round.begin(request, prompt, state.output_token_ids[:-num_emitted])
+        seed = self._seed(name, state.sampling_params) if self.remembers else None
+        self.draft_round.begin(request, prompt, state.output_token_ids[:-num_emitted], seed)
         if PROBLEM_KEY in (state.sampling_params.extra_args or {}):
             self.alarm.begin(request.problem, prompt)
         expected = self.lengths.mean_length(request.problem)
         self._record.predicted_length[name] = min(expected, float(request.max_tokens))
         return request
+
+    def _seed(self, name: str, params: Any) -> int | None:
+        """The seed of a request's noise; None for greedy requests and recorded responses, which have none."""
+        if params.temperature < GREEDY_BELOW or FORCED_KEY in (params.extra_args or {}):
+            return None
+        seed: int | None = self._runner.sampler.seeds.of(name)
+        return seed
 
     def _end(self, names: Iterable[str]) -> None:
         """These requests are over: they join the history."""

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from das.budget.draft_price import DraftPassPrice, DraftWork
-from das.drafter import Draft, Drafter, Drafts, HistoryDrafter
+from das.drafter import Draft, Drafts, HistoryDrafter, RememberingDrafter
 from das.drafter.saved import SavedText
 
 # The tokens that a pass drafted, int64 [A], and P(token is accepted | tokens before it are), float64 [A]. None: the
@@ -30,7 +30,7 @@ class DraftingModel(Protocol):
         """Take in the tokens emitted by the pass that verified the last drafts (no requests: the rollout is over)."""
 
 
-class ModelDrafter(Drafter):
+class ModelDrafter(RememberingDrafter):
     """A model drafts for the requests of one engine. Subclasses decide how.
 
     worth     returns the seconds that one more emitted token saves; nan while unknown
@@ -47,6 +47,7 @@ class ModelDrafter(Drafter):
         self.worth = worth
         self.history = history
         self.window = 0 if history is None else history.window
+        self.remembers = history is not None and history.remembers
         self.price = DraftPassPrice()
         self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each pass of the last drafts
         self._requantize_s = 0.0  # seconds of quantizing before the last drafts
@@ -75,21 +76,26 @@ class ModelDrafter(Drafter):
         """Response tokens in the history."""
         return 0 if self.history is None else self.history.history_tokens
 
-    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
-        """A request joins the batch."""
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
+        """A request joins the batch. seed: as HistoryDrafter says."""
         if self.history is not None:
-            self.history.begin(request, problem, prompt)
+            self.history.begin(request, problem, prompt, seed)
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
         """Append tokens that a request already has when it joins."""
         if self.history is not None:
             self.history.observe(request, tokens)
 
-    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
-        """Append the tokens emitted by the pass that verified the last drafts."""
+    def observe_batch(
+        self,
+        requests: Sequence[str],
+        tokens: Sequence[Sequence[int] | np.ndarray],
+        remembered: np.ndarray | None = None,
+    ) -> None:
+        """Append the tokens emitted by the pass that verified the last drafts. remembered: as HistoryDrafter says."""
         self.model.observe(requests, [list(new) for new in tokens])
         if self.history is not None:
-            self.history.observe_batch(requests, tokens)
+            self.history.observe_batch(requests, tokens, remembered)
 
     def end(self, request: str, keep: bool = True) -> None:
         """A request finished."""

@@ -70,9 +70,14 @@ class EitherOr(ModelDrafter):
         """Whether the head drafts nothing in this rollout."""
         return self._rests > 0
 
-    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
+    def observe_batch(
+        self,
+        requests: Sequence[str],
+        tokens: Sequence[Sequence[int] | np.ndarray],
+        remembered: np.ndarray | None = None,
+    ) -> None:
         """See ModelDrafter."""
-        super().observe_batch(requests, tokens)
+        super().observe_batch(requests, tokens, remembered)
         if self._is_worth_known:
             self._emitted += sum(map(len, tokens))
 

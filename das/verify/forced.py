@@ -26,6 +26,7 @@ class ForcedSampler:
     def __init__(self, sampler: KeyedSampler, responses: Mapping[str, Sequence[int]]):
         self.keyed = sampler
         self.seeds, self.forbidden_tokens = sampler.seeds, sampler.forbidden_tokens  # for drafters that are models
+        self.remembers, self.remembered = False, ()  # the policy's distributions did not make the recorded text
         self._responses = {name: np.asarray(tokens, np.int64) for name, tokens in responses.items()}
 
     def sample(self, runner: RunningBatch, logits: torch.Tensor, drafts: Any) -> Any:

@@ -1,63 +1,18 @@
 // Keyed Gumbel-max sampling: token = argmax_v( logit[v] + gumbel(key, v) ), in one pass that makes the noise on the fly.
 //
-// Every floating-point step is an IEEE addition, multiplication or division in a fixed order. There is no libm and no
-// fused multiply-add, so das/verify/noise.py repeats the steps bit for bit with torch tensors on any device.
+// das/noise.h makes the noise. das/verify/noise.py repeats it bit for bit with torch tensors on any device.
 #include <float.h>
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
+
+#include "../noise.h"
 
 #define BLOCK 256
-
-static inline uint32_t mix32(uint32_t h) {
-    h ^= h >> 16; h *= 0x21f0aaadu;
-    h ^= h >> 15; h *= 0xd35a2d97u;
-    h ^= h >> 15;
-    return h;
-}
-
-// log(x) for normal x > 0. Splits x into an exponent e and a mantissa m in [sqrt(1/2), sqrt(2)); then
-// log(m) = 2 atanh((m-1)/(m+1)), as a polynomial.
-static inline float soft_log(float x) {
-    uint32_t bits; memcpy(&bits, &x, 4);
-    int32_t e = (int32_t)((bits - 0x3f3504f3u) >> 23);        // floor(log2(x / sqrt(1/2)))
-    e = (e ^ 0x100) - 0x100;                                   // sign-extend 9 bits
-    uint32_t mbits = bits - ((uint32_t)e << 23);
-    float m; memcpy(&m, &mbits, 4);
-    float s = (m - 1.0f) / (m + 1.0f), z = s * s;
-    float p = 0.22222222f;
-    p = p * z; p = p + 0.2857142857f;
-    p = p * z; p = p + 0.4f;
-    p = p * z; p = p + 0.6666666667f;
-    p = p * z; p = p + 2.0f;
-    float r = s * p, k = (float)e * 0.69314718056f;
-    return k + r;
-}
-
-static inline float gumbel(uint32_t key0, uint32_t key1, uint32_t token) {
-    uint32_t x = mix32(mix32(token * 0x9e3779b1u + key0) ^ key1);
-    float w = ((float)(int32_t)(x >> 1) + 0.5f) * 4.656612873e-10f;  // in (0, 1), 31 bits, fine near 0
-    w = w < 0.99999994f ? w : 0.99999994f;
-    // The exponential -log(1 - w) is computed as -log(u) * w / (1 - u) with u = 1 - w. That is exact to rounding for
-    // small w too, and small w win.
-    float u = 1.0f - w, d = 1.0f - u;
-    float l = -soft_log(u) * w;
-    float e = d > 0.0f ? l / d : w;
-    return -soft_log(e);
-}
-
-static inline uint64_t splitmix64(uint64_t x) {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 // The token of one row: argmax( logit + noise ), or argmax( logit ) for a greedy row. The first of equal scores wins.
 static int64_t sample_row(const float *row, int64_t vocab, int64_t seed, int64_t position, int greedy) {
     float score[BLOCK], best = -INFINITY;
     int64_t best_token = 0;
-    uint64_t key = splitmix64(splitmix64((uint64_t)seed) ^ (uint64_t)position);
+    uint64_t key = noise_key(seed, position);
     uint32_t a = (uint32_t)key, b = (uint32_t)(key >> 32);
     for (int64_t start = 0; start < vocab; start += BLOCK) {
         int n = (int)(vocab - start < BLOCK ? vocab - start : BLOCK);
@@ -161,7 +116,7 @@ void keyed_draft(const float *logits, int64_t rows, int64_t vocab, int64_t strid
                  const int64_t *positions, const uint8_t *greedy, const float *scales, int64_t num_scales,
                  int64_t *tokens, float *margins) {
     for (int64_t r = 0; r < rows; r++, logits += stride, tokens += num_scales, margins += num_scales) {
-        uint64_t key = splitmix64(splitmix64((uint64_t)seeds[r]) ^ (uint64_t)positions[r]);
+        uint64_t key = noise_key(seeds[r], positions[r]);
         uint32_t a = (uint32_t)key, b = (uint32_t)(key >> 32);
         int is_greedy = greedy && greedy[r];
         float top[num_scales];
@@ -196,6 +151,60 @@ void keyed_draft(const float *logits, int64_t rows, int64_t vocab, int64_t strid
             while (l < LANES - 1 && best[s].first[l] != top[s]) l++;
             best[s].first[l] = best[s].second[l];
             margins[s] = top[s] - highest(best[s].first);
+        }
+    }
+}
+
+#define PAIRS 4                // as in das/drafter/distributions.h, which says what a pair is
+#define MAX_LEVEL 18           // of a probability of .01
+
+// exp(x) for x <= 0, to three digits: pairs keep a quarter of a nat. Below -80 the result is exp(-80).
+static inline float rough_exp(float x) {
+    x = x > -80.0f ? x : -80.0f;
+    float t = x * 1.44269504f, whole = (float)(int32_t)(t - 0.5f), r = t - whole;
+    float p = 1.0f + r * (0.69314718f + r * (0.24022651f + r * 0.05550411f));
+    int32_t bits = ((int32_t)whole + 127) << 23;
+    float power; memcpy(&power, &bits, 4);
+    return p * power;
+}
+
+static inline float highest_of_block(const float *score) {
+    float lanes[LANES];
+    for (int l = 0; l < LANES; l++) lanes[l] = score[l];
+    for (int i = LANES; i < BLOCK; i += LANES)
+        for (int l = 0; l < LANES; l++) lanes[l] = score[i + l] > lanes[l] ? score[i + l] : lanes[l];
+    return highest(lanes);
+}
+
+// The likeliest tokens of n rows of logits, as pairs: token << 5 | level, where exp(-level / 4) is the probability.
+// rows: [n], indices into logits and pairs. pairs: all rows x PAIRS, likeliest first; the rest is left as it is.
+void keyed_pairs(const float *logits, int64_t vocab, int64_t stride, int64_t n, const int64_t *rows, uint32_t *pairs) {
+    for (int64_t r = 0; r < n; r++) {
+        const float *row = logits + rows[r] * stride;
+        float top[PAIRS] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        int64_t token[PAIRS];
+        for (int64_t start = 0; start < vocab; start += BLOCK) {
+            int n_block = (int)(vocab - start < BLOCK ? vocab - start : BLOCK);
+            if (n_block == BLOCK && !(highest_of_block(row + start) > top[PAIRS - 1])) continue;
+            for (int i = 0; i < n_block; i++) {
+                float x = row[start + i];
+                if (!(x > top[PAIRS - 1])) continue;
+                int k = PAIRS - 1;
+                for (; k && top[k - 1] < x; k--) top[k] = top[k - 1], token[k] = token[k - 1];
+                top[k] = x, token[k] = start + i;
+            }
+        }
+        float lanes[LANES] = {0}, sum = 0.0f;
+        int64_t start = 0;
+        for (; start + LANES <= vocab; start += LANES)
+            for (int l = 0; l < LANES; l++) lanes[l] += rough_exp(row[start + l] - top[0]);
+        for (; start < vocab; start++) sum += rough_exp(row[start] - top[0]);
+        for (int l = 0; l < LANES; l++) sum += lanes[l];
+        float total = top[0] + soft_log(sum);
+        for (int k = 0; k < PAIRS && top[k] > -INFINITY; k++) {
+            int level = (int)((total - top[k]) * 4.0f + 0.5f);
+            if (level > MAX_LEVEL || token[k] >= 1 << 26) break;
+            pairs[rows[r] * PAIRS + k] = (uint32_t)token[k] << 5 | (uint32_t)level;
         }
     }
 }

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from das.drafter.distributions import LEVELS_PER_NAT, MAX_LEVEL, PAIR_TOKENS, PAIRS, unknown
 from das.native import load_native
 from das.verify.host_copies import on_device
 
@@ -54,6 +55,7 @@ def _native() -> ctypes.CDLL:
         "keyed_verify": [pointer, i64, i64, i64, *[pointer] * 5, i64, pointer],
         "keyed_walk": [pointer, i64, i64, i64, *[pointer] * 6, i64, pointer, pointer],
         "keyed_draft": [pointer, i64, i64, i64, *[pointer] * 4, i64, pointer, pointer],
+        "keyed_pairs": [pointer, i64, i64, i64, pointer, pointer],
         "keyed_noise": [u32, u32, i64, pointer],
     }.items():
         function = getattr(library, name)
@@ -287,6 +289,34 @@ def walk(
             emitted[request, column] = token = int(tokens[first_row + node + 1])
             node, column = children.get((node, token)), column + 1
     return emitted, rows
+
+
+def likeliest(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:
+    """The distributions of rows of logits, as drafters remember them (das.drafter.distributions).
+
+    logits: float32 [rows, vocab]. rows: int64, which of them are needed; a GPU makes all. Returns uint32 [rows, PAIRS].
+    From a GPU they are copied without waiting: read them when the tokens of the pass are on the host.
+    """
+    if logits.device.type != "cpu":
+        return device_likeliest(logits)
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    pairs = unknown(len(logits))
+    _native().keyed_pairs(
+        logits.data_ptr(), logits.shape[1], logits.stride(0), len(rows), _int64_address(rows), pairs.ctypes.data
+    )
+    return pairs
+
+
+def device_likeliest(logits: torch.Tensor) -> np.ndarray:
+    """`likeliest` in plain torch, on any device."""
+    top, tokens = logits.topk(min(PAIRS, logits.shape[1]), dim=-1)
+    levels = ((logits.logsumexp(dim=-1, keepdim=True) - top) * LEVELS_PER_NAT + 0.5).floor()
+    is_listed = (levels <= MAX_LEVEL) & (tokens < PAIR_TOKENS)
+    pairs = torch.where(is_listed, tokens << 5 | levels.clamp_max(MAX_LEVEL).long(), -1).to(torch.int32)
+    on_host = torch.full((len(logits), PAIRS), -1, dtype=torch.int32, pin_memory=pairs.device.type == "cuda")
+    on_host[:, : pairs.shape[1]].copy_(pairs, non_blocking=True)
+    return on_host.numpy().view(np.uint32)
 
 
 def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor) -> torch.Tensor:

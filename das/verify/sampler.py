@@ -6,6 +6,7 @@ drafted token is accepted if and only if it equals the token sampled on its row.
 depend on the draft (exactness level 2, docs/exactness.md).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from das.verify.host_copies import on_device
 from das.verify.layout import Layout
 from das.verify.logprobs import emitted_logprobs
 from das.verify.noise import (
+    REJECTED,
     accept_inputs,
     device_accept,
     device_argmax,
@@ -27,11 +29,33 @@ from das.verify.noise import (
     keyed_argmax,
     keyed_verify,
     keyed_walk,
+    likeliest,
     noise_inputs,
 )
 from das.verify.sampling_parameters import GREEDY_BELOW, Rows, applied_temperature, has_custom_processors
 from das.verify.sampling_pieces import joined, max_piece_rows, pieces_of
 from das.verify.seeds import DefaultSeeds, RequestSeeds
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The distributions in which a piece of a pass was sampled. A GPU may still copy them: read them when the pass's
+    tokens are on the host."""
+
+    pairs: np.ndarray  # of each row of logits, uint32 [rows, PAIRS]
+    cells: np.ndarray  # the row of each token that a request may emit, int64 [requests, width]
+
+
+def remembered_of(pieces: Sequence[Remembered], rows: Sequence[int], counts: Sequence[int]) -> np.ndarray | None:
+    """The distributions of the first counts[i] tokens that row rows[i] of the batch emitted, one after the other:
+    uint32 [sum(counts), PAIRS]; None where nothing was kept."""
+    if not pieces:
+        return None
+    first_rows = np.cumsum([0, *(len(piece.pairs) for piece in pieces)])
+    cells = np.concatenate([piece.cells + first for piece, first in zip(pieces, first_rows, strict=False)])
+    pairs = pieces[0].pairs if len(pieces) == 1 else np.concatenate([piece.pairs for piece in pieces])
+    is_emitted = np.arange(cells.shape[1]) < np.asarray(counts)[:, None]
+    return pairs[cells[np.asarray(rows)][is_emitted]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +82,8 @@ class KeyedSampler:
     def __init__(self, engine_seed: int, logprobs_mode: str, engine_rank: int = 0):
         self.seeds = RequestSeeds(DefaultSeeds(engine_seed, engine_rank))
         self.logprobs_mode = logprobs_mode
+        self.remembers = False  # whether the drafter remembers the distributions in which tokens were sampled
+        self.remembered: list[Remembered] = []  # those of the last pass, piece by piece
         # The metadata of the batch that _forbidden belongs to. vLLM makes it anew with every change of the batch.
         self._masked_for: Any = None
         self._forbidden = torch.empty(0, dtype=torch.bool)
@@ -89,6 +115,7 @@ class KeyedSampler:
             self.forbidden_tokens(runner, logits),
             1 if layout is None else layout.width(),
         )
+        self.remembered = []
         max_rows = max_piece_rows(batch.sampling_metadata, logits.shape[-1])
         # Custom processors know whole batches only.
         if len(logits) <= max_rows or (layout is None and has_custom_processors(batch.sampling_metadata)):
@@ -131,16 +158,25 @@ class KeyedSampler:
                 emitted = keyed_verify(
                     logits, layout.num_drafted, layout.draft_tokens, seeds, positions, greedy, work.width
                 )
-            cells = emitted_cells(layout.num_drafted, work.width) if wants_logprobs else None
+            cells = emitted_cells(layout.num_drafted, work.width) if wants_logprobs or self.remembers else None
         else:
             emitted, cells = keyed_walk(
                 logits, layout.num_drafted, layout.draft_tokens, layout.parents, layout.offset, seeds, positions,
                 greedy, work.width,
             )  # fmt: skip
+        if self.remembers:
+            self._remember(logits, emitted, cells)
         logprobs = None
         if wants_logprobs:
             logprobs = emitted_logprobs(metadata, self.logprobs_mode, logits if raw is None else raw, emitted, cells)
         return emitted, logprobs
+
+    def _remember(self, logits: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None) -> None:
+        """Keep the distributions of a piece's emitted tokens, for the drafter. The arguments are emitted_logprobs'."""
+        if cells is None:
+            cells = np.arange(len(emitted))[:, None]
+        used = cells.ravel() if emitted.device.type != "cpu" else cells[emitted.numpy() != REJECTED]
+        self.remembered.append(Remembered(likeliest(logits, np.ascontiguousarray(used, np.int64)), cells))
 
     def _device_inputs(
         self,

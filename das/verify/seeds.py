@@ -100,6 +100,10 @@ class RequestSeeds:
             self._batch_seeds = np.array(seeds, np.uint64).view(np.int64)
         return self._batch_seeds
 
+    def of(self, name: str) -> int | None:
+        """The seed of a request of the last batch; None if it was not in it."""
+        return self._seeded[name].seed if name in self._seeded else None
+
     def _seed(self, before: _Seeded | None, state: Any) -> _Seeded:
         """The seed of a request. before: what its id stood for in the last batch; None for a new id.
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from reference_mix import Mixed, Mixture, Occurrence, Text, match_length
+from reference_recall import NoisyMixture, noise_key, pairs_beside
 
 from das.drafter import constants
 from das.drafter.draft import Draft
@@ -26,6 +27,8 @@ class _Request:
     store_key: str
     text: Text
     prompt: tuple[int, ...]
+    mixture: Mixture
+    seed: int | None  # of its noise, if drafts are made with it
     trace: Mixed | None = None  # the first position of the last draft, to learn from
 
 
@@ -62,8 +65,10 @@ class ReferenceDrafter:
         min_prob: float = DEFAULTS.min_prob,
         max_candidates: int = DEFAULTS.max_candidates,
         cross_problem_tokens: int = DEFAULTS.cross_problem_tokens,
+        remember: str = DEFAULTS.remember,
     ) -> None:
-        options = DrafterOptions(window, scope, min_prob, max_candidates, cross_problem_tokens)
+        options = DrafterOptions(window, scope, min_prob, max_candidates, cross_problem_tokens, remember)
+        self.remembers = remember == "distributions"
         self.window = options.history_window
         self.scope = scope
         self.min_prob = min_prob
@@ -73,9 +78,9 @@ class ReferenceDrafter:
         self._stores: dict[str, _Store] = {}
         self._requests: dict[str, _Request] = {}
         self._shared: list[Text] = []  # finished texts that other problems see, oldest first
-        self._mixture = Mixture()
+        self._mixture, self._noisy = Mixture(), NoisyMixture()
 
-    def begin(self, request: str, problem: str, prompt: Sequence[int]) -> None:
+    def begin(self, request: str, problem: str, prompt: Sequence[int], seed: int | None = None) -> None:
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
         store_key = {"own": f"request {request}", "global+request": "all"}.get(self.scope, f"problem {problem}")
@@ -89,26 +94,39 @@ class ReferenceDrafter:
             text, users = store.prompts[prompt_key]
             store.prompts[prompt_key] = (text, users + 1)
         context = list(prompt_key[-constants.PROMPT_CONTEXT :])
-        self._requests[request] = _Request(store_key, Text(context, len(context), store_key), prompt_key)
+        text = Text(context, len(context), store_key)
+        if not self.remembers:
+            seed = None
+        mixture = self._mixture if seed is None else self._noisy
+        self._requests[request] = _Request(store_key, text, prompt_key, mixture, seed)
 
-    def observe(self, request: str, tokens: Sequence[int]) -> None:
+    def observe(self, request: str, tokens: Sequence[int], remembered: Sequence[list[int]] | None = None) -> None:
         live = self._requests[request]
         mixed = live.trace
         for position, token in enumerate(map(int, tokens)):
             if mixed is None or position == POSITIONS:
                 break
             if position < TRACE:
-                self._mixture.learn(mixed, token)
-            self._mixture.learn_late(position, mixed.likeliest_prob, mixed.likeliest == token)
+                live.mixture.learn(mixed, token)
+            live.mixture.learn_late(position, mixed.likeliest_prob, mixed.likeliest == token)
             mixed = mixed.after.get(token)
         live.trace = None
-        for token in tokens:
+        for i, token in enumerate(tokens):
+            if remembered is not None and self.remembers:
+                live.text.remembered[len(live.text.tokens)] = pairs_beside(int(token), remembered[i])
             self._stores[live.store_key].log.append((live.text, len(live.text.tokens)))
             live.text.tokens.append(int(token))
 
-    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+    def observe_batch(
+        self,
+        requests: Sequence[str],
+        tokens: Sequence[Sequence[int]],
+        remembered: Sequence[list[int]] | None = None,
+    ) -> None:
+        first = 0
         for request, new in zip(requests, tokens, strict=True):
-            self.observe(request, new)
+            self.observe(request, new, None if remembered is None else remembered[first : first + len(new)])
+            first += len(new)
 
     def end(self, request: str, keep: bool = True) -> None:
         live = self._requests.pop(request)
@@ -250,13 +268,19 @@ class ReferenceDrafter:
         """The position behind these drafted tokens; None without occurrences. before: the position of the last one.
         given: tokens between the request's own and the drafted ones.
         """
-        occurrences = _follow(before.occurrences, path[-1]) if before else []
+        leaves = before is not None and before.nearest is not None and before.nearest.token != path[-1]
+        occurrences = _follow(before.occurrences, path[-1]) if before and not leaves else []
         if not occurrences:
             context = [*request.text.tokens[-constants.MAX_MATCH :], *given, *path]
             occurrences = self._look_up(request, context, is_first=not path)
         if not occurrences:
             return None
-        mixed = self._mixture.mix(occurrences, len(path))
+        if isinstance(request.mixture, NoisyMixture):
+            assert request.seed is not None
+            position = request.text.length + len(given) + len(path)
+            mixed = request.mixture.foresee(occurrences, len(path), noise_key(request.seed, position))
+        else:
+            mixed = request.mixture.mix(occurrences, len(path))
         if before:
             before.after[path[-1]] = mixed
         else:

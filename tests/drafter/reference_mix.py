@@ -24,6 +24,7 @@ class Text:
     context: int
     store_key: str = ""
     history_tick: int | None = None  # in which it finished; None while live
+    remembered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by index: tokens and levels, if known
 
     @property
     def length(self) -> int:
@@ -46,6 +47,11 @@ class Occurrence:
     def token(self) -> int:
         return self.text.tokens[self.index]
 
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The distribution of its token; empty: unknown."""
+        return self.text.remembered.get(self.index, [])
+
 
 @dataclass
 class Mixed:
@@ -64,6 +70,9 @@ class Mixed:
     likeliest_prob: float  # corrected
     children: list[tuple[int, float]]  # the best tokens and their corrected probabilities, likeliest first
     after: dict[int, Mixed] = field(default_factory=dict)  # by drafted token: the position behind it
+    nearest: Occurrence | None = None  # drafts with the noise alone: the occurrence with the longest match
+    unlisted: float = 0.0  # the log of what its distribution leaves to other tokens
+    pairs: list[list[tuple[int, int]]] = field(default_factory=list)  # of each occurrence
 
 
 class Mixture:
@@ -126,7 +135,7 @@ class Mixture:
 
     def learn(self, m: Mixed, token: int) -> None:
         """Take one step up the gradient of log P(token)."""
-        w, v = self._weights, self._weights["mix"][m.top]
+        v = self._weights["mix"][m.top]
         for best, features, prob in zip(m.tokens, m.features, m.probs, strict=True):
             g = MIX_RATE * ((best == token) - prob)
             for i, feature in enumerate(features):
@@ -134,17 +143,21 @@ class Mixture:
         g = MIX_RATE * ((token not in m.tokens) - m.none_prob)
         v[0] += g * m.none_log
         v[-1] += g
+        self._learn_votes(m, [float(next_token == token) for next_token, *_ in m.votes])
+
+    def _learn_votes(self, m: Mixed, correct: list[float]) -> None:
+        """Take one step up the gradient of the votes' log P(token). correct: the part of each vote that went to it."""
+        w = self._weights
         weights = [self._weight(*factors) for _, *factors in m.votes]
         none = everything = w["none"][m.top][m.variety]
         correct_weight = 0.0
-        for weight, (next_token, *_) in zip(weights, m.votes, strict=True):
+        for weight, part in zip(weights, correct, strict=True):
             everything += weight
-            if next_token == token:
-                correct_weight += weight
+            correct_weight += weight * part
         scale = VOTE_RATE / everything
         bonus = VOTE_RATE / correct_weight if correct_weight > 0.0 else 0.0
-        for weight, (next_token, cross_problem, bucket, source, rank) in zip(weights, m.votes, strict=True):
-            step = 1.0 + weight * ((bonus if next_token == token else 0.0) - scale)
+        for weight, part, (_, cross_problem, bucket, source, rank) in zip(weights, correct, m.votes, strict=True):
+            step = 1.0 + weight * (part * bonus - scale)
             w["match"][cross_problem][bucket] *= step
             w["source"][source] *= step
             w["rank"][rank] *= step
@@ -187,6 +200,11 @@ def _softmax(v: list[float], features: list[list[float]], none_score: float) -> 
         for weight, feature in zip(v, row, strict=False):
             score += weight * feature
         scores.append(score)
+    return normalized(scores, none_score)
+
+
+def normalized(scores: list[float], none_score: float) -> tuple[list[float], float]:
+    """The probabilities of tokens with these scores, and the probability of none of them."""
     highest = max([none_score, *scores])
     none_exp = exp_of(none_score - highest)
     exps = [exp_of(score - highest) for score in scores]

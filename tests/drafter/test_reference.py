@@ -11,7 +11,8 @@ from reference import Node, ReferenceDrafter
 from reference_mix import exp_of, log_of
 
 from das.drafter import Draft, HistoryDrafter, TreeDrafts
-from das.drafter.options import SCOPES
+from das.drafter.distributions import NO_PAIR, PAIRS
+from das.drafter.options import REMEMBERED, SCOPES
 
 BIG = 2**31 - 1
 ALPHABETS = ([7], [0, 1], [0, 1, 2, BIG], list(range(BIG - 40, BIG + 1)), [k * 7919 % BIG for k in range(1000)])
@@ -80,21 +81,36 @@ class Pair:
         self.num_begun += 1
         prompt = self.prompts[self.rng.integers(3)]
         problem = PROBLEMS[self.rng.integers(2)]
+        seed = int(self.rng.integers(-(2**63), 2**63)) if self.rng.integers(4) else None
         for d in (self.fast, self.slow):
-            d.begin(request, problem, prompt)
+            d.begin(request, problem, prompt, seed)
         self.live[request] = list(prompt)
+
+    def remembered(self, tokens: list[int]) -> np.ndarray | None:
+        """Some distributions for these tokens: any, without the token, or unknown. None: all are unknown."""
+        if not self.rng.integers(4):
+            return None
+        rows = np.full((len(tokens), PAIRS), NO_PAIR, np.uint32)
+        for row, token in zip(rows, tokens, strict=True):
+            listed = [token, *(self.alphabet[i] for i in self.rng.integers(0, len(self.alphabet), PAIRS))]
+            listed = listed[self.rng.integers(2) :][: self.rng.integers(0, PAIRS + 1)]
+            for i, other in enumerate(listed):
+                row[i] = other % 2**26 << 5 | int(self.rng.integers(0, 32) if self.rng.integers(2) else i)
+        return rows
 
     def observe(self) -> None:
         request = str(self.rng.choice(list(self.live)))
         new = self.new_tokens(self.max_new_tokens)
-        self.fast.observe(request, np.array(new, np.int64) if self.rng.integers(2) else new)
-        self.slow.observe(request, new)
+        remembered = self.remembered(new)
+        self.fast.observe(request, np.array(new, np.int64) if self.rng.integers(2) else new, remembered)
+        self.slow.observe(request, new, None if remembered is None else remembered.tolist())
         self.live[request] += new
 
     def batch(self) -> None:
         news = [self.new_tokens(3) for _ in self.live]
-        for d in (self.fast, self.slow):
-            d.observe_batch(list(self.live), news)
+        remembered = self.remembered([token for new in news for token in new])
+        self.fast.observe_batch(list(self.live), news, remembered)
+        self.slow.observe_batch(list(self.live), news, None if remembered is None else remembered.tolist())
         for text, new in zip(self.live.values(), news, strict=True):
             text += new
 
@@ -159,15 +175,17 @@ def drive(seed: int, steps: int, max_new_tokens: int, **options: Any) -> int:
     min_prob=st.sampled_from([0.0, 0.01, 0.1, 0.5]),
     max_candidates=st.sampled_from([1, 3, 32, 64]),
     cross_problem_tokens=st.sampled_from([0, 20, 65536]),
+    remember=st.sampled_from(REMEMBERED),
 )
 def test_equals_reference(seed: int, **options: Any) -> None:
     drive(seed, 60, 8, **options)
 
 
+@pytest.mark.parametrize("remember", REMEMBERED)
 @pytest.mark.parametrize("scope", SCOPES)
-def test_equals_reference_on_long_texts_with_sweeps(scope: str) -> None:
+def test_equals_reference_on_long_texts_with_sweeps(scope: str, remember: str) -> None:
     """The texts are long enough to fill blocks, grow tables, sweep evicted history and reuse its blocks."""
-    options = {"window": 2, "min_prob": 0.02, "max_candidates": 16, "cross_problem_tokens": 300}
+    options = {"window": 2, "min_prob": 0.02, "max_candidates": 16, "cross_problem_tokens": 300, "remember": remember}
     assert drive(5, 150, 150, scope=scope, **options) > 0
 
 

@@ -1,13 +1,17 @@
 """A damaged or inconsistent history file is refused in one line, and the drafter stays as it was."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from reference_recall import pairs_beside
 
-from das.arrays import pack_strings
+from das.arrays import pack_strings, save_arrays
 from das.drafter import HistoryDrafter
+from das.drafter.distributions import NO_PAIR, PAIRS, packed, unknown
+from das.drafter.prior import SIZES
 from das.drafter.saved import read_history
 from tests.drafter.fuzz import saved
 
@@ -144,11 +148,60 @@ def test_a_history_without_corrections_by_position_loads(tmp_path: Path) -> None
     path = tmp_path / "history.npz"
     arrays = saved(path)
     weights = arrays["weights"]
-    late = len(weights) - 16 * 29 + np.arange(-16, 0)  # they lie before the mixing weights, prior.SIZES["mix"]
-    np.savez(path, **{**arrays, "weights": np.delete(weights, late)})  # type: ignore[arg-type]
+    older = weights[: sum(map(math.prod, SIZES.values()))]  # without those of drafts with the noise
+    late = len(older) - 16 * 29 + np.arange(-16, 0)  # they lie before the mixing weights, prior.SIZES["mix"]
+    np.savez(path, **{**arrays, "weights": np.delete(older, late)})  # type: ignore[arg-type]
     drafter = HistoryDrafter()
     drafter.load(path)
     assert np.array_equal(drafter.weights(), HistoryDrafter().weights())
+
+
+def test_remembered_distributions_come_back(tmp_path: Path) -> None:
+    """A drafter that loads them drafts what one drafts that was given them; one that remembers tokens ignores them."""
+    path, rng = tmp_path / "history.npz", np.random.default_rng(0)
+    tokens = rng.integers(0, 30, 200)
+    remembered = unknown(200)
+    remembered[:150] = packed(rng.integers(0, 30, (150, PAIRS)), np.sort(-4 * rng.random((150, PAIRS)))[:, ::-1])
+    drafter = HistoryDrafter(remember="distributions")
+    drafter.begin("r", "p", [1, 2, 3])
+    drafter.observe("r", tokens, remembered)
+    drafter.end("r")
+    drafter.save(path)
+    (text,) = read_history(path).texts
+    assert text.remembered is not None
+    for own, given, token in zip(text.remembered[3:].tolist(), remembered.tolist(), tokens.tolist(), strict=True):
+        expected = [other << 5 | level for other, level in pairs_beside(token, given)]
+        assert own == expected + [NO_PAIR] * (PAIRS - len(expected))
+    drafts = []
+    for warm in (HistoryDrafter(remember="distributions", warm=path), HistoryDrafter(warm=path)):
+        warm.begin("live", "p", [1, 2, 3], 7)
+        warm.observe("live", tokens[:40])
+        drafts.append(warm.propose(["live"], [8])[0])
+    given_again = HistoryDrafter(remember="distributions")
+    given_again.add_history(read_history(path).texts)
+    given_again.begin("live", "p", [1, 2, 3], 7)
+    given_again.observe("live", tokens[:40])
+    assert given_again.propose(["live"], [8])[0] == drafts[0] != drafts[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_pairs": np.ones(3, np.uint8)}, "it has 3 distributions for 203 tokens"),
+        ({"pairs": np.zeros(5, np.uint32)}, "its distributions do not add up to its 5 pairs"),
+        ({"pairs": np.zeros((2, 2))}, "its pairs have a wrong type or shape"),
+    ],
+)
+def test_damaged_distributions_are_refused(tmp_path: Path, change: Arrays, said: str) -> None:
+    path = tmp_path / "history.npz"
+    drafter = HistoryDrafter(remember="distributions")
+    drafter.begin("r", "p", [1, 2, 3])
+    drafter.observe("r", np.arange(200), packed(np.arange(800).reshape(200, 4), np.full((200, 4), -1.4)))
+    drafter.end("r")
+    drafter.save(path)
+    save_arrays(path, {**np.load(path), **change})
+    with pytest.raises(ValueError, match=said):
+        HistoryDrafter(remember="distributions").load(path)
 
 
 def test_texts_of_other_engines_join_as_if_they_were_made_here(tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ class FirstRunner:
         batch.update_async_output_token_ids()
         drafted = spec_decode_metadata
         self._num_drafted = [0] * batch.num_reqs if drafted is None else drafted.num_draft_tokens
+        self.sampler.remembers = getattr(self.drafter, "remembers", False)
         output = self.sampler.sample(self, logits, drafted)
         if self._coupled_method is not None:
             self._coupled_method.observe(output)

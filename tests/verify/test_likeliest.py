@@ -1,0 +1,41 @@
+"""The distributions that the sampler hands out for drafters: C and torch agree, and both are right."""
+
+import numpy as np
+import pytest
+import torch
+
+from das.drafter.distributions import MAX_LEVEL, NO_PAIR, PAIRS, packed
+from das.verify.noise import device_likeliest, likeliest
+
+
+@pytest.mark.parametrize("vocab", [1, 3, 16, 255, 257, 1000, 20000])
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_pairs_are_the_likeliest_tokens(vocab: int, scale: float) -> None:
+    logits = scale * torch.randn(40, vocab, generator=torch.Generator().manual_seed(vocab))
+    logits[3, 0] = -torch.inf if vocab > 1 else 0.0
+    found, on_device = likeliest(logits, np.arange(40)), device_likeliest(logits)
+    logprobs, tokens = torch.log_softmax(logits, dim=-1).topk(min(PAIRS, vocab))
+    expected = packed(tokens.numpy(), logprobs.numpy())
+    for pairs in (found, on_device):
+        levels, listed = pairs[:, : expected.shape[1]] & 31, pairs[:, : expected.shape[1]] != NO_PAIR
+        assert (pairs[:, expected.shape[1] :] == NO_PAIR).all()
+        # The last bit of a log-prob decides where it lies between two levels.
+        both = listed & (expected != NO_PAIR)
+        assert (np.abs(levels.astype(int) - (expected & 31).astype(int))[both] <= 1).all()
+        assert (listed == (expected != NO_PAIR)).mean() > 0.99
+        assert levels[listed].max(initial=0) <= MAX_LEVEL
+        assert (pairs[:, : expected.shape[1]][both] >> 5 == (expected >> 5)[both]).all()
+    assert (found == on_device).mean() > 0.98
+
+
+def test_rows_that_are_not_needed_are_left_out() -> None:
+    logits = torch.randn(5, 64).repeat(1, 2)[:, :64]  # rows with a stride of their own
+    pairs = likeliest(logits, np.array([0, 3]))
+    assert (pairs[[1, 2, 4]] == NO_PAIR).all()
+    assert np.array_equal(pairs[[0, 3]], likeliest(logits.contiguous(), np.arange(5))[[0, 3]])
+
+
+def test_a_sure_distribution_is_one_pair() -> None:
+    logits = torch.zeros(1, 100)
+    logits[0, 7] = 30.0
+    assert likeliest(logits, np.array([0])).tolist() == [[7 << 5, NO_PAIR, NO_PAIR, NO_PAIR]]
