@@ -3,12 +3,10 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from das.arrays import load_arrays, save_arrays
 from das.budget import LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.draft_price import DraftWork
@@ -36,8 +34,6 @@ from das.verify.sampling_parameters import GREEDY_BELOW
 if TYPE_CHECKING:
     from das.engine.drafters.engine_model import EngineModel
     from das.engine.runners.protocol import Runner
-
-HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"  # files of a checkpoint
 
 
 @dataclass(slots=True)
@@ -72,14 +68,14 @@ class DasProposer:
         from_texts = make_drafter(options.drafter) if options.has_history else None
         self._history = from_texts  # None for drafts from the policy alone
         history = from_texts if isinstance(from_texts, HistoryDrafter) else None  # a model drafts beside no other
-        self._model_drafter: ModelDrafter | None = None
+        self.model_drafter: ModelDrafter | None = None
         # vLLM takes an attribute `model` for a torch module with buffers, which sleep mode saves.
         self.drafting_model: EngineModel | None = None
         if options.self_draft is not None or options.head is not None:
             from das.engine.drafters.model_drafter import model_drafter  # imports vLLM
 
-            self._model_drafter, self.drafting_model = model_drafter(options.self_draft, options.head, budget, history)
-        drafter: Drafter | None = self._model_drafter or from_texts
+            self.model_drafter, self.drafting_model = model_drafter(options.self_draft, options.head, budget, history)
+        drafter: Drafter | None = self.model_drafter or from_texts
         assert drafter is not None
         drafter.vocab = vllm_config.model_config.get_vocab_size()
         self.draft_round = DraftRound(
@@ -95,7 +91,7 @@ class DasProposer:
         self.alarm = Alarm()
         self.calibration = TokenCalibration()
         self._sample: tuple[str, list[float]] = "", []  # one draft of the pass: its request and its probabilities
-        self._begin_record()
+        self.begin_record()
         self.parents: dict[str, list[int]] = {}  # of the drafts that branch (das/engine/branching/tree.py), by request
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._branches = 0  # of these drafts, beside their trunks
@@ -103,7 +99,7 @@ class DasProposer:
         self._drafting = DraftWork()  # what a model did for these drafts
         self._pass_ended = 0.0
         self._silence = SilenceWatch()
-        self._clock = HistoryClock(self.draft_round.drafter.history_tick)
+        self.clock = HistoryClock(self.draft_round.drafter.history_tick)
 
     @property
     def remembers(self) -> bool:
@@ -160,8 +156,8 @@ class DasProposer:
         lengths = num_tokens_no_spec[: len(names)].tolist()
         room = [self.max_model_len - lengths[row] - 1 for row in emitted.rows]
         proposal = self.draft_round.propose(emitted.requests, room)
-        if self._model_drafter is not None:
-            self._drafting = self._model_drafter.handed_out()
+        if self.model_drafter is not None:
+            self._drafting = self.model_drafter.handed_out()
             self._runner.meter.record_draft_work(self._drafting)
         self._silence.observe(emitted.requests, drafted=proposal is not None and any(proposal.counts))
         if proposal is None:
@@ -261,7 +257,7 @@ class DasProposer:
             return
         if history_tick > history.history_tick:
             history.end_step(history_tick)
-            self._clock.told = history_tick
+            self.clock.told = history_tick
         before = history.history_tokens
         history.add_history(texts)
         self._record.history_before += history.history_tokens - before
@@ -273,7 +269,7 @@ class DasProposer:
     def begin_step(self, num_requests: int) -> None:
         """A rollout of this many requests begins."""
         self._decoding = set()  # the time until the first pass was not decoding
-        self._begin_record()
+        self.begin_record()
         self.draft_round.begin_step(num_requests)
 
     def begin_turn(self, num_requests: int) -> None:
@@ -289,7 +285,7 @@ class DasProposer:
         self._record.forget_predictions()
         return report
 
-    def _begin_record(self) -> None:
+    def begin_record(self) -> None:
         """Forget what was noted of the last rollout."""
         self._record = RolloutRecord(history_before=self.draft_round.drafter.history_tokens)
 
@@ -317,7 +313,7 @@ class DasProposer:
         alarms = self._judge(judged)
         drafter = self.draft_round.drafter
         head_rests = int(drafter.is_resting) if isinstance(drafter, EitherOr) else None
-        self.draft_round.end_step(drafter.history_tick + self._clock.announced(history_tick))
+        self.draft_round.end_step(drafter.history_tick + self.clock.announced(history_tick))
         report = replace(
             self._report(meter, start),
             history_tokens=drafter.history_tokens,
@@ -325,7 +321,7 @@ class DasProposer:
             calibration_error=self.calibration.error,
             alarms=alarms,
         )
-        self._begin_record()  # for callers that never call begin_step
+        self.begin_record()  # for callers that never call begin_step
         return report
 
     def end_unannounced_step(self) -> list[str]:
@@ -335,9 +331,9 @@ class DasProposer:
         """
         self._decoding = set()
         alarms = self._judge(judged=True)
-        passed = self._clock.unannounced(self._record.requests, self._record.tokens)
+        passed = self.clock.unannounced(self._record.requests, self._record.tokens)
         self.draft_round.end_step(self.draft_round.drafter.history_tick + passed)
-        self._begin_record()
+        self.begin_record()
         self.draft_round.begin_step(0)  # nobody knows how many requests will come
         return alarms
 
@@ -351,42 +347,6 @@ class DasProposer:
         return broken + self.alarm.end_step(
             record.passes, record.num_drafted, record.num_accepted, lost, judged, compared, record.declined
         )
-
-    def save(self, folder: Path) -> None:
-        """Write the history, the drafter's weights, and what was learned about lengths and probabilities. No request
-        may be live.
-
-        The drafter then continues from the file it wrote: an index built text by text finds occurrences in another
-        order than one that grew token by token, and this run must draft what a resumed run will draft. Budgets are not
-        saved: they learn the times of the running engine within a few passes.
-        """
-        drafter = self.draft_round.drafter
-        drafter.save(folder / HISTORY)
-        drafter.load(folder / HISTORY)
-        learned = {
-            **self.lengths.state(),
-            "calibration": self.calibration.counts,
-            "usual": np.array(self.alarm.usual),
-            "told_tick": np.array(self._clock.told),
-        }
-        save_arrays(folder / LEARNED, {"kind": np.array(LEARNED), **learned})
-        if self.drafting_model is not None and self._model_drafter is not None:
-            state = {**self.drafting_model.sampler.state(), **self._model_drafter.state()}
-            save_arrays(folder / COUPLED, {"kind": np.array(COUPLED), **state})
-
-    def load(self, folder: Path) -> None:
-        """Continue from what `save` wrote, at the same history tick. Raises ValueError for files of another kind."""
-        self.draft_round.drafter.load(folder / HISTORY)
-        learned = load_arrays(folder / LEARNED, LEARNED)
-        self._clock.told = int(learned.get("told_tick", self.draft_round.drafter.history_tick))  # old files lack it
-        self.lengths.restore(learned)
-        self.calibration.counts = learned["calibration"]
-        if self.drafting_model is not None and self._model_drafter is not None:
-            state = load_arrays(folder / COUPLED, COUPLED)
-            self.drafting_model.sampler.restore(state)
-            self._model_drafter.restore(state)
-        self.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
-        self._begin_record()
 
     def _begin(self, name: str, state: Any, num_emitted: int) -> LiveRequest:
         """Register a request that emitted for the first time, or goes on after its rollout ended.

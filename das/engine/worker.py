@@ -22,12 +22,13 @@ from vllm.platforms import current_platform  # noqa: E402
 
 from das.arrays import load_arrays, save_arrays  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
+from das.engine import learned  # noqa: E402
 from das.engine.branching.scratch import with_scratch_blocks  # noqa: E402
 from das.engine.drafters.quantized_layers import QuantizedLayers  # noqa: E402
 from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
 from das.engine.engine_config import DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
-from das.engine.proposer import COUPLED, DasProposer  # noqa: E402
+from das.engine.proposer import DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
 from das.engine.rollouts.report import Plain  # noqa: E402
 from das.engine.runners.first.draft_passes import blocks_needed  # noqa: E402
@@ -340,16 +341,18 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_save_state(self, folder: str) -> None:
         """Write the drafter's part of a checkpoint into `folder`. Does nothing where nothing is learned."""
         if self._das_proposer is not None:
-            self._das_proposer.save(Path(folder))
+            learned.save(self._das_proposer, Path(folder))
         elif self.das_runner.coupled is not None:
-            save_arrays(Path(folder) / COUPLED, {"kind": np.array(COUPLED), **self.das_runner.coupled.state()})
+            save_arrays(
+                Path(folder) / learned.COUPLED, {"kind": np.array(learned.COUPLED), **self.das_runner.coupled.state()}
+            )
 
     def das_load_state(self, folder: str) -> None:
         """Continue to draft as the engine that saved would have. Does nothing where nothing is learned."""
         if self._das_proposer is not None:
-            self._das_proposer.load(Path(folder))
+            learned.load(self._das_proposer, Path(folder))
         elif self.das_runner.coupled is not None:
-            self.das_runner.coupled.restore(load_arrays(Path(folder) / COUPLED, COUPLED))
+            self.das_runner.coupled.restore(load_arrays(Path(folder) / learned.COUPLED, learned.COUPLED))
 
     def das_force(self, responses: dict[str, list[int]]) -> None:
         """Let requests that name one of `responses` emit it (das/verify/forced.py). An empty dict ends it."""

@@ -299,12 +299,8 @@ def likeliest(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:
     """
     if logits.device.type != "cpu":
         return device_likeliest(logits)
-    if logits.stride(1) != 1:
-        logits = logits.contiguous()
-    pairs = unknown(len(logits))
-    _native().keyed_pairs(
-        logits.data_ptr(), logits.shape[1], logits.stride(0), len(rows), _int64_address(rows), pairs.ctypes.data
-    )
+    logits, pairs = _in_rows(logits), unknown(len(logits))
+    _call("keyed_pairs", logits, logits.shape[1], logits.stride(0), len(rows), _int64(rows), pairs)
     return pairs
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import read
 from das import ranks
 from das.digests import weights_digest
-from das.engine.proposer import HISTORY
+from das.engine.learned import HISTORY
 from das.engine.rollouts.rollout import Rollout
 from experiments.harness import resume
 from experiments.harness.config import RunConfig

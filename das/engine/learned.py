@@ -1,0 +1,52 @@
+"""Save and load what a proposer has learned: its history, lengths, probabilities and the scale of coupled drafts.
+
+Budgets are not saved: they learn the times of the running engine within a few passes.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from das.arrays import load_arrays, save_arrays
+
+if TYPE_CHECKING:
+    from das.engine.proposer import DasProposer
+
+HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"
+
+
+def save(proposer: "DasProposer", folder: Path) -> None:
+    """Write the files. No request may be live.
+
+    The drafter then continues from the file it wrote: an index built text by text finds occurrences in another order
+    than one that grew token by token, and this run must draft what a resumed run will draft.
+    """
+    drafter = proposer.draft_round.drafter
+    drafter.save(folder / HISTORY)
+    drafter.load(folder / HISTORY)
+    learned = {
+        **proposer.lengths.state(),
+        "calibration": proposer.calibration.counts,
+        "usual": np.array(proposer.alarm.usual),
+        "told_tick": np.array(proposer.clock.told),
+    }
+    save_arrays(folder / LEARNED, {"kind": np.array(LEARNED), **learned})
+    if proposer.drafting_model is not None and proposer.model_drafter is not None:
+        state = {**proposer.drafting_model.sampler.state(), **proposer.model_drafter.state()}
+        save_arrays(folder / COUPLED, {"kind": np.array(COUPLED), **state})
+
+
+def load(proposer: "DasProposer", folder: Path) -> None:
+    """Continue from what `save` wrote, at the same history tick. Raises ValueError for files of another kind."""
+    proposer.draft_round.drafter.load(folder / HISTORY)
+    learned = load_arrays(folder / LEARNED, LEARNED)
+    proposer.clock.told = int(learned.get("told_tick", proposer.draft_round.drafter.history_tick))  # old files lack it
+    proposer.lengths.restore(learned)
+    proposer.calibration.counts = learned["calibration"]
+    if proposer.drafting_model is not None and proposer.model_drafter is not None:
+        state = load_arrays(folder / COUPLED, COUPLED)
+        proposer.drafting_model.sampler.restore(state)
+        proposer.model_drafter.restore(state)
+    proposer.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
+    proposer.begin_record()
