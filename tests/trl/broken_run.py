@@ -45,8 +45,8 @@ def loss(trainer: Any) -> None:
 
 
 def broken(breaks: Callable[[Any], None], build: Callable[..., Any]) -> Callable[..., Any]:
-    def build_broken(*args: Any) -> Any:
-        trainer = build(*args)
+    def build_broken(*args: Any, **kwargs: Any) -> Any:
+        trainer = build(*args, **kwargs)
         if ranks.rank() == ranks.count() - 1:
             breaks(trainer)
         return trainer
