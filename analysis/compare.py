@@ -1,4 +1,4 @@
-"""Overlay runs and report what differs: python -m analysis.compare RUN_A RUN_B [...] [--figure PNG] [--page HTML]
+"""Compare runs in numbers and a figure: python -m analysis.compare RUN_A RUN_B [...] [--figure PNG] [--page HTML]
 
 Each RUN is a run's folder, FOLDER:ARM of a comparison, a comparison's folder (which stands for all its arms), or an
 offline W&B run. Every other run is compared with the first.

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 Rows = Sequence[Mapping[str, Any]]
-PREFIX = "eval/"  # of the names of metrics in W&B
+PREFIX = "eval/"  # prefix of the names of metrics in W&B
 EXACT = ("step", "pass_at_k", "completions_digest")  # fields that drafts must not change by one bit
 
 

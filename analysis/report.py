@@ -96,7 +96,7 @@ def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, tit
     axes.set(xlabel=x, ylabel=y, title=title)
     if all(np.min(ys) >= 0 for _, ys in lines.values()):
         axes.set_ylim(bottom=0)
-    figure.legend(loc="outside right upper", fontsize=8)  # beside the curves: many curves leave no room between them
+    figure.legend(loc="outside right upper", fontsize=8)  # beside the curves, which may leave no room
     figure.savefig(path)
     plt.close(figure)
     return path.name

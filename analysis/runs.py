@@ -19,7 +19,7 @@ WANDB_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  
 
 
 class NotARun(ValueError):
-    """A name is not a run that can be read. The one-line message says what to name instead."""
+    """Raised for a name that is not a readable run. The one-line message says which names are possible."""
 
 
 @dataclass

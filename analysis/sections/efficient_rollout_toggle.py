@@ -134,8 +134,8 @@ def shares(run: Path, workload: str) -> list[float]:
 
 
 def follows_rule(lengths: list[int], accepted: list[float], up: float = 0.94) -> bool:
-    """Return whether the ladder went up exactly after two rollouts on a rung that accepted a share of `up` or more."""
-    since = 0  # rollouts on this rung
+    """Return whether the ladder went up exactly after two rollouts on a rung that accepted a share `up` or more."""
+    since = 0  # rollouts on this rung (with this draft length)
     for i in range(1, len(lengths)):
         since += 1
         climbed = lengths[i] > lengths[i - 1]

@@ -58,7 +58,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config)
     result: dict[str, Any] = {"arctic": has_arctic(), "traces": {}}
-    # This comes first: memory that other measurements have freed would hide what the index takes.
+    # This comes first, because the index could take memory that other measurements have freed, and so look too small.
     result["sizes"] = [cost_by_size(int(tokens)) for tokens in task.sizes]
     for row in result["sizes"]:
         progress.note("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
@@ -200,7 +200,7 @@ def das_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
 
 
 def arctic_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
-    """Measure arctic's suffix trees as das_history_costs does. Their memory is what arctic itself estimates."""
+    """Measure arctic's suffix trees as das_history_costs does. Their memory is an estimate by arctic itself."""
     from arctic_inference.suffix_decoding._C import SuffixTree
 
     tokens = trajectories = tree_bytes = 0

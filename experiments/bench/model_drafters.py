@@ -6,10 +6,9 @@ position, given the true text before the position. result.json has for each draf
 argmax          share of positions at which the drafter's likeliest token is the emitted one
 coupled         share at which the token drawn with the verifier's noise is the emitted one (das/verify/coupled.py)
 one_minus_tv    mean of 1 - TV(policy, drafter): the most that rejection sampling could accept
-tau_argmax, tau_coupled   tokens per pass if drafts have `task.tokens` tokens; mean over all positions where one can
-begin scale           the factor on the logits at which the drafter is right most often; an engine learns it. The
-entries below
-                are measured at this scale:
+tau_argmax, tau_coupled   tokens per pass of drafts of `task.tokens` tokens, as a mean over all first positions
+scale           factor on the logits at which the drafter is right most often, which an engine learns. The entries
+                below are measured at this scale.
 tau             tokens per pass by draft length: {"1": ..., "2": ...}; tau_likeliest: for drafts of likeliest tokens
 by_depth        for each token of a draft, the share that is right if the tokens before it are
 by_position     by the position at which drafts begin: [first position, drafts, tokens per pass]
@@ -105,7 +104,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def drafters_of(
     task: Mapping[str, Any], folder: str, overrides: list[str], note: Callable[[str], None]
 ) -> tuple[Model, dict[str, Drafter]]:
-    """Return the policy that writes the text, and name -> drafter.
+    """Return the policy that writes the text, and its drafters by name.
 
     folder: the folder of the config's policy. If task.trained names a checkpoint, the policy is loaded from there. Then
     copies and the head of the config's policy draft too, as "NAME, older": they lack the training.

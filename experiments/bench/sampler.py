@@ -5,10 +5,9 @@ verification   time to verify batch x (draft + 1) rows with all drafts right / t
 decode_step    time of a decode step / time of a decode step of vLLM without the plug-in, for these arms: the plug-in is
                loaded; sampling is keyed; our drafting engine with requests that never draft; vLLM with its ngram
                drafter, which finds nothing
-tax_us         the time that a drafting engine adds to a step of requests that never draft: ours (never_drafting -
-keyed),
-               that of vLLM's ngram drafter (ngram - stock), and the difference of both; and, timed by itself, our code
-               in such a pass (proposer and meter)
+tax_us         the time that a drafting engine adds to a step of requests that never draft: our engine (never_drafting
+               - keyed), vLLM with its ngram drafter (ngram - stock), and the difference of both; also the time of our
+               own code in such a pass (proposer and meter), which is measured directly
 """
 
 import os
@@ -214,7 +213,7 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
             method = "none" if arm == "keyed" else "das"
             llm = build_engine(EngineSettings(**{**vars(settings), "method": method}))
 
-        ended: list[float] = []  # when each step of the burst ended
+        ended: list[float] = []  # the time at which each step of the burst ended
         own_s: list[float] = [0.0]  # seconds of our code, by step
         step = llm.llm_engine.step
 

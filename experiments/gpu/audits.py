@@ -25,7 +25,7 @@ def captured(scale: Scale) -> Verdict:
 
 
 def variant(scale: Scale) -> Verdict:
-    """Audit vLLM's default kernels. Tokens may differ here, because das promises exactness for none of these."""
+    """Audit vLLM's default kernels. Tokens may differ here, because das does not promise exactness with these."""
     return _audit(scale, invariant=False)
 
 

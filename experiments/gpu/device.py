@@ -22,7 +22,8 @@ def environment(scale: Scale) -> Verdict:
 
 
 def sampler(scale: Scale) -> Verdict:
-    """Compare the device's kernel with plain torch: bits on random, tied and masked logits, and times. Then level 1."""
+    """Compare the device's kernel with plain torch: tokens of random, tied and masked logits, and times. Then test the
+    distribution of the sampled tokens."""
     import numpy as np
     import torch
 

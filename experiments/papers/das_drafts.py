@@ -156,7 +156,7 @@ def seen_before(work: Workload, past: Workload, n: int) -> float:
 
 
 def similarity(setting: Setting) -> Section:
-    """Fig 2: how much of a response the problem's recent responses contain, as training goes on."""
+    """Fig 2: the share of a response that recent responses to its problem contain, over the training."""
     paper = setting.published["das_fig2"]["data"]
     plotted = {name: values for name, values in paper.items() if name not in ("step", "accuracy")}
     lines = [

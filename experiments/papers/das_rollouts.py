@@ -165,7 +165,7 @@ def live_requests(setting: Setting, arms: dict[str, list[Step]]) -> Section:
 
 
 def code(setting: Setting) -> list[Section]:
-    """Figs 11-13. The paper has 32 problems x 8 responses on 16 engines, so one engine has 2 x 8. None comes twice."""
+    """Figs 11-13. Each of the paper's 16 engines has 2 problems x 8 responses in a step. No problem comes twice."""
     return [
         code_section(
             setting, "Figs 11 and 12: code", "das_fig12", "about 25 %", 2, 16384, ("none", "das", "unlimited")
@@ -178,7 +178,7 @@ def code(setting: Setting) -> list[Section]:
 def code_section(
     setting: Setting, title: str, figure: str, claimed: str, batch: int, max_tokens: int, names: Sequence[str]
 ) -> Section:
-    """One figure of code. figure: its key in published.json. claimed: what the paper's text says about the reduction.
+    """Make the section of a figure about code. figure: its key in published.json. claimed: by the paper's text.
 
     batch: problems per step on one engine. names: the arms.
     """

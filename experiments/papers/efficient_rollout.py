@@ -65,7 +65,7 @@ def roofline(constants: dict[str, float]) -> SelfDraftRoofline:
 
 
 def w4(model: SelfDraftRoofline, profile: Profile, toggle: bool, host_ms: float) -> ProfiledDrafter:
-    """Return the paper's drafter, a 4-bit copy. A cycle has gamma draft passes and a verification.
+    """Return the paper's drafter, a 4-bit copy. In a cycle it makes gamma draft passes, then the target verifies.
 
     toggle: speculate only once the predicted speedup is at least 1 + eps (eps = 0.05). host_ms: host time per cycle.
     """

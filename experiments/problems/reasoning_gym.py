@@ -22,7 +22,7 @@ from experiments.run.errors import UserError
 from rewards.library import digest, library_command
 
 HELD_OUT = 0.2  # share of the questions that training never sees
-TRIES = 20  # at most so many questions are made for each wanted one; after that the task has too few
+TRIES = 20  # at most 20 questions are made for each wanted one; then the task counts as too small
 SEEDS = 2**20  # distance between the first seeds of runs whose seeds differ by 1
 
 

@@ -1,4 +1,4 @@
-"""The recorded chains of thought from which workloads of the DAS paper's size are made."""
+"""Read the recorded chains of thought, from which workloads of the DAS paper's size are made."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ def rows_of_prefixes(parents: Sequence[int]) -> list[int]:
 
 @dataclass
 class TreeTally(Tally):
-    """A tally for drafts that are trees. max_rows: a tree is cut before it needs more rows; None: trees are not cut."""
+    """A tally for drafts that branch. max_rows: a draft is cut before it needs more rows; None: drafts are not cut."""
 
     max_rows: int | None = None
     num_rows: int = 0

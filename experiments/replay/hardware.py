@@ -145,7 +145,7 @@ def derived(gpu: str, model: str) -> Derived:
         raise ValueError(
             f"unknown model size {model!r}: choose one of {', '.join(MODELS)}, or give task.latency=PATH (measured)"
         )
-    all_weights = float(MODELS[model].weight_bytes(np.array(1e9)))  # bytes; so many tokens choose every expert
+    all_weights = float(MODELS[model].weight_bytes(np.array(1e9)))  # bytes; 1e9 tokens choose every expert
     gpus = 1
     while all_weights > GPUS[gpu].memory * gpus * 2 / 3:
         gpus *= 2

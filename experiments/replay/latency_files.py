@@ -3,8 +3,8 @@
 A latency.json holds:
 columns  live (requests), tokens (live + drafted), context (tokens of all requests together), seconds
 passes   rows of these columns
-forms    NAME.{coefficients, error}: the latency forms of latency_fits.py, fitted to the passes; budget.latency reads
-them source   one line that names the source of the times
+forms    NAME.{coefficients, error}: the forms of latency_fits.py, fitted to the passes; budget.latency reads them
+source   one line that names the source of the times
 """
 
 import json

@@ -34,9 +34,10 @@ class DraftPass:
 class ModelOnText:
     """The common part of a simulated copy of the policy and a simulated head (das.model_drafts.drafter.DraftingModel).
 
-    rates      rates[j] = P(token j of a draft is right | the tokens before it are); the last rate holds for later
-    tokens price      latency form of a draft pass: seconds by its requests, their rows and their tokens of context host
-    seconds of host time that each draft pass adds most_live  the model drafts nothing while more requests are live
+    rates      rates[j] = P(token j of a draft is right | the tokens before it are); the last holds for later tokens
+    price      latency form of a draft pass: seconds by its requests, their rows and their tokens of context
+    host       seconds of host time that each draft pass adds
+    most_live  the model drafts nothing while more requests are live
     """
 
     def __init__(self, rates: Sequence[float], price: Form, host: float = 0.0, most_live: int = 2**31, seed: int = 0):
@@ -88,7 +89,7 @@ class CopyOnText(ModelOnText):
 
     def begin(self, requests: Sequence[str]) -> None:
         """As ChainModel says."""
-        self._at = np.zeros(len(requests), np.int64)  # for each draft: how many of its tokens passes have read
+        self._at = np.zeros(len(requests), np.int64)  # for each draft: the number of its tokens that the copy has read
         self._right = np.ones(len(requests), bool)  # for each draft: whether all these tokens are right
         self._first = True
 
@@ -107,7 +108,7 @@ class HeadOnText(ModelOnText):
     """A simulated draft head, for das.model_drafts.either_or. The real one is das.engine.drafters.head_draft."""
 
     def able(self, requests: Sequence[str]) -> None:
-        """As HeadModel says. All requests are able."""
+        """As HeadModel says. The head can draft for all requests."""
 
     def rest(self, resting: bool) -> None:
         """As HeadModel says. A simulated head has nothing to do."""

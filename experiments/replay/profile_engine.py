@@ -33,7 +33,7 @@ class Profile:
 
     @property
     def gamma(self) -> int:
-        """Tokens of a draft."""
+        """The number of tokens of a draft."""
         return len(self.rates)
 
     def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ class ByDepth:
 
     @property
     def gamma(self) -> int:
-        """Tokens of a draft."""
+        """The number of tokens of a draft."""
         return self.profiles[0].gamma
 
     @property

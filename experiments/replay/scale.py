@@ -37,7 +37,7 @@ class CostScaled:
 
 @dataclass(frozen=True)
 class ContextRead:
-    """To the time by `form`, add the time in which a pass reads the keys and values of all context once."""
+    """The time by `form`, plus the time in which a pass reads the keys and values of all context once."""
 
     form: Form
     token: float  # seconds for each token of context

@@ -14,8 +14,8 @@ response is replaced by a changed one of equal length, made from the problem's o
 Lengths are those of the recorded responses (bootstrap), at most `max_tokens`.
 
 If more problems are needed than were recorded, a further problem is a copy of a recorded one with other token ids, so
-it shares no token with that one. The first use of a recorded problem keeps the
-ids, so first uses share text as the recorded problems do.
+it shares no token with that one. The first use of a recorded problem keeps the ids,
+so first uses share text as the recorded problems do.
 """
 
 from dataclasses import dataclass
@@ -29,8 +29,7 @@ from das.replay.workload import Workload, workload
 # (docs/notes/2026-11-21-synthetic-text.md).
 SPREAD = 1.0
 # Long responses repeat others less. So the mean run of a response falls with this power of its length / its problem's
-# mean length. Tried: 0, 0.3 and 0.6. With 0.3 and fixed drafts, the times of three traces are within 5 %
-# (same note).
+# mean length. Tried: 0, 0.3 and 0.6. With 0.3 and fixed drafts, the times of three traces are within 5 % (same note).
 SLOPE = 0.3
 
 
@@ -43,8 +42,8 @@ class _Source:
     lengths: np.ndarray
     ends: np.ndarray  # bool: whether a place holds the last token of a response
     order: np.ndarray  # all places sorted by their token, without the ends of responses
-    first: np.ndarray  # for each place: where the places with its token begin in `order`
-    count: np.ndarray  # for each place: how many places have its token
+    first: np.ndarray  # for each place: index in `order` of the first place with its token
+    count: np.ndarray  # for each place: number of places with its token, without ends of responses
 
     def jump(self, places: np.ndarray, choice: np.ndarray) -> np.ndarray:
         """Return for each place a random place with the same token, or any random place if there is none.

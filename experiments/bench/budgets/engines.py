@@ -30,7 +30,7 @@ class Requests:
     siblings: int  # requests of each problem
     problems: int  # distinct problems; a pass over all of them is an epoch
     hopeless: bool  # no draft can be accepted: the weights are untrained, and each problem has a single request
-    tail: float = 1.0  # the length limit of each request, divided by that of the request before it
+    tail: float = 1.0  # length limit of a request / length limit of the request before it
 
     def longest(self, max_tokens: int) -> list[int]:
         """Return the length limit of each request's response, in tokens."""
