@@ -31,10 +31,11 @@ def write(
 ) -> None:
     """Write the page.
 
-    advice: the one line of advice. facts: what was simulated, a line each. arms: name -> a row of result.json's `arms`.
-    acceptance: name of a drafter that is a model -> published, measured or given; the others draft recorded text.
-    curve: (live requests, expected speedup, speedup if drafts are dearer). timelines: name -> time_s and live.
-    scale: how many requests each simulated request stands for. derived: whether pass times are derived, not measured.
+    advice: the one line of advice. facts: lines about the simulation. arms: name -> a row of result.json's `arms`.
+    acceptance: name of a model drafter -> "published", "measured" or "given"; other drafters draft recorded text.
+    curve: (live requests, expected speedup, speedup if drafts cost more). timelines: name -> time_s and live.
+    scale: the number of requests that each simulated request stands for. derived: whether pass times are derived from
+    data sheets instead of measured.
     """
     rows = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{acceptance.get(name, '')}</td>"
@@ -74,14 +75,14 @@ def write(
 
 
 def span(row: Mapping[str, float]) -> str:
-    """The range of an arm's change as ", LOW to HIGH"; "" if the price of its drafts was not varied."""
+    """Return the range of an arm's change as ", LOW to HIGH"; "" if the cost of its drafts was not varied."""
     if row["low_s"] == row["high_s"]:
         return ""
     return f", {row['low_change']:+.1%} to {row['high_change']:+.1%}"
 
 
 def _figure() -> tuple[Any, Any]:
-    import matplotlib  # here, because it takes a second to import and only the page needs it
+    import matplotlib  # imported here, because the import takes a second and only the page needs it
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt

@@ -1,6 +1,6 @@
-"""Compare arms that did identical work: their costs, ratios to the baseline, and whether any result differs.
+"""Compare arms that did the same work: their costs, ratios to the baseline, and whether any result differs.
 
-The first arm is the baseline. An arm of unmodified vLLM samples other tokens, so it is compared in distribution.
+The first arm is the baseline. An arm of unmodified vLLM samples other tokens, so its distributions are compared.
 """
 
 import io
@@ -31,8 +31,8 @@ SUMMARISED = (
     "reward",
     "length_max",
 )
-OF_MODELS = ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s", "head_train_s")  # where a model drafts
-WIDEST_TABLE = 400  # columns: a table is never cut to a terminal's width
+OF_MODELS = ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s", "head_train_s")  # if a model drafts
+WIDEST_TABLE = 400  # characters; so wide that no table is cut to the width of the terminal
 IDENTITY = {
     "completions": "completions_digest",
     "rewards": "rewards_digest",
@@ -42,7 +42,7 @@ IDENTITY = {
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """n, mean, sample standard deviation, min and max of per-step values."""
+    """Return n, mean, sample standard deviation, min and max of the values of all steps."""
     array = np.asarray(values, float)
     return {
         "n": len(array),
@@ -54,9 +54,9 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Summaries of an arm's metrics over its steps.
+    """Summarise an arm's metrics over its steps.
 
-    Tokens per pass, drafting's share, and `tail_share` (the share of passes with few live requests) also have
+    Tokens per pass, the time share of drafting, and `tail_share` (the share of passes with few live requests) also have
     `overall`, a ratio of totals. The reward also has the means of the first and the last quarter of the steps.
     """
     summaries = {key: summary([row[key] for row in rows]) for key in SUMMARISED}
@@ -77,7 +77,7 @@ def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
 
 
 def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Counts of each conversation turn, summed over an arm's steps. Empty if responses have one turn."""
+    """Return the counts of each conversation turn, summed over an arm's steps. Empty if responses have one turn."""
     turns = zip_longest(*(row.get("by_turn", []) for row in rows))
     sums = [
         {key: sum(turn[key] for turn in turns_of_steps if turn) for key in ("requests", "tokens", "passes", "drafted")}
@@ -87,13 +87,13 @@ def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 
 def arm_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The entry of an arm in result.json. It has the metrics OF_MODELS only if a model drafts in the arm."""
+    """Return the entry of an arm in result.json. It has the metrics OF_MODELS only if a model drafts in the arm."""
     turns = by_turn(rows)
     return {**summarised(rows), "by_turn": turns} if turns else {**summarised(rows)}
 
 
 def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """The content of result.json for the comparison in `folder`. names[0] is the baseline."""
+    """Return the content of result.json for the comparison in `folder`. names: the arms; the first is the baseline."""
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
     baseline = names[0]
     stock = next((name for name in names if is_stock(folder / "arms" / name)), None)
@@ -118,9 +118,10 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def time_ratios(arm_rows: list[dict[str, Any]], baseline_rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
-    """An arm's total time divided by the baseline's: overall, by epoch, and from the second epoch on.
+    """Return an arm's total time divided by the baseline's: overall, by epoch, and from the second epoch on.
 
-    key: the metric, in seconds. per_step summarises the ratios of single steps. A ratio is None if there is no time.
+    key: name of the metric, in seconds. per_step summarises the ratios of single steps. A ratio is None if there is no
+    time.
     """
 
     epochs = sorted({row["epoch"] for row in baseline_rows})
@@ -145,7 +146,7 @@ def identity_checks(
     baseline_rows: list[dict[str, Any]],
     arm_rows: list[dict[str, Any]],
 ) -> dict[str, bool | int | None]:
-    """For each result, whether it is bit-identical in both arms at every step.
+    """Compare the results of two arms. Returns name of a result -> whether its bits are equal at every step.
 
     The result `eval` is compared only if policies were evaluated. `first_difference` is the first step at which any
     result differs, or None.
@@ -168,9 +169,10 @@ def identity_checks(
 
 
 def arm_table(result: dict[str, Any]) -> str:
-    """The table that a comparison prints at its end. result: what compare_arms returned, with `derived` if it exists.
+    """Return the table that a comparison prints at its end. result: from compare_arms, perhaps with `derived`.
 
-    The derived column has two ratios at the derived prices of another machine; in the second, drafts cost more.
+    The column of `derived` has two ratios that are computed with pass times of another machine. In the second, drafts
+    cost more.
     """
     ((machine, derived),) = result.get("derived", {}).items() or [("", {})]
     header = ["arm", "rollout s/step", "ratio", "from 2nd epoch", "tokens", "tokens/pass", "drafted", "accepted"]
@@ -205,7 +207,7 @@ def arm_table(result: dict[str, Any]) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """A table as aligned text. lines: the cells of each line; the first line is the header, which is underlined."""
+    """Return a table as aligned text. lines: the cells of each line. The first line is the header; it is underlined."""
     first_column, *other_columns = lines[0]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column(first_column, no_wrap=True)
@@ -219,7 +221,7 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _of_stock(result: dict[str, Any], name: str) -> list[str]:
-    """An arm's cells in the columns that a table has only if the arm stock was run."""
+    """Return an arm's cells for the columns that exist only if the arm stock was run."""
     if "ratio_to_stock" not in result:
         return []
     ratio = result["ratio_to_stock"].get(name)
@@ -231,9 +233,9 @@ def _optional(value: float | None) -> str:
 
 
 def identity_verdict(result: dict[str, Any]) -> str:
-    """One line an arm: either identical to the baseline, or which results differ from which step on.
+    """Return a line for each arm: it is identical to the baseline, or these results differ from this step on.
 
-    The arm stock has a line in its own form.
+    The line of the arm stock compares distributions.
     """
     lines = []
     for name, checks in result["identical"].items():

@@ -18,7 +18,7 @@ def write(
 ) -> None:
     """Write the page.
 
-    facts: device, commit, date, gpu, versions. questions, rows: by part, its question and its row of result.json.
+    facts: device, commit, date, gpu, versions. questions: part -> its question. rows: part -> its row of result.json.
     """
     passed = sum(bool(row["ok"]) for row in rows.values())
     heading = f"{passed} of {len(rows)} parts passed on {facts['device']}"

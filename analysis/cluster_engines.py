@@ -1,4 +1,4 @@
-"""Totals of a cluster's engines over a run."""
+"""Sum up what a cluster's engines did over a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ SUMMED = ("lost_requests", "replayed_requests", "restarts")
 
 
 def cluster_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The entry `cluster` of result.json, over the steps of all arms; empty for a run without a cluster.
+    """Return the entry `cluster` of result.json, over the steps of all arms. Empty for a run without a cluster.
 
     rows: rows of metrics.jsonl. handover_us_per_token: processor time of the training process per response token.
     """

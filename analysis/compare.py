@@ -1,4 +1,4 @@
-"""Overlay runs and report what differs: python -m analysis.compare RUN_A RUN_B [...] [--figure PNG] [--page HTML]
+"""Compare runs in numbers and a figure: python -m analysis.compare RUN_A RUN_B [...] [--figure PNG] [--page HTML]
 
 Each RUN is a run's folder, FOLDER:ARM of a comparison, a comparison's folder (which stands for all its arms), or an
 offline W&B run. Every other run is compared with the first.
@@ -30,30 +30,30 @@ EXACT = {
     "longest response": "length_max",
 }
 MEASURED = {"rollout time (s/step)": "rollout_s", "step time (s)": "step_s", "target passes per step": "passes"}
-MAX_CONFIG_KEYS = 8  # differing config keys that are named; the others are counted
+MAX_CONFIG_KEYS = 8  # a line names at most so many differing config keys, and counts the others
 
 
 @dataclass(frozen=True)
 class Difference:
     """The differences between two runs."""
 
-    against: str  # name of the run compared with
+    against: str  # name of the run with which the other is compared
     name: str
     identical: bool | None  # None: nothing differs, but not everything could be compared
-    lines: list[str]  # the report, a line a quantity
+    lines: list[str]  # the report, with a line for each quantity
 
 
 def compare(named: Sequence[str], figure: Path | None = None, to_page: Path | None = None) -> list[Difference]:
     """Compare runs with the first of them.
 
-    named: runs as on the command line. figure: where to draw the curves. to_page: where to write the HTML page of all
-    panels. Prints nothing. Raises NotARun, in one line, for a name that is not a run, or for fewer than two runs.
+    named: names of runs, as on the command line. figure: where to draw the curves. to_page: where to write the HTML
+    page of all panels. Prints nothing. Raises NotARun if a name is not a run, or if there are fewer than two runs.
     """
     return compare_runs(gather(named), figure, to_page)
 
 
 def gather(named: Sequence[str]) -> list[Run]:
-    """The named runs, each with a different name. Raises NotARun for fewer than two."""
+    """Read the named runs, and give each a different name. Raises NotARun if there are fewer than two."""
     runs = [run for name in named for run in find(name)]
     if len(runs) < 2:
         raise NotARun(f"{len(runs)} run named: a comparison needs two or more")
@@ -67,7 +67,7 @@ def gather(named: Sequence[str]) -> list[Run]:
 
 
 def compare_runs(runs: Sequence[Run], figure: Path | None = None, to_page: Path | None = None) -> list[Difference]:
-    """The same as `compare`, for runs that are already read."""
+    """Do the same as `compare`, for runs that are already read."""
     differences = [difference(runs[0], run) for run in runs[1:]]
     rows = {run.name: run.rows for run in runs}
     if figure is not None:
@@ -119,9 +119,9 @@ def difference(base: Run, run: Run) -> Difference:
 
 
 def compare_exactly(values: Sequence[tuple[int, Any, Any]], base: Run, run: Run) -> tuple[bool | None, str]:
-    """Whether a quantity is bit-identical at every step (None: not recorded), and the same in words.
+    """Return whether a quantity is bit-identical at every step (None: not recorded), and the verdict in words.
 
-    values: (step, the base's value, the run's value). NaN equals NaN, but the words mention it.
+    values: (step, value of the base, value of the run). NaN equals NaN, but the words mention it.
     """
     absent = [each.name for each, column in ((base, 1), (run, 2)) if all(value[column] is None for value in values)]
     if absent:
@@ -134,17 +134,17 @@ def compare_exactly(values: Sequence[tuple[int, Any, Any]], base: Run, run: Run)
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two values are equal; NaN equals NaN."""
+    """Return whether two values are equal. NaN equals NaN."""
     return bool(a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)))
 
 
 def shown(value: Any) -> str:
-    """A value with all its digits, or the first 8 characters of a digest."""
+    """Return a value as text with all its digits, or the first 8 characters of a digest."""
     return "nothing" if value is None else value[:8] if isinstance(value, str) else repr(value)
 
 
 def compare_final(key: str, base: Run, run: Run) -> tuple[bool | None, str]:
-    """Whether a digest written at the end of both runs is equal (None: not recorded), and the same in words."""
+    """Return whether a digest at the end of both runs is equal (None: not recorded), and the verdict in words."""
     absent = [each.name for each in (base, run) if key not in each.final]
     if absent:
         return None, f"not recorded in {' and '.join(absent)}: it has not finished, or is older than this digest"
@@ -154,7 +154,7 @@ def compare_final(key: str, base: Run, run: Run) -> tuple[bool | None, str]:
 
 
 def ratio(values: Sequence[tuple[Any, Any]]) -> str:
-    """The means over the steps that have both values, and their ratio. values: (base, run) pairs."""
+    """Return as text the means over the steps with both values, and their ratio. values: (base, run) pairs."""
     usable = [(a, b) for a, b in values if isinstance(a, int | float) and isinstance(b, int | float)]
     if not usable:
         return "not recorded in both"
@@ -163,7 +163,7 @@ def ratio(values: Sequence[tuple[Any, Any]]) -> str:
 
 
 def config_lines(base: Run, run: Run) -> list[str]:
-    """One line that names the config keys in which two runs differ, or no line if none differs."""
+    """Return one line that names the config keys in which two runs differ, or no line if none differs."""
     keys = sorted(base.config.keys() | run.config.keys())
     differing = [key for key in keys if base.config.get(key) != run.config.get(key)]
     if not differing:
@@ -174,7 +174,7 @@ def config_lines(base: Run, run: Run) -> list[str]:
 
 
 def run_table(runs: Sequence[Run]) -> list[list[str]]:
-    """A header, then a line for each run: steps, reward of the first and the last quarter, mean times and lengths."""
+    """Return a header and a line for each run: steps, reward of the first and last quarter, mean times and lengths."""
     lines = [["run", "steps", "reward first→last quarter", "rollout s/step", "tokens/pass", "length", "longest"]]
     for run in runs:
         rewards = [row["reward"] for row in run.rows if isinstance(row.get("reward"), int | float)]
@@ -194,13 +194,13 @@ def run_table(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def mean_of(run: Run, key: str, form: str) -> str:
-    """The formatted mean of a metric over the steps that recorded it; "-" if none did."""
+    """Return the formatted mean of a metric over the steps that recorded it; "-" if none did."""
     values = [row[key] for row in run.rows if isinstance(row.get(key), int | float)]
     return format(float(np.mean(values)), form) if values else "-"
 
 
 def ratio_of_totals(run: Run, numerator: str, denominator: str) -> str:
-    """One metric's total divided by another's, over the steps that recorded both; "-" if none did."""
+    """Return the ratio of two metrics' totals over the steps that recorded both; "-" if none did."""
     rows = [row for row in run.rows if row.get(numerator) and row.get(denominator)]
     return f"{sum(row[numerator] for row in rows) / sum(row[denominator] for row in rows):.2f}" if rows else "-"
 

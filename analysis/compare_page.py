@@ -1,4 +1,4 @@
-"""Compared runs on one self-contained HTML page, with the panels of a W&B report but without an account."""
+"""Write compared runs as one self-contained HTML page. It has the panels of a W&B report, but needs no account."""
 
 import html
 import io

@@ -9,13 +9,13 @@ import numpy as np
 
 from analysis import read
 
-METHOD = "stock"  # arm.method of such arms
-UNLIKELY = 1e-3  # a p-value below this is no chance result
-FLIPS = 9999  # random signs that a paired difference is compared with; its p-value is at least 1 / (FLIPS + 1)
+METHOD = "stock"  # arm.method of arms of unmodified vLLM
+UNLIKELY = 1e-3  # a result with a p-value below this is not due to chance
+FLIPS = 9999  # random sign patterns of a sign-flip test; its p-value is at least 1 / (FLIPS + 1)
 
 
 def is_stock(folder: Path) -> bool:
-    """Whether the arm in `folder` is unmodified vLLM."""
+    """Return whether the arm in `folder` is unmodified vLLM."""
     return (folder / "config.yaml").exists() and read.config(folder).get("arm", {}).get("method") == METHOD
 
 
@@ -25,9 +25,9 @@ def compare_distributions(
     """Compare an arm of unmodified vLLM with the baseline. Returns the arm's entry in result.json.
 
     baseline, arm: the arms' folders. Both arms have the same problems in each step, so steps are compared in pairs. In
-    step 1 they also have the same weights, so only chance in sampling separates them. Later weights differ. Differences
-    over all steps therefore contain chance in training, which lasts from step to step. Their p-values treat steps as
-    independent, and are too small for a long training.
+    step 1 they also have the same weights, so only chance in sampling separates them. Later weights differ. So
+    differences over all steps also contain chance in training, whose effects last for many steps. The p-values of these
+    differences treat steps as independent. Therefore they are too small for a long training.
     """
     first, first_of_arm = (
         [len(response["response_ids"]) for response in read.rollout(folder, 1)] for folder in (baseline, arm)
@@ -49,7 +49,7 @@ def compare_distributions(
 
 
 def _means(values: Sequence[float], baseline_values: Sequence[float]) -> dict[str, float]:
-    """Means with their standard errors."""
+    """Return the means of both, with their standard errors."""
     return {
         "mean": float(np.mean(values)),
         "standard_error": standard_error(values),
@@ -59,7 +59,7 @@ def _means(values: Sequence[float], baseline_values: Sequence[float]) -> dict[st
 
 
 def _paired(values: Sequence[float], baseline_values: Sequence[float]) -> dict[str, float]:
-    """The mean difference of pairs, its standard error, and the p-value of no difference."""
+    """Return the mean difference of pairs, its standard error, and the p-value of no difference."""
     differences = np.subtract(values, baseline_values)
     return {
         "difference": float(differences.mean()),
@@ -69,43 +69,43 @@ def _paired(values: Sequence[float], baseline_values: Sequence[float]) -> dict[s
 
 
 def sign_flip(differences: np.ndarray) -> float:
-    """The p-value of a sign-flip test: how often randomly swapped pairs differ by as much on average.
+    """Return the p-value of a sign-flip test: the share of random swaps within pairs with as large a mean difference.
 
-    differences: float [pairs]. For n pairs the p-value is at least 2 ** (1 - n).
+    differences: float [pairs]. For n pairs the p-value is 2 ** (1 - n) or more, up to chance.
     """
     signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0], np.float32), (FLIPS, len(differences)))
     found = abs(differences.sum())
-    as_large = np.abs(signs @ differences) >= found - 1e-9 * np.abs(differences).sum()  # sums of the same are rounded
+    as_large = np.abs(signs @ differences) >= found - 1e-9 * np.abs(differences).sum()  # tolerance for rounding
     return float(1 + as_large.sum()) / (FLIPS + 1)
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Standard error of the mean; 0 for a single value."""
+    """Return the standard error of the mean; 0 for a single value."""
     return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 def kolmogorov_smirnov(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """The two-sample Kolmogorov-Smirnov test: its statistic and asymptotic p-value.
+    """Run the two-sample Kolmogorov-Smirnov test. Returns its statistic and its asymptotic p-value.
 
-    Values that occur often, as lengths do, make the p-value larger than it is, never smaller.
+    If many values are equal, as among lengths, the p-value is too large, never too small.
     """
     values = np.unique(np.concatenate((a, b)))
     below_a, below_b = (np.searchsorted(np.sort(sample), values, side="right") / len(sample) for sample in (a, b))
     statistic = float(np.abs(below_a - below_b).max())
     scaled = statistic * math.sqrt(len(a) * len(b) / (len(a) + len(b)))
-    if scaled < 0.2:  # the series converges slowly there, to 1
+    if scaled < 0.2:  # the series converges slowly here, and its limit is 1
         return statistic, 1.0
     terms = (2 * (-1) ** (k - 1) * math.exp(-2 * k * k * scaled * scaled) for k in range(1, 101))
     return statistic, min(1.0, max(0.0, sum(terms)))
 
 
 def visible_from(n: int, m: int) -> float:
-    """The smallest statistic of n and m values with p-value UNLIKELY. Above 1, the test cannot find a difference."""
+    """Return the statistic of n and m values with p-value UNLIKELY. If it is above 1, the test finds no difference."""
     return math.sqrt(-math.log(UNLIKELY / 2) / 2 * (n + m) / (n * m))
 
 
 def distribution_verdict(name: str, baseline: str, found: Mapping[str, Any]) -> str:
-    """One line about an arm of unmodified vLLM. found: what compare_distributions returned."""
+    """Return one line about an arm of unmodified vLLM. found: what compare_distributions returned."""
     first, length, reward = found["kolmogorov_smirnov"], found["length"], found["reward"]
     different = [
         what

@@ -5,7 +5,7 @@ from typing import Any
 
 from analysis.figures import colour, figure
 
-ARMS = {"das": "das", "arctic": "suffix"}  # drafter -> the arm that has its colour
+ARMS = {"das": "das", "arctic": "suffix"}  # drafter -> the arm whose colour it has
 
 
 def drafter_figure(result: dict[str, Any], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Accuracy on held-out problems during a training, from the entry `eval` of rows of metrics.jsonl."""
+"""Read the accuracy on held-out problems during a training, from the entry `eval` of rows of metrics.jsonl."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 from matplotlib.axes import Axes
 
 Rows = Sequence[Mapping[str, Any]]
-PREFIX = "eval/"  # of the names in W&B
+PREFIX = "eval/"  # prefix of the names of metrics in W&B
 EXACT = ("step", "pass_at_k", "completions_digest")  # fields that drafts must not change by one bit
 
 
 def evaluations(rows: Rows) -> list[Mapping[str, Any]]:
-    """The evaluations of a run, by step."""
+    """Return the evaluations of a run, by step."""
     return [evaluation for row in rows for evaluation in row.get("eval", [])]
 
 
 def curves(rows: Rows) -> dict[str, Any]:
-    """Lists over the evaluations: step, pass_at_1, and for each k pass_at_k with its interval."""
+    """Return lists with an item for each evaluation: step, pass_at_1, and for each k pass_at_k with its interval."""
     found = evaluations(rows)
     ks = shared_ks(found)
     return {
@@ -29,24 +29,24 @@ def curves(rows: Rows) -> dict[str, Any]:
 
 
 def shared_ks(found: Rows) -> list[str]:
-    """The k of pass@k that all evaluations have, smallest first: a run may be resumed with another eval.k."""
+    """Return the k of pass@k that all evaluations have, smallest first. A resumed run may have another eval.k."""
     return [k for k in found[0]["pass_at_k"] if all(k in each["pass_at_k"] for each in found)] if found else []
 
 
 def exact(row: Mapping[str, Any]) -> list[list[Any]]:
-    """The fields EXACT of each evaluation in a row of metrics.jsonl."""
+    """Return the fields EXACT of each evaluation in a row of metrics.jsonl."""
     return [[each[key] for key in EXACT] for each in row.get("eval", [])]
 
 
 def first_difference(rows: Rows, others: Rows) -> int | None:
-    """The step of the first evaluation that differs between two runs or is missing from one; None if there is none."""
+    """Return the step of the first evaluation that differs between two runs or is missing in one; None without such."""
     ours, theirs = ({found[0]: found for row in run for found in exact(row)} for run in (rows, others))
     differing = [step for step in sorted({*ours, *theirs}) if ours.get(step) != theirs.get(step)]
     return differing[0] if differing else None
 
 
 def points(rows: Rows, metric: str) -> list[tuple[int, float]]:
-    """(step, value) of each evaluation. metric: eval/pass_at_1, or eval/pass_at_k for the largest k that all have."""
+    """Return (step, value) pairs. metric: eval/pass_at_1, or eval/pass_at_k for the largest k of all evaluations."""
     found = evaluations(rows)
     if metric.removeprefix(PREFIX) == "pass_at_1" or not found:
         return [(each["step"], each["pass_at_1"]) for each in found]
@@ -57,7 +57,7 @@ def points(rows: Rows, metric: str) -> list[tuple[int, float]]:
 def from_wandb(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Convert rows of W&B's history to the form of metrics.jsonl.
 
-    W&B's row of step 0 is the evaluation before training; it moves to the row of step 1.
+    W&B's row of step 0 has the evaluation before training, which moves to the row of step 1.
     """
     first: list[dict[str, Any]] = []
     joined = []

@@ -34,15 +34,15 @@ STYLE = {
 
 
 def colour(name: str) -> str:
-    """The colour of an arm, the same in every figure."""
+    """Return the colour of an arm, which is the same in every figure."""
     return COLOURS.get(name, OTHER_COLOURS[sum(map(ord, name)) % len(OTHER_COLOURS)])
 
 
 @contextmanager
 def figure(path: Path, panels: int = 1, size: tuple[float, float] | None = None) -> Iterator[Any]:
-    """A figure in the common style, saved to `path` at the end. Yields its axes, as an array if there are several.
+    """Make a figure in the common style, and save it to `path` when the block ends. Gives its axes, one or an array.
 
-    panels: axes side by side. size: width and height in inches; None: by the number of panels.
+    panels: number of axes side by side. size: width and height in inches; None: depends on the number of panels.
     """
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(1, panels, figsize=size or (5.6 * panels, 3.6), layout="constrained")
@@ -55,11 +55,11 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
     """Draw a comparison: rollout_and_reward.png, live_requests.png, and budget_ARM.png for each arm that drafted.
 
     folder: the comparison's folder, which also receives the figures. names: the arms; the first is the baseline.
-    Where policies were evaluated, the first figure shows their accuracy too.
+    If policies were evaluated, the first figure shows their accuracy too.
     """
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
     _draw_time_and_reward(rows, folder / "rollout_and_reward.png")
-    # The step in which the baseline took longest shows the tail best.
+    # The baseline's longest rollout shows best how few requests stay live at the end.
     step = max(rows[names[0]], key=lambda row: row["rollout_s"])["step"]
     with figure(folder / "live_requests.png", size=(6, 3.6)) as axes:
         for name in names:
@@ -76,7 +76,7 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
 
 
 def _draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
-    """Rollout time, reward and, where policies were evaluated, accuracy by step. rows: of each arm."""
+    """Draw rollout time, reward and, if policies were evaluated, accuracy by step. rows: arm -> rows of metrics."""
     evaluated = [name for name in rows if evaluations(rows[name])]
     width = 3 if evaluated else 2
     with figure(path, width, (5 * width, 3.6)) as (time_axes, reward_axes, *more):

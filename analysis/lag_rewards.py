@@ -1,6 +1,7 @@
-"""Rewards by lag, over several seeds: `python -m analysis.lag_rewards outputs/multirun/DATE`.
+"""Compare the rewards of lags, over several seeds: `python -m analysis.lag_rewards outputs/multirun/DATE`.
 
-The folder holds runs of task=train that differ in trainer.lag and seed. It prints a table and draws lag_rewards.png.
+The folder holds runs of task=train that differ in trainer.lag and seed. The command prints a table and draws
+lag_rewards.png.
 """
 
 import sys
@@ -17,7 +18,7 @@ Rewards = Mapping[int, np.ndarray]  # lag -> mean reward of each step, [seeds, s
 
 
 def rewards_by_lag(folder: Path) -> dict[int, np.ndarray]:
-    """The rewards of all runs below `folder`. Raises ValueError if runs of one lag differ in their number of steps."""
+    """Read the rewards of all runs below `folder`. Raises ValueError if runs of a lag differ in the number of steps."""
     found: dict[int, list[list[float]]] = defaultdict(list)
     for path in sorted(folder.rglob("metrics.jsonl")):
         found[read.config(path.parent)["trainer"]["lag"]].append([row["reward"] for row in read.metrics(path.parent)])
@@ -25,7 +26,7 @@ def rewards_by_lag(folder: Path) -> dict[int, np.ndarray]:
 
 
 def table(rewards: Rewards) -> str:
-    """A row a lag: the last quarter's mean reward of each seed, their mean and their standard deviation."""
+    """Return a table with a row for each lag: last quarter's mean reward of each seed, and their mean and deviation."""
     lines = ["lag   reward of the last quarter, mean ± std over seeds   each seed"]
     for lag, rewards_S_T in rewards.items():
         last = rewards_S_T[:, -max(1, rewards_S_T.shape[1] // 4) :].mean(axis=1)
@@ -35,7 +36,7 @@ def table(rewards: Rewards) -> str:
 
 
 def draw(rewards: Rewards, path: Path, smooth: int = 4) -> None:
-    """Draw the mean over seeds and the range of the seeds. smooth: steps of the moving average."""
+    """Draw the mean and the range over seeds. smooth: steps of the moving average."""
     with figure(path, size=(6, 3.6)) as axes:
         for lag, rewards_S_T in rewards.items():
             window = np.ones(smooth) / smooth

@@ -1,4 +1,4 @@
-"""Orderings: the claims of the papers' figures that our runs should confirm, and the verdict on each."""
+"""Orderings: claims such as "A is faster than B" in the papers' figures, each with a verdict from our runs."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Ordering:
     """A claim that our runs should confirm: one that the paper's figure makes, or one about identical training.
 
-    met: None where the runs cannot tell. evidence: the numbers behind it.
+    met: None if the runs cannot decide. evidence: the numbers behind the verdict.
     """
 
     claim: str
@@ -19,5 +19,5 @@ class Ordering:
 
     @property
     def verdict(self) -> str:
-        """`met` in words."""
+        """The verdict `met` in words."""
         return {True: "met", False: "NOT MET", None: "cannot tell"}[self.met]

@@ -1,13 +1,14 @@
-"""Rollouts that run beside training at a fixed lag: how long the trainer waits for them."""
+"""Compute how long a trainer waits for rollouts that run beside the training, at a fixed lag."""
 
 from collections.abc import Sequence
 
 
 def exposed_times(rollout_s: Sequence[float], train_s: Sequence[float], lag: int) -> list[float]:
-    """The seconds that the trainer waits for the rollout of each step.
+    """Return the seconds that the trainer waits for the rollout of each step.
 
     At the start of step n the trainer submits rollout n + lag; the engine takes rollouts in order, one at a time. The
-    last `lag` steps submit nothing. rollout_s, train_s: by step, the seconds that each takes alone.
+    last `lag` steps submit nothing. rollout_s, train_s: seconds of each step's rollout and of its training, without the
+    other.
     """
     now = engine_free = 0.0
     ends: list[float] = []
@@ -22,7 +23,7 @@ def exposed_times(rollout_s: Sequence[float], train_s: Sequence[float], lag: int
 
 
 def hidden_share(exposed_s: Sequence[float], rollout_s: Sequence[float], train_s: Sequence[float]) -> float:
-    """The share of the shorter of generation and training that was hidden behind the other, from 0 to 1.
+    """Return which share of the shorter activity, generation or training, ran beside the longer one, from 0 to 1.
 
     The first step does not count, because its rollout has nothing to hide behind. exposed_s, rollout_s, train_s:
     seconds by step.

@@ -50,7 +50,7 @@ PANELS = (
         ("sync_error", "sampling_logp_difference"),
     ),
 )
-ACCURACY = Panel(  # drawn only where policies were evaluated
+ACCURACY = Panel(  # drawn only if policies were evaluated
     "Held-out pass@1 (dotted: pass@k, largest k)", "share of problems", ("eval/pass_at_1", "eval/pass_at_k")
 )
 OKABE_ITO = (*COLOURS.values(), *OTHER_COLOURS)
@@ -59,7 +59,7 @@ OKABE_ITO = (*COLOURS.values(), *OTHER_COLOURS)
 def draw(
     runs: Mapping[str, Sequence[Mapping[str, Any]]], panels: Sequence[Panel], to: Path | TextIO, form: str = "png"
 ) -> None:
-    """Draw the panels, three in a row, with all runs overlaid in each. Accuracy joins them if a run evaluated.
+    """Draw the panels, three in a row, with all runs overlaid in each. Adds accuracy if a run has evaluations.
 
     runs: name -> rows of metrics.jsonl. to: the file to write. form: png or svg.
     Missing values are left out. Later runs are dashed and thinner, because equal curves would hide each other.

@@ -9,14 +9,14 @@ from omegaconf import OmegaConf
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    """Rows of metrics.jsonl, one a training step. A last line that a kill cut off is ignored."""
+    """Read the rows of metrics.jsonl, one for each training step. Ignores an incomplete last line, left by a kill."""
     return lines(folder / "metrics.jsonl")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one a line.
+    """Read the JSON objects of a file, one in each line.
 
-    A last line that a kill cut off is ignored. Raises ValueError for any other line that is not a JSON object.
+    Ignores an incomplete last line, left by a kill. Raises ValueError for any other line that is not a JSON object.
     """
     rows = []
     texts = path.read_bytes().splitlines()
@@ -34,40 +34,40 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def timeline(folder: Path, step: int) -> dict[str, Any]:
-    """The decode passes of one training step: step_time_s, step_live, step_tokens, step_emitted."""
+    """Read the decode passes of one training step: step_time_s, step_live, step_tokens, step_emitted."""
     with gzip.open(folder / "rollouts" / f"step_{step:05d}.timeline.json.gz", "rt") as file:
         passes: dict[str, Any] = json.load(file)
     return passes
 
 
 def final(folder: Path) -> dict[str, Any]:
-    """final.json of an arm: digests of its final weights and of its optimizer."""
+    """Read final.json of an arm: digests of its final weights and of its optimizer."""
     return _json_object(folder / "final.json")
 
 
 def rollout(folder: Path, step: int) -> list[dict[str, Any]]:
-    """The responses of one training step, in the format of recorded traces.
+    """Read the responses of one training step, in the format of recorded traces.
 
-    Each has problem_id, response_ids, reward, passes, drafted and more.
+    Each response has problem_id, response_ids, reward, passes, drafted and more.
     """
     with gzip.open(folder / "rollouts" / f"step_{step:05d}.jsonl.gz", "rt") as file:
         return [json.loads(line) for line in file]
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """result.json of a run."""
+    """Read result.json of a run."""
     return _json_object(folder / "result.json")
 
 
 def config(folder: Path) -> dict[str, Any]:
-    """The run's resolved config, config.yaml."""
+    """Read the run's resolved config, config.yaml."""
     container = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}
 
 
 def latency(folder: Path) -> dict[str, Any]:
-    """latency.json of task=calibrate: the timed passes, and the latency forms fitted to them."""
+    """Read latency.json of task=calibrate: the timed passes, and the latency forms fitted to them."""
     return _json_object(folder / "latency.json")
 
 

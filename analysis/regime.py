@@ -1,7 +1,7 @@
-"""The regime of a comparison's rollouts: how long and how unequal responses are, and how predictable their text is.
+"""Describe the rollouts of a comparison: the lengths of responses, how unequal these are, and how predictable text is.
 
-Drafts gain most in a long tail of repetitive text, so a ratio means little without these figures. docs/metrics.md
-defines them.
+Drafts gain most if a few responses are much longer than the others and repeat text. So a ratio of times means little
+without these figures. docs/metrics.md defines them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """The figures of a comparison, over the run and `by_epoch`. names: its arms, the baseline first.
+    """Return the figures of a comparison, over the run and `by_epoch`. names: its arms, the baseline first.
 
     Lengths, entropy, rewards and shares are the baseline's. Acceptance is from the arm das, or else from the first arm
     that drafted. A figure that the run did not record is None.
@@ -55,19 +55,19 @@ def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
         "baseline": names[0],
         "p99_over_median": everything["p99_over_median"],
         "rollout_share_none": ratio_of_sums(baseline, "rollout_s", "step_s"),
-        "length_change": float(complete[-1] / complete[0] - 1),  # a part of an epoch has other problems
+        "length_change": float(complete[-1] / complete[0] - 1),  # without incomplete epochs
         "tail_share": ratio_of_sums(baseline, "tail_steps", "decode_steps"),
     }
 
 
 def drafting_arm(rows: Mapping[str, Rows]) -> str | None:
-    """The arm whose acceptance is reported: das, or else the first that drafted; None if none did."""
+    """Return the arm whose acceptance is reported: das, or else the first that drafted; None if none did."""
     drafted = [name for name, own in rows.items() if any(row["drafted"] for row in own)]
     return "das" if "das" in drafted else next(iter(drafted), None)
 
 
 def siblings_lengths(responses: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Lengths of a rollout's responses in tokens, one list for each problem."""
+    """Return the lengths of a rollout's responses in tokens, one list for each problem."""
     groups: dict[str, list[int]] = {}
     for row in responses:
         groups.setdefault(str(row["problem_id"]), []).append(len(row["response_ids"]))
@@ -75,7 +75,7 @@ def siblings_lengths(responses: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def length_figures(groups: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Figures of response lengths in tokens. groups: the lengths of siblings, one group a problem."""
+    """Return figures of response lengths in tokens. groups: the lengths of siblings, one group for each problem."""
     lengths = [length for group in groups for length in group]
     median, p99 = (float(value) for value in np.percentile(lengths, [50, 99]))
     return {
@@ -88,7 +88,7 @@ def length_figures(groups: Sequence[Sequence[int]]) -> dict[str, float]:
 
 
 def ratio_of_sums(rows: Rows, numerator: str, denominator: str) -> float | None:
-    """The sum of one metric divided by the sum of another; None if the divisor is 0 or not recorded."""
+    """Return the sum of one metric divided by the sum of another; None if the divisor is 0 or not recorded."""
     if any(key not in row for row in rows for key in (numerator, denominator)):
         return None
     below = sum(row[denominator] for row in rows)
@@ -96,7 +96,7 @@ def ratio_of_sums(rows: Rows, numerator: str, denominator: str) -> float | None:
 
 
 MOST_LINES = 12  # the most epochs that the table shows; it leaves some out if there are more
-COLUMNS = {  # header of the table -> figure of an epoch, and its form
+COLUMNS = {  # header of the table -> the figure that the column shows, and its format
     "median length": ("median_length", ".0f"),
     "p99/median": ("p99_over_median", ".2f"),
     "longest/median": ("longest_over_median", ".2f"),
@@ -109,7 +109,7 @@ COLUMNS = {  # header of the table -> figure of an epoch, and its form
 
 
 def regime_table(figures: Mapping[str, Any]) -> str:
-    """A line for each epoch, and one for the run. figures: what `regime` returned."""
+    """Return a table with a line for each epoch and one for the run. figures: what `regime` returned."""
     lines = [["epoch", *COLUMNS]]
     where = "without drafts" if figures["baseline"] == "none" else f"in arm {figures['baseline']}"
     epochs = figures["by_epoch"]
@@ -125,5 +125,5 @@ def regime_table(figures: Mapping[str, Any]) -> str:
 
 
 def shown(value: float | None, form: str) -> str:
-    """The formatted value; "-" for None."""
+    """Return the formatted value; "-" for None."""
     return "-" if value is None else format(value, form)

@@ -9,7 +9,7 @@ def validation_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float
 
     curves: arm -> (measured seconds, replayed seconds), one value per step.
     """
-    import matplotlib  # here, because it takes a second to import and few callers draw
+    import matplotlib  # imported here, because the import takes a second and few callers draw
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt

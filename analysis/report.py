@@ -20,8 +20,8 @@ class Line:
     what: str
     plotted: str = ""  # what the paper's figure shows
     claimed: str = ""  # what the paper's text says
-    replay: str = ""  # ours, simulated at the paper's scale
-    engine: str = ""  # ours, from the real engine with the small policy
+    replay: str = ""  # our value, simulated at the paper's scale
+    engine: str = ""  # our value, from the real engine with the small policy
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Section:
     """One section of a report: a figure or table of the paper, or an ablation."""
 
     title: str
-    setting: str  # what was run
+    setting: str  # a description of our run
     lines: Sequence[Line] = ()
-    differs: str = ""  # where our result differs from the paper's, and what we think is the reason
+    differs: str = ""  # differences from the paper's result, and the reason that we suppose
     figures: Sequence[str] = field(default=())  # paths of PNG files, relative to the report
     table: Table | None = None
     orderings: Sequence[Ordering] = ()
@@ -63,7 +63,7 @@ class Section:
 
 
 def markdown(title: str, preface: str, sections: Sequence[Section]) -> str:
-    """A report as Markdown text."""
+    """Return a report as Markdown text."""
     parts = [f"# {title}", preface]
     for section in sections:
         parts += [f"## {section.title}", section.setting]
@@ -75,17 +75,17 @@ def markdown(title: str, preface: str, sections: Sequence[Section]) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """A table as Markdown. Vertical bars inside cells are escaped."""
+    """Return a table as Markdown. Vertical bars inside cells are escaped."""
     rows = [table.header, ["---"] * len(table.header), *table.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
 def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, title: str) -> str:
-    """Draw named curves, and return the file's name.
+    """Draw named curves. Returns the file's name.
 
     lines: name -> (xs, ys). A curve whose name ends in "(paper)" is dashed. x, y: the labels of the axes.
     """
-    import matplotlib  # here, because it takes a second to import and most users of this module draw nothing
+    import matplotlib  # imported here, because the import takes a second and few callers draw
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
@@ -96,15 +96,15 @@ def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, tit
     axes.set(xlabel=x, ylabel=y, title=title)
     if all(np.min(ys) >= 0 for _, ys in lines.values()):
         axes.set_ylim(bottom=0)
-    figure.legend(loc="outside right upper", fontsize=8)  # beside the curves: many curves leave no room between them
+    figure.legend(loc="outside right upper", fontsize=8)  # beside the curves, which may leave no room
     figure.savefig(path)
     plt.close(figure)
     return path.name
 
 
 def points(path: Path, xs: Any, ys: Any, x: str, y: str, title: str) -> str:
-    """Draw points and the line on which both coordinates are equal, and return the file's name."""
-    import matplotlib  # here for the same reason as in `curves`
+    """Draw points, and the line on which both coordinates are equal. Returns the file's name."""
+    import matplotlib  # imported here for the same reason as in `curves`
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt

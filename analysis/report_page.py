@@ -45,7 +45,7 @@ def write(
 
 
 def html_table(table: Table) -> str:
-    """A table as HTML. Verdicts are coloured as well as worded."""
+    """Return a table as HTML, with coloured verdicts."""
     header = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
     rows = []
     for row in table.rows:
@@ -55,6 +55,6 @@ def html_table(table: Table) -> str:
 
 
 def html_image(path: Path, title: str) -> str:
-    """A PNG file as an HTML figure that embeds the picture."""
+    """Return an HTML figure that embeds a PNG file."""
     data = base64.b64encode(path.read_bytes()).decode()
     return f"<figure><img alt='{html.escape(title, quote=True)}' src='data:image/png;base64,{data}'></figure>"

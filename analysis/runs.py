@@ -1,4 +1,4 @@
-"""Read the runs to compare, from a run's folder or from an offline W&B run."""
+"""Read runs for a comparison, from the folder of a run or from an offline W&B run."""
 
 import json
 import math
@@ -19,7 +19,7 @@ WANDB_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  
 
 
 class NotARun(ValueError):
-    """A name is not a run that can be read. The one-line message says what to name instead."""
+    """Raised for a name that is not a readable run. The one-line message says which names are possible."""
 
 
 @dataclass
@@ -28,16 +28,16 @@ class Run:
 
     name: str
     folder: Path
-    rows: list[dict[str, Any]]  # as in metrics.jsonl: one row a step, ordered by step
+    rows: list[dict[str, Any]]  # as in metrics.jsonl: one row for each step, ordered by step
     config: dict[str, Any]  # dotted key -> value
     final: dict[str, str]  # digests of weights and optimizer; empty until the run has finished
 
 
 def find(named: str) -> list[Run]:
-    """The runs that a command-line argument names.
+    """Return the runs that a command-line argument names. Raises NotARun if it names none.
 
-    named: a run's folder, an arm of a comparison (FOLDER:ARM or FOLDER/arms/ARM), the folder of a comparison, which
-    stands for all its arms, or an offline W&B run. Raises NotARun.
+    named: a run's folder, an arm of a comparison (FOLDER:ARM or FOLDER/arms/ARM), the folder of a comparison (for all
+    its arms), or an offline W&B run.
     """
     path, arm = Path(named), ""
     if not path.exists() and ":" in named:
@@ -65,7 +65,7 @@ def find(named: str) -> list[Run]:
 
 
 def from_folder(folder: Path) -> Run:
-    """The run whose metrics.jsonl is in `folder`. Raises NotARun."""
+    """Read the run whose metrics.jsonl is in `folder`. Raises NotARun if a file is missing or damaged."""
     if not (folder / "config.yaml").exists():
         raise NotARun(f"{folder} has no config.yaml: it is not the folder of a run")
     try:
@@ -81,9 +81,9 @@ def from_folder(folder: Path) -> Run:
 
 
 def from_wandb(folder: Path) -> Run:
-    """The offline W&B run in `folder`, joined with the folders of the same run's other starts beside it.
+    """Read the offline W&B run in `folder`, together with the other folders of this run beside it.
 
-    W&B writes a new folder whenever a run is resumed. Raises NotARun if W&B's reader cannot read a file.
+    W&B writes another folder whenever a run is resumed. Raises NotARun if W&B's reader cannot read a file.
     """
     (file_name,) = {path.name for path in folder.glob("run-*.wandb")}
     rows: list[dict[str, Any]] = []
@@ -107,7 +107,7 @@ def from_wandb(folder: Path) -> Run:
 
 
 def records(file: Path) -> list[dict[str, Any]]:
-    """The records of an offline W&B run's file. An incomplete record at its end is left out. Raises NotARun."""
+    """Read the records of an offline W&B run's file, without an incomplete record at its end. Raises NotARun."""
     done = subprocess.run(
         [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)],
         env={**os.environ, "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"},
@@ -122,7 +122,7 @@ def records(file: Path) -> list[dict[str, Any]]:
 
 
 def rows_by_step(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """One row for each step, in order. If a resumed run did a step twice, the later row wins.
+    """Return one row for each step, in order. If a resumed run repeated a step, the later row is used.
 
     folder: the folder that error messages name. Raises NotARun if there are no rows, or if a row has no step.
     """
@@ -135,7 +135,7 @@ def rows_by_step(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested config as one dictionary with dotted keys."""
+    """Return a nested config as one dictionary with dotted keys."""
     if not isinstance(config, dict) or not config:
         return {prefix: config} if prefix else {}
     dotted: dict[str, Any] = {}

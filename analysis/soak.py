@@ -1,4 +1,4 @@
-"""Find growth in the samples of task=soak, such as leaked memory: robust slopes, and a figure."""
+"""Find growth, such as leaked memory, in the samples of task=soak. Computes robust slopes, and draws a figure."""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ import matplotlib.pyplot as plt
 from analysis import read
 from analysis.figures import STYLE
 
-BINS = 100  # samples are reduced to so many medians, because slopes over all pairs of steps would take long
+BINS = 100  # samples are reduced to this number of medians, because slopes between all pairs would take long
 
 
 def growth(minutes: np.ndarray, steps: np.ndarray, values: np.ndarray) -> dict[str, float]:
-    """The median of `values`, and their growth in % of the median per hour and per 1000 steps.
+    """Return the median of `values`, and their growth in % of the median per hour and per 1000 steps.
 
     minutes, steps: [samples], the time and the training step of each value. Growth is the Theil-Sen slope over the
     medians of BINS consecutive groups.
@@ -34,7 +34,7 @@ def growth(minutes: np.ndarray, steps: np.ndarray, values: np.ndarray) -> dict[s
 
 
 def series(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Named series over steps: totals, memory by role, and CPU time per step.
+    """Return named series over steps: totals, memory by role of a process, and CPU time per step.
 
     The CPU time of the first step is unknown, so that of the second step stands for it.
     """
@@ -54,7 +54,7 @@ def series(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def evaluate(folder: Path, warm_up_minutes: float) -> dict[str, Any]:
-    """The growth of every series after the warm-up. Raises ValueError if fewer than three samples remain."""
+    """Return the growth of every series after the warm-up. Raises ValueError if fewer than three samples remain."""
     rows = read.lines(folder / "soak.jsonl")
     minutes, steps = (np.array([row[key] for row in rows], float) for key in ("minutes", "step"))
     is_warm = minutes >= warm_up_minutes
@@ -71,7 +71,7 @@ def evaluate(folder: Path, warm_up_minutes: float) -> dict[str, Any]:
 
 
 def summary_text(result: dict[str, Any]) -> str:
-    """A few lines of text. result: what `evaluate` returned, with `leaked` (kind -> names) if known."""
+    """Return a summary in a few lines. result: what `evaluate` returned, with `leaked` (kind -> names) if known."""
     run, warm_up = f"{result['steps']} steps in {result['minutes']:.0f} min", result["warm_up_minutes"]
     lines = [f"{run}; median, and growth after the warm-up of {warm_up} min:"]
     lines += [

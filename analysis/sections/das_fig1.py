@@ -17,7 +17,7 @@ PAPER_REQUESTS = 128  # live requests at the start of the paper's curves
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Live requests in the step in which the baseline needed most passes, because it shows the tail best.
+    """Compare live requests over time in the step with the most passes of the baseline. It has the longest responses.
 
     The axes are relative, because the paper gives no units.
     """
@@ -59,7 +59,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def _draw(line: Mapping[str, Mapping[str, Any]], baseline_end: float, paper: Mapping[str, Any], path: Path) -> None:
-    """Share of live requests by time, ours and the paper's. baseline_end: seconds, the unit of the time axis."""
+    """Draw the share of live requests by time, ours and the paper's. baseline_end: seconds, unit of the time axis."""
     colour = colours_of(["none", "das"])
     with figure(path) as axes:
         for name in line:
@@ -84,5 +84,5 @@ def _draw(line: Mapping[str, Mapping[str, Any]], baseline_end: float, paper: Map
 
 
 def _first_below(live: list[int], share: float) -> int:
-    """Index of the first pass with at most this share of the requests live, or of the last pass if there is none."""
+    """Return the index of the first pass with at most this share of live requests, or of the last pass without such."""
     return next((i for i, n in enumerate(live) if n <= share * live[0]), len(live) - 1)

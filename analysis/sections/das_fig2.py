@@ -1,4 +1,4 @@
-"""DAS Fig 2: how similar a problem's responses are to its recent ones, and how similar epochs are to each other."""
+"""DAS Fig 2: similarity of a problem's responses to its recent responses, and similarity of epochs to each other."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +12,13 @@ from analysis.orderings import Ordering
 from analysis.report import Line, Section
 from analysis.sections.shared import policy_note, rows
 
-N = 4  # tokens of an n-gram; the paper does not say how many it uses
+N = 4  # tokens of an n-gram; the paper does not tell its number
 
 Grams = set[tuple[int, ...]]
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """The share of each epoch's n-grams that also occur in the same problem's responses of other epochs."""
+    """Compute the share of each epoch's n-grams that also occur in other epochs, in responses to the same problem."""
     (run,) = runs.values()
     epochs = grams_by_epoch(run)
     matrix = np.array([[similarity(grams, other) for other in epochs] for grams in epochs])
@@ -64,7 +64,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def _draw(matrix: np.ndarray, recent: list[float], path: Path) -> None:
-    """Left: each epoch's similarity to the epoch before. Right: the similarity of all pairs of epochs."""
+    """Draw, left: each epoch's similarity to the epoch before. Right: the similarity of all pairs of epochs."""
     with figure(path, panels=2) as (left, right):
         left.plot(range(1, len(matrix)), recent, ".-", color="#0072B2")
         left.set(
@@ -80,7 +80,7 @@ def _draw(matrix: np.ndarray, recent: list[float], path: Path) -> None:
 
 
 def grams_by_epoch(run: Path) -> list[dict[str, Grams]]:
-    """For each epoch: problem -> the n-grams of its responses, from the arm without speculation."""
+    """Return for each epoch: problem -> the n-grams of its responses, from the arm without speculation."""
     epochs: list[dict[str, Grams]] = []
     for row in rows(run, "none"):
         while len(epochs) <= row["epoch"]:
@@ -93,13 +93,13 @@ def grams_by_epoch(run: Path) -> list[dict[str, Grams]]:
 
 
 def similarity(grams: Mapping[str, Grams], other: Mapping[str, Grams]) -> float:
-    """The share of the n-grams in `grams` that are also in `other`, as a mean over the problems of both."""
+    """Return the share of the n-grams in `grams` that are also in `other`, as a mean over the problems of both."""
     common = [problem for problem in grams if problem in other and grams[problem]]
     return float(np.mean([len(grams[p] & other[p]) / len(grams[p]) for p in common])) if common else 0.0
 
 
 def near_and_far(matrix: np.ndarray) -> tuple[float, float]:
-    """Mean similarity of neighbouring epochs, and of epochs at least half the run apart (0 if there are none)."""
+    """Return the mean similarity of neighbouring epochs, and of epochs at least half the run apart (0 without such)."""
     n = len(matrix)
     distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     near, far = matrix[distance == 1], matrix[distance >= max(2, n // 2)]

@@ -11,7 +11,7 @@ from analysis.sections.shared import accepted_per_pass, colours_of, policy_note,
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """By step. ngram, which drafts from the request's own text alone, stands in for the paper's static EAGLE."""
+    """Compare by step. Our ngram, which drafts from the request's own text only, stands for the paper's EAGLE."""
     (run,) = runs.values()
     arms = {name: rows(run, name) for name in ("das", "ngram")}
     paper = published["das_fig4"]["data"]
@@ -66,5 +66,5 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def arrow(values: list[float]) -> str:
-    """Values as text, with arrows between them."""
+    """Return the values as text, with arrows between them."""
     return " → ".join(f"{value:.2f}" for value in values)

@@ -1,4 +1,4 @@
-"""DAS Fig 5: an index that grows, against a suffix array that is sorted again for every insertion."""
+"""DAS Fig 5: compare an index that grows with a suffix array, which is sorted anew for every insertion."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """The time of a query and of inserting 100 tokens, by the number of tokens indexed."""
+    """Compare the times of a query and of an insertion of 100 tokens, by the number of indexed tokens."""
     (run,) = runs.values()
     measured = read.result(run)["array"]
     paper = published["das_fig5"]["data"]
@@ -51,7 +51,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def _draw(measured: Sequence[Mapping[str, float]], paper: Mapping[str, Any], path: Path) -> None:
-    """Left: the time of a query. Right: the time of an insertion. Dotted: the paper's."""
+    """Draw, left: the time of a query. Right: the time of an insertion. Dotted: the paper's times."""
     sizes = [row["tokens"] for row in measured]
     colour = colours_of(["index", "array"])
     labels = {"suffix_tree": "index", "suffix_array": "array"}
@@ -68,7 +68,7 @@ def _draw(measured: Sequence[Mapping[str, float]], paper: Mapping[str, Any], pat
 
 
 def _cells(row: Mapping[str, float], paper: Mapping[str, Any]) -> list[str]:
-    """A line of the table: the paper's milliseconds, if it has this size, and ours."""
+    """Return a line of the table: the paper's milliseconds, if it has this size, and our milliseconds."""
     cells = [f"{row['tokens']:,}"]
     for operation, structure, key in COLUMNS:
         ours = f"{row[key]:.3g}"

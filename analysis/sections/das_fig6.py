@@ -1,4 +1,4 @@
-"""DAS Fig 6: which text the drafter sees: the problem's, also the request's own, or everyone's."""
+"""DAS Fig 6: drafts from the problem's texts, also from the request's own text, or from the texts of all problems."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ SCOPES = {"problem": "problem_only", "problem+request": "problem_plus_request", 
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Accepted tokens per pass, and the time of drafting per token, in the second half of the steps."""
+    """Compare accepted tokens per pass, and the time of drafting per token, in the second half of the steps."""
     (run,) = runs.values()
     paper = published["das_fig6"]["data"]
     arms = {scope: rows(run, f"scope_{scope}") for scope in SCOPES}

@@ -1,4 +1,4 @@
-"""DAS Fig 7: how far back the history reaches."""
+"""DAS Fig 7: the window, which is the number of past epochs in the history of responses."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +14,9 @@ from analysis.sections.shared import Rows, accepted_per_pass, arm_names, colours
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Accepted tokens per pass, and the time of drafting, by window, in the second half of the steps.
+    """Compare accepted tokens per pass, and the time of drafting, by window, in the second half of the steps.
 
-    Drafting time is divided by requests and passes, which gives the price of one draft. Time per emitted token would
+    Drafting time is divided by requests and passes, which gives the time of one draft. The time per emitted token would
     also fall with acceptance, because fewer passes draft.
     """
     (run,) = runs.values()
@@ -66,7 +66,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def _draw(arms: Mapping[int, Rows], draft_us: Sequence[float], path: Path) -> None:
-    """Left: accepted tokens per pass by step, one line for each window. Right: time of a draft by window."""
+    """Draw, left: accepted tokens per pass by step, one line for each window. Right: time of a draft by window."""
     names = [str(window) for window in arms]
     colour = colours_of(["none", *names])
     with figure(path, panels=2) as (left, right):

@@ -1,4 +1,4 @@
-"""DAS Fig 8: a forward pass takes a constant time plus a price per token."""
+"""DAS Fig 8: a forward pass takes a constant time plus a time for each token."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from analysis.sections.shared import percent
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Timed passes of the real engine with the affine fit, and the paper's points beside them."""
+    """Show timed passes of the real engine with an affine fit, and the paper's points beside them."""
     (run,) = runs.values()
     paper = published["das_fig8"]["data"]
     passes = np.array(read.latency(run)["passes"], float)
@@ -57,7 +57,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 def _draw(
     tokens: np.ndarray, seconds: np.ndarray, affine: Mapping[str, float], paper: Mapping[str, Any], path: Path
 ) -> None:
-    """Left: our passes by their tokens, and the affine fit. Right: the paper's."""
+    """Draw, left: our passes by their tokens, and the affine fit. Right: the paper's passes."""
     sizes = np.unique(tokens)
     with figure(path, panels=2) as (left, right):
         left.plot(tokens, 1e3 * seconds, ".", markersize=2, color="#BBBBBB", label="passes")

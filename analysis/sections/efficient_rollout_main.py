@@ -1,4 +1,5 @@
-"""EfficientRollout, main table: self-drafts (always on, with the toggle, with toggle and ladder) and EAGLE-3."""
+"""EfficientRollout, main table: EAGLE-3, and self-drafts always on, with a toggle (it turns drafting on if that pays),
+and with toggle and ladder (it adapts the draft length)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,20 +24,20 @@ from analysis.sections.drafting import (
 )
 from analysis.sections.shared import identity_text, is_identical, policy_note, rows
 
-METHODS = {  # label -> label of the run, the arm, the paper's method
+METHODS = {  # row's label -> label of the run, name of the arm, the paper's method
     "self-draft, always on": ("self_drafts", "self_draft", "w4_always_on"),
     "self-draft, toggle": ("self_drafts", "self_draft_toggle", None),
     "self-draft, toggle and ladder": ("self_drafts", "self_draft_adaptive", "full"),
     "EAGLE-3, frozen": ("heads", head_arm("in_domain", FROZEN), None),
     "EAGLE-3, online": ("heads", head_arm("in_domain", ONLINE), "eagle3"),
 }
-MODELS = {"Qwen2.5-7B": 7, "Qwen2.5-14B": 5, "Llama-3.1-8B-Instruct": 5}  # model -> gamma of its replay
-LARGE = ("always", "toggle", "adaptive")  # policies of the run `large`
-ALIKE = 1.03  # a ratio of times up to this is noise of the machine
+MODELS = {"Qwen2.5-7B": 7, "Qwen2.5-14B": 5, "Llama-3.1-8B-Instruct": 5}  # model -> draft length (gamma) in the replay
+LARGE = ("always", "toggle", "adaptive")  # budget policies of the run `large`
+ALIKE = 1.03  # a ratio of times up to this may be noise of the machine
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """The paper's columns, measured in the small policy's training, and rollout times of 30 million random weights."""
+    """Measure the paper's columns in a training of the small policy, and rollout times of 30 million random weights."""
     theirs = {(row["model"], row["method"]): row for row in published["er_main"]["data"]["rows"]}
     large = read.result(runs["large"])
     ratio = {label: 1 / speedup(runs[run], arm) for label, (run, arm, _) in METHODS.items()}
@@ -93,19 +94,19 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def workloads(large: Mapping[str, Any]) -> list[str]:
-    """The workloads of the run `large`, in the order of their live requests."""
+    """Return the workloads of the run `large`, in the order of their live requests."""
     return sorted((name for name in large if name.startswith("live_")), key=count)
 
 
 def count(workload: str) -> int:
-    """Live requests of a workload."""
+    """Return the number of live requests of a workload."""
     return int(workload.removeprefix("live_"))
 
 
 def paper_lines(
     theirs: Mapping[tuple[str, str], Any], published: Mapping[str, Any], ratio: Mapping[str, float]
 ) -> list[Line]:
-    """Change of rollout time by each of the paper's methods: on the paper's models, in their replay, on our policy."""
+    """Return the changes of rollout time by the paper's methods: for its models, our replay of these, our policy."""
     replayed = published["er_replay"]["data"]["no_overhead_6_steps"]
     lines = []
     for label, (_, _, method) in METHODS.items():
@@ -125,7 +126,7 @@ def paper_lines(
 
 
 def large_lines(large: Mapping[str, Any]) -> list[Line]:
-    """Change of rollout time with 30 million random weights, by live requests."""
+    """Return the changes of rollout time with 30 million random weights, by live requests."""
     return [
         Line(
             f"30 million random weights, {count(name)} live: always on / toggle / toggle and ladder",
@@ -136,7 +137,7 @@ def large_lines(large: Mapping[str, Any]) -> list[Line]:
 
 
 def method_table(runs: Mapping[str, Path], ratio: Mapping[str, float], theirs: Mapping[tuple[str, str], Any]) -> Table:
-    """A table with the paper's columns: our values, then those of the paper's 7B."""
+    """Return a table with the paper's columns: our values, then the values of the paper's 7B."""
     cells = []
     for label, (run, arm, _) in METHODS.items():
         steps = rows(runs[run], arm)

@@ -1,4 +1,5 @@
-"""EfficientRollout's controllers with the real drafter: the toggle within a rollout, the ladder over rollouts."""
+"""EfficientRollout's two rules with the real drafter: the toggle turns drafting on within a rollout, the ladder adapts
+the draft length from rollout to rollout."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,19 +14,19 @@ from analysis.report import Line, Section
 from analysis.sections.efficient_rollout_main import count, workloads
 from analysis.sections.shared import colours_of, percent
 
-MARGIN = 1.05  # predicted speedup from which the toggle is on (paper)
+MARGIN = 1.05  # the toggle is on from this predicted speedup (paper)
 Trace = dict[str, Any]
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """When the toggle switched on in rollouts with a tail, what it predicted, and the ladder's draft lengths."""
+    """Show when the toggle switched on in rollouts of unequal lengths, its predictions, and the ladder's lengths."""
     (run,) = runs.values()
     paper = published["er_adaptive"]["data"]["toggle_keeps_sd_off_for_pct_of_decoding_steps"]
     names = workloads(read.result(run))
     widest = names[-1]
     steps = sorted(row["step"] for row in read.metrics(run) if (row["workload"], row["arm"]) == (widest, "toggle"))
     traces = [read.timeline(run / widest / "toggle", step) for step in steps]
-    # In the first rollout the rule knows neither prices nor tau, so the last rollout is shown.
+    # The last rollout is shown, because in the first one the rule knows neither times of passes nor tau.
     switched = [switch(trace) for trace in traces]
     lengths = {name: ladder(run, name) for name in names}
     accepted = {name: shares(run, name) for name in names}
@@ -83,12 +84,12 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def comma_shares(values: list[float]) -> str:
-    """Shares with commas between them."""
+    """Return shares as text, with commas between them."""
     return ", ".join(f"{share:.2f}" for share in values)
 
 
 def drafting(trace: Trace) -> np.ndarray:
-    """Whether most of the three passes around each pass verified a draft; bool [passes].
+    """Return for each pass whether most of the three passes around it verified a draft; bool [passes].
 
     This ignores a single pass with drafts while the toggle is off (a trial), and one without drafts while it is on.
     """
@@ -97,14 +98,14 @@ def drafting(trace: Trace) -> np.ndarray:
 
 
 def switch(trace: Trace) -> tuple[float, int] | None:
-    """The share of passes before drafting begins, and the live requests at that time; None if it never begins."""
+    """Return the share of passes before drafting begins, and the live requests then; None if it never begins."""
     on = drafting(trace)
     first = int(on.argmax())
     return (first / len(on), int(trace["step_live"][first])) if on.any() else None
 
 
 def stays_on(trace: Trace) -> bool:
-    """Whether drafting continues to the end once it has begun.
+    """Return whether drafting continues to the end once it has begun.
 
     Up to 5 % of the passes may draft nothing: requests with one token left have nothing to draft.
     """
@@ -116,7 +117,7 @@ def stays_on(trace: Trace) -> bool:
 
 
 def ladder(run: Path, workload: str) -> list[int]:
-    """The ladder's rung in each rollout of the policy `adaptive`, which is its longest draft; 0 without drafts."""
+    """Return the ladder's draft length (its rung) in each rollout of the budget policy `adaptive`; 0 without drafts."""
     lengths = []
     for row in read.metrics(run):
         if (row["workload"], row["arm"]) == (workload, "adaptive"):
@@ -127,14 +128,14 @@ def ladder(run: Path, workload: str) -> list[int]:
 
 
 def shares(run: Path, workload: str) -> list[float]:
-    """Accepted / drafted tokens of each rollout of the policy `adaptive`; nan without drafts."""
+    """Return accepted / drafted tokens of each rollout of the budget policy `adaptive`; nan without drafts."""
     found = [row for row in read.metrics(run) if (row["workload"], row["arm"]) == (workload, "adaptive")]
     return [row["accepted"] / row["drafted"] if row["drafted"] else float("nan") for row in found]
 
 
 def follows_rule(lengths: list[int], accepted: list[float], up: float = 0.94) -> bool:
-    """Whether the ladder went up exactly after two rollouts on a rung that accepted a share of `up` or more."""
-    since = 0  # rollouts on this rung
+    """Return whether the ladder went up exactly after two rollouts on a rung that accepted a share `up` or more."""
+    since = 0  # rollouts on this rung (with this draft length)
     for i in range(1, len(lengths)):
         since += 1
         climbed = lengths[i] > lengths[i - 1]

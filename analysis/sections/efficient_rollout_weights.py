@@ -14,11 +14,11 @@ from analysis.sections.shared import colours_of
 
 NAMES = {"w8": "W8", "w4": "W4", "eagle3": "EAGLE-3"}
 LENGTHS = ("3", "5", "7")  # gamma
-RELIABLE = 0.03  # the error that the probabilities of coupled drafts may have
+RELIABLE = 0.03  # the largest error of the probabilities of coupled drafts that counts as reliable
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """tau by draft length, freshness, position and temperature, and how reliable the probabilities of drafts are."""
+    """Show tau by draft length, freshness, position and temperature, and the reliability of draft probabilities."""
     result = read.result(runs["counts"])
     found, by_temperature = result["drafters"], result["by_temperature"]
     paper, depth = published["er_w4_w8"]["data"]["tau"], published["er_eagle_depth"]["data"]
@@ -39,7 +39,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def lengths_table(found: Mapping[str, Any], paper: Mapping[str, Any]) -> Table:
-    """tau at gamma 3, 5 and 7, for coupled drafts and for drafts of likeliest tokens."""
+    """Return tau for drafts of 3, 5 and 7 tokens, for coupled drafts and for drafts of likeliest tokens."""
     cells = []
     for key, name in NAMES.items():
         of_key = found[key]
@@ -58,7 +58,7 @@ def lengths_table(found: Mapping[str, Any], paper: Mapping[str, Any]) -> Table:
 
 
 def freshness_table(found: Mapping[str, Any]) -> Table:
-    """Acceptance of fresh drafters, and of drafters from before the epoch of training."""
+    """Return the acceptance of fresh drafters, and of drafters made before an epoch of training."""
     cells = []
     for key, name in NAMES.items():
         fresh, older = found[key], found[f"{key}, older"]
@@ -76,7 +76,7 @@ def freshness_table(found: Mapping[str, Any]) -> Table:
 
 
 def position_table(found: Mapping[str, Any], depth: Mapping[str, Any]) -> Table:
-    """tau by a draft's position in the response: ours with 7 drafted tokens, the paper's EAGLE-3 on the 7B with 3."""
+    """Return tau by a draft's position in the response: ours for 7 tokens, the paper's EAGLE-3 on the 7B for 3."""
     begins = [begin for begin, _, _ in found["w8"]["by_position"]]
     cells = []
     for key in (*NAMES, "eagle3, older"):
@@ -90,7 +90,7 @@ def position_table(found: Mapping[str, Any], depth: Mapping[str, Any]) -> Table:
 
 
 def temperature_table(by_temperature: Mapping[str, Any]) -> Table:
-    """Acceptance of likeliest and of coupled tokens, by temperature."""
+    """Return the acceptance of likeliest and of coupled tokens, by temperature."""
     cells = [
         [
             f"T = {temperature}, {name}",
@@ -117,7 +117,7 @@ def temperature_table(by_temperature: Mapping[str, Any]) -> Table:
 
 
 def orderings(found: Mapping[str, Any], by_temperature: Mapping[str, Any]) -> list[Ordering]:
-    """The paper's claims, and this project's claims about coupled drafts."""
+    """Return the paper's claims, and this project's claims about coupled drafts, with verdicts."""
     tau = {name: [found[key]["tau"][k] for k in LENGTHS] for key, name in NAMES.items()}
     gap = {name: found[key]["coupled"] - found[f"{key}, older"]["coupled"] for key, name in NAMES.items()}
     errors = {name: found[key]["reliability"]["error"] for key, name in NAMES.items()}

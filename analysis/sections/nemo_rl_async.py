@@ -1,4 +1,4 @@
-"""NeMo RL, asynchronous training: the exposed part of generation in a step, by lag, with and without drafts."""
+"""NeMo RL, asynchronous training: the part of generation for which a step waits, by lag, with and without drafts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from analysis.report import Line, Section, Table
 from analysis.sections.shared import Rows, colours_of, is_identical, policy_note, rows
 
 ARMS = ("none", "das")
-TARGET = 0.8  # share of the shorter of generation and training that lag 1 should hide
+TARGET = 0.8  # with lag 1, this share of the shorter of generation and training should run beside the other
 HEADER = (
     "lag",
     "arm",
@@ -28,7 +28,7 @@ HEADER = (
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """One row for each lag and arm."""
+    """Make the section. Its table has one row for each lag and arm."""
     paper = published["nemo_async"]["data"]
     by_lag = {int(label.removeprefix("lag_")): run for label, run in runs.items()}
     measured = {(lag, arm): _times(rows(run, arm)) for lag, run in by_lag.items() for arm in ARMS}
@@ -92,7 +92,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one arm's steps. The means leave out the first step."""
+    """Seconds of the steps of one arm. All means leave out the first step."""
 
     rollout_s: Sequence[float]
     exposed_s: Sequence[float]
@@ -100,7 +100,7 @@ class Times:
 
     @property
     def exposed(self) -> float:
-        """Mean time that the trainer waited for a rollout."""
+        """The mean seconds that the trainer waited for a rollout."""
         return mean(self.exposed_s[1:])
 
     @property
@@ -109,11 +109,11 @@ class Times:
 
     @property
     def hidden(self) -> float:
-        """Share of the shorter of generation and training that was hidden behind the other."""
+        """The share of the shorter of generation and training that ran beside the other."""
         return hidden_share(self.exposed_s, self.rollout_s, self.train_s)
 
     def at_lag(self, lag: int) -> "Times":
-        """Predict the times of the same work at another lag, from the queue of rollouts alone. Call it on lag 0."""
+        """Predict the times of the same work at another lag, by simulating the queue of rollouts. Call it on lag 0."""
         return Times(self.exposed_s, exposed_times(self.exposed_s, self.train_s, lag), self.train_s)
 
 
@@ -124,7 +124,7 @@ def _times(steps: Rows) -> Times:
 
 
 def _row(lag: int, arm: str, times: Times, alone: Times) -> list[str]:
-    """alone: the times of the same arm at lag 0, where rollouts and training take turns."""
+    """Return a row of the table. alone: the arm's times at lag 0, at which rollouts and training take turns."""
     predicted = alone.at_lag(lag)
     return [
         str(lag),
@@ -144,7 +144,7 @@ def _s(seconds: float) -> str:
 
 
 def _draw(measured: Mapping[tuple[int, str], Times], path: Path) -> None:
-    """Left: exposed generation by lag. Right: time of a step by lag."""
+    """Draw, left: exposed generation (for which the trainer waits) by lag. Right: time of a step by lag."""
     lags = sorted({lag for lag, _ in measured})
     colour = colours_of(ARMS)
     with figure(path, panels=2) as (left, right):

@@ -1,4 +1,4 @@
-"""NeMo RL, draft length: tokens per pass rise with it, and speed falls."""
+"""NeMo RL, draft length k: with longer drafts the tokens per pass rise, and the speed falls."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -17,7 +17,7 @@ PAPER = {3: "EAGLE-3 k=3, DAPO init, offline", 5: "EAGLE-3 k=5", 7: "EAGLE-3 k=7
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Tokens per pass, speed of generation, and the cost of a cycle, by k. One frozen head drafts for all."""
+    """Compare tokens per pass, speed of generation, and the cost of a cycle, by k. All arms use one frozen head."""
     (run,) = runs.values()
     paper = drafters(published)
     lengths = [int(name.removeprefix("tokens_")) for name in arm_names(run)[1:]]

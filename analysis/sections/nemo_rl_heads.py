@@ -18,11 +18,11 @@ HEADS = {  # label -> the arm, and the paper's row
     "general, frozen": (head_arm("general", FROZEN), "EAGLE-3 k=3, UltraChat/Magpie init, offline"),
     "general, online": (head_arm("general", ONLINE), "EAGLE-3 k=3, UltraChat/Magpie init, online"),
 }
-NO_HELP = 0.02  # a smaller relative gain is no gain; in the paper the in-domain head loses 1 % by online training
+NO_HELP = 0.02  # a smaller relative gain counts as none; in the paper, online training costs the in-domain head 1 %
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Tokens per pass and speed-ups of four heads, k = 3, and how they change over the steps."""
+    """Compare tokens per pass and speed-ups of four heads with drafts of k = 3 tokens, and their changes by step."""
     (run,) = runs.values()
     paper = drafters(published)
     alpha = {label: tokens_per_pass(rows(run, arm)) for label, (arm, _) in HEADS.items()}

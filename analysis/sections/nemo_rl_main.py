@@ -18,11 +18,11 @@ ARMS = {
     "EAGLE-3, online": head_arm("in_domain", ONLINE),
 }
 OURS = ("generation", "weight sync", "log-probs, rewards, training", "head training")
-SAME = 0.1  # the rest of a step counts as unchanged within this share
+SAME = 0.1  # a relative change up to this counts as none, for the rest of a step
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Seconds of a step's parts, tokens per pass and speed-ups, k = 3. The paper has an 8B policy on 32 GPUs."""
+    """Compare seconds of a step's parts, tokens per pass and speed-ups, k = 3. The paper has an 8B on 32 GPUs."""
     (run,) = runs.values()
     paper = published["nemo_step"]["data"]
     parts = {label: step_parts(rows(run, arm)) for label, arm in ARMS.items()}
@@ -88,7 +88,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def drafters(published: Mapping[str, Any]) -> dict[str, Any]:
-    """The paper's rows by drafter."""
+    """Return the paper's rows by drafter."""
     return {
         row["drafter"]: {key: row[key] for key in ("think", "zero")}
         for row in published["nemo_drafters"]["data"]["rows"]
@@ -96,7 +96,7 @@ def drafters(published: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def step_parts(steps: Rows) -> dict[str, float]:
-    """Mean seconds of each part of a step (OURS)."""
+    """Return the mean seconds of each part of a step. OURS names the parts."""
     count = len(steps)
     generation, sync = total(steps, "rollout_s") / count, total(steps, "sync_s") / count
     head = sum(row.get("head_train_s", 0.0) for row in steps) / count
@@ -106,7 +106,7 @@ def step_parts(steps: Rows) -> dict[str, float]:
 
 
 def draw(parts: Mapping[str, Mapping[str, float]], path: Path) -> None:
-    """Stacked bars, one for each arm."""
+    """Draw the parts as stacked bars, one bar for each arm."""
     with figure(path) as axes:
         below = [0.0] * len(parts)
         for part, colour in zip(OURS, ("#0072B2", "#8C8C8C", "#56B4E9", "#E69F00"), strict=True):

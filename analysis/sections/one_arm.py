@@ -1,4 +1,4 @@
-"""The training of one arm alone."""
+"""A section about the training of a single arm."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from analysis.sections.shared import policy_note
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """A summary of each metric over steps, and curves."""
+    """Show a summary of each metric over steps, and curves."""
     (run,) = runs.values()
     ((name, summaries),) = read.result(run)["arms"].items()
     rows = read.metrics(run / "arms" / name)

@@ -27,7 +27,7 @@ HEADER = (
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """One row for each drafting arm of each run. The experiment gives the title and says what was varied."""
+    """Make a table with a row for each drafting arm of each run. title: names what the experiment varied."""
     first = next(iter(runs.values()))
     settings = [
         (setting_name(label if len(runs) > 1 else "", run, arm), run, arm)
@@ -52,7 +52,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def settings_rows(settings: Sequence[tuple[str, Path, str]]) -> Table:
-    """The table of all settings, with a column against the arm stock if that was run. settings: (name, run, arm)."""
+    """Return the table of all settings, with a ratio to the arm stock if that was run. settings: (name, run, arm)."""
     of_stock = {name: read.result(run).get("ratio_to_stock", {}).get(arm) for name, run, arm in settings}
     if not any(of_stock.values()):
         return Table(HEADER, [table_row(*setting) for setting in settings])
@@ -61,7 +61,7 @@ def settings_rows(settings: Sequence[tuple[str, Path, str]]) -> Table:
 
 
 def _draw(settings: Sequence[tuple[str, Path, str]], path: Path) -> None:
-    """Left: rollout time by epoch. Right: accepted tokens by step. settings: (name, run, arm)."""
+    """Draw, left: rollout time by epoch. Right: accepted tokens by step. settings: (name, run, arm)."""
     colour = colours_of(["none", *(name for name, _, _ in settings)])
     with figure(path, panels=2) as (left, right):
         for name, run, arm in settings:
@@ -78,21 +78,21 @@ def _draw(settings: Sequence[tuple[str, Path, str]], path: Path) -> None:
 
 
 def drafting_arms(run: Path) -> list[str]:
-    """The arms of a comparison without the baseline and without unmodified vLLM."""
+    """Return the arms of a comparison, without the baseline and without unmodified vLLM."""
     result = read.result(run)
     return [arm for arm in result["ratio_to_none"] if arm in result["identical"]]
 
 
 def rollout_ratio(run: Path, arm: str) -> dict[str, Any]:
-    """An arm's rollout time divided by the baseline's: overall, from_second_epoch, by_epoch, per_step."""
+    """Return an arm's rollout time divided by the baseline's: overall, from_second_epoch, by_epoch, per_step."""
     ratio: dict[str, Any] = read.result(run)["ratio_to_none"][arm]["rollout_s"]
     return ratio
 
 
 def setting_name(label: str, run: Path, arm: str) -> str:
-    """The name of a setting: "LABEL, ARM". LABEL alone if the run has one drafting arm; ARM alone if there is no label.
+    """Return the name of a setting, "LABEL, ARM". It is "LABEL" if the run has one drafting arm, "ARM" without a label.
 
-    label: the run's label, "" where the experiment has one run only.
+    label: the run's label, "" if the experiment has only one run.
     """
     if not label:
         return arm
@@ -100,7 +100,7 @@ def setting_name(label: str, run: Path, arm: str) -> str:
 
 
 def table_row(name: str, run: Path, arm: str) -> list[str]:
-    """The cells of one setting, as in HEADER."""
+    """Return the cells of one setting, as in HEADER."""
     steps, ratio, result = rows(run, arm), rollout_ratio(run, arm), read.result(run)
     from_second_epoch = ratio["from_second_epoch"]
     num_drafted = total(steps, "drafted")
@@ -118,6 +118,6 @@ def table_row(name: str, run: Path, arm: str) -> list[str]:
 
 
 def identity_cell(result: Mapping[str, Any], arm: str) -> str:
-    """Whether an arm's results equal the baseline's, bit for bit, in words."""
+    """Return in words whether an arm's results equal the baseline's, bit for bit."""
     equal = (equal for what, equal in result["identical"][arm].items() if what != "first_difference")
     return "yes" if all(equal) else "NO"

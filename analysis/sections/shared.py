@@ -13,37 +13,37 @@ Rows = list[dict[str, Any]]
 
 
 def rows(run: Path, arm: str) -> Rows:
-    """metrics.jsonl of one arm of a comparison, one row a step."""
+    """Read metrics.jsonl of one arm of a comparison, one row for each step."""
     return read.metrics(run / "arms" / arm)
 
 
 def arm_names(run: Path) -> list[str]:
-    """The arms of a comparison, the baseline first."""
+    """Return the arms of a comparison. The first is the baseline."""
     return list(read.result(run)["arms"])
 
 
 def total(steps: Rows, key: str) -> float:
-    """A metric's sum over steps."""
+    """Return a metric's sum over steps."""
     return float(sum(row[key] for row in steps))
 
 
 def accepted_per_pass(steps: Rows) -> float:
-    """Accepted draft tokens per target pass, which is tokens per pass - 1. The paper reports this measure."""
+    """Return the accepted draft tokens per target pass, which is tokens per pass - 1. The paper reports this."""
     return total(steps, "accepted") / total(steps, "passes")
 
 
 def last_half(steps: Rows) -> Rows:
-    """The second half of the steps, in which the drafter has a history."""
+    """Return the second half of the steps, in which the drafter has a history of past responses."""
     return steps[len(steps) // 2 :]
 
 
 def percent(value: float) -> str:
-    """A share as a percentage with one decimal."""
+    """Return a share as a percentage with one decimal."""
     return f"{100 * value:.1f} %"
 
 
 def identity_text(run: Path) -> str:
-    """The comparison's verdict on bit-identity, in words."""
+    """Return in words whether all arms of a comparison have identical bits."""
     compared = read.result(run)["identical"]
     if not compared:
         return "not compared: no arm has to be identical"
@@ -57,12 +57,12 @@ def identity_text(run: Path) -> str:
 
 
 def is_identical(run: Path) -> bool:
-    """Whether every arm's results are equal to the baseline's, bit for bit."""
+    """Return whether every arm's results equal the baseline's, bit for bit."""
     return identity_text(run).startswith("equal")
 
 
 def policy_note(run: Path) -> str:
-    """A sentence about the setting of a comparison: policy, data, steps and sizes."""
+    """Return a sentence about the setting of a comparison: policy, data, steps and sizes."""
     config, result = read.config(run), read.result(run)
     steps = result["arms"][result["baseline"]]["rollout_s"]["n"]
     trainer = config["trainer"]
@@ -75,6 +75,6 @@ def policy_note(run: Path) -> str:
 
 
 def colours_of(names: Sequence[str]) -> dict[str, Any]:
-    """A colour for each name: black for the first, then those of Okabe and Ito in order."""
+    """Return a colour for each name: black for the first, then the colours of Okabe and Ito in order."""
     palette = ("#000000", "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C8C8C")
     return {name: palette[i % len(palette)] for i, name in enumerate(names)}

@@ -28,17 +28,17 @@ class PaperClaims:
     """The paper's claims about a training with and without DAS."""
 
     last_step: int  # the paper's steps 1..last_step are compared
-    reduction: str  # of the rollout time, as its text claims
-    rewards: str  # mean reward, "without / with DAS"
+    reduction: str  # reduction of rollout time, as the paper's text claims
+    rewards: str  # mean rewards, "without / with DAS"
 
 
 def reduction(arm_rows: Rows, other_rows: Rows) -> float:
-    """The share of rollout time that an arm saves against another: 1 - time / the other's time."""
+    """Return the share of rollout time that an arm saves against another: 1 - time / the other's time."""
     return 1 - total(arm_rows, "rollout_s") / total(other_rows, "rollout_s")
 
 
 def plotted_reduction(paper: Mapping[str, Any], arm: str, other: str, last: int) -> str:
-    """`reduction` for the paper's curves, over steps 1..last; "" if a curve is shorter."""
+    """Return the reduction in the paper's curves over steps 1..last, as text; "" if a curve is shorter."""
     arm_seconds, other_seconds = (paper["arms"][PLOTTED[name]]["seconds"][:last] for name in (arm, other))
     if not len(arm_seconds) == len(other_seconds) == last:
         return ""
@@ -48,7 +48,7 @@ def plotted_reduction(paper: Mapping[str, Any], arm: str, other: str, last: int)
 def reduction_lines(
     run: Path, paper: Mapping[str, Any], last: int, claimed: str, arm: str = "das", other: str = "none"
 ) -> list[Line]:
-    """The reduction of rollout time: ours over all steps and from the second epoch on, the paper's over steps 1..last.
+    """Return the reduction of rollout time: ours over all steps and from epoch 2 on, the paper's over steps 1..last.
 
     claimed: the reduction that the paper's text claims.
     """
@@ -100,12 +100,12 @@ def draw(run: Path, names: Sequence[str], paper: Mapping[str, Any], path: Path, 
 
 
 def same_training(run: Path) -> Ordering:
-    """The paper's claim about reward curves in its strict form: equal bits."""
+    """Return the paper's claim about equal reward curves, in the strict form of equal bits, with its verdict."""
     return Ordering("training is the same with and without speculation", is_identical(run), identity_text(run))
 
 
 def every_step(run: Path, arm: str = "das", other: str = "none") -> str:
-    """The number of steps in which one arm's rollout was shorter than another's, in words."""
+    """Return in words the number of steps in which one arm's rollout was shorter than another's."""
     pairs = list(zip(rows(run, arm), rows(run, other), strict=True))
     return f"shorter in {sum(a['rollout_s'] < b['rollout_s'] for a, b in pairs)} of {len(pairs)} steps"
 
@@ -113,7 +113,7 @@ def every_step(run: Path, arm: str = "das", other: str = "none") -> str:
 def das_against_none(
     title: str, run: Path, paper: Mapping[str, Any], claims: PaperClaims, differs: str, path: Path
 ) -> Section:
-    """The section of a training with and without DAS. path: the figure's file."""
+    """Make the section of a training with and without DAS. path: the figure's file."""
     draw(run, ["none", "das"], paper, path, title.split(":")[0])
     mean = [total(rows(run, name), "reward") / len(rows(run, name)) for name in ("none", "das")]
     return Section(

@@ -1,12 +1,12 @@
-"""task=bench_drafter: the history drafter against arctic-inference's suffix trees, in one process, interleaved.
+"""task=bench_drafter: compare the history drafter with the suffix trees of arctic-inference, in one process.
 
 result.json: traces.NAME.{das,arctic}.{tokens_per_pass, by_epoch, drafted_per_pass, accept_rate, query_us_per_request,
 update_us_per_token, build_us_per_token, evict_us_per_trajectory, bytes_per_token, ...}, traces.NAME.ratio.*;
 traces.NAME.tree_N: drafts that branch, of N nodes: tokens_per_pass, ratio (to arctic's tokens per pass), rows_per_pass
-(tokens that a pass verifies where branches share nothing), query_us_per_request, query_ratio (to arctic's query),
-drafted_per_pass; traces.NAME.rows_N: trees cut at N rows; traces.NAME.ratio_to_generous: das's chains against arctic
-at the better of its two settings that draft most;
-batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array: against a suffix array.
+(tokens that a pass verifies if branches share no rows), query_us_per_request, query_ratio (to arctic's query),
+drafted_per_pass; traces.NAME.rows_N: trees cut at N rows; traces.NAME.ratio_to_generous: unbranched drafts of das
+relative to arctic at the better of two settings with long drafts (GENEROUS);
+batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array: comparison to a suffix array.
 """
 
 import resource
@@ -44,11 +44,11 @@ from experiments.run.run_folder import RunFolder
 # Times are medians over repeated runs. Everything else does not depend on the clock and is equal in every run.
 TIMES = ("query_us_per_request", "update_us_per_token", "build_us_per_token", "evict_us_per_trajectory")
 GENEROUS = ((4.0, 0.05), (100.0, 0.0))  # arctic's longest drafts: factor and minimum probability (default 2, 0.1)
-MIN_PROB = 0.005  # of the measurements that have no trace; earlier records were measured with it
+MIN_PROB = 0.005  # for the measurements without a trace; earlier records were measured with this value
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Measure cost by size and batch, replay every trace with both drafters; print, write result.json and a figure."""
+    """Measure costs by size and batch, and replay every trace with both drafters. Writes result.json and a figure."""
     task = config.task
     if not 1 <= int(task.group) <= 1024 or int(task.tokens) < 1 or int(task.runs) < 1:
         raise UserError("task.group, task.tokens and task.runs must be at least 1")
@@ -58,7 +58,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config)
     result: dict[str, Any] = {"arctic": has_arctic(), "traces": {}}
-    # This comes first: memory that other measurements have freed would hide what the index takes.
+    # This comes first, because the index could take memory that other measurements have freed, and so look too small.
     result["sizes"] = [cost_by_size(int(tokens)) for tokens in task.sizes]
     for row in result["sizes"]:
         progress.note("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
@@ -85,7 +85,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 @dataclass(frozen=True)
 class Arm:
-    """A drafter to be replayed: how it is made, and how its drafts are counted. tokens: of the longest draft."""
+    """A drafter to be replayed. make: makes it. tokens: length of the longest draft. tally: makes the counter."""
 
     make: Callable[[], ReplayedDrafter]
     tokens: int
@@ -93,7 +93,7 @@ class Arm:
 
 
 def arms_of(task: DictConfig) -> dict[str, Arm]:
-    """The drafters that take turns, problem by problem."""
+    """Return the drafters that take turns, problem by problem. Arctic is among them only if it is installed."""
     arms = {"das": Arm(partial(Das, min_prob=task.min_prob, window=task.window), task.tokens)}
     arms |= {f"tree_{nodes}": tree_arm(task, nodes, TreeTally) for nodes in task.trees}
     if has_arctic():
@@ -102,12 +102,12 @@ def arms_of(task: DictConfig) -> dict[str, Arm]:
 
 
 def tree_arm(task: DictConfig, nodes: int, tally: Callable[[], Tally]) -> Arm:
-    """The drafter whose drafts branch and have at most so many nodes."""
+    """Return the drafter whose drafts branch and have at most `nodes` nodes."""
     return Arm(partial(DasTrees, min_prob=task.min_prob, window=task.window), nodes, tally)
 
 
 def replay(problems: Problems, task: DictConfig, arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
-    """Replay a trace with new drafters, interleaved problem by problem; returns a summary of each."""
+    """Replay a trace with new drafters, which take turns problem by problem. Returns a summary of each drafter."""
     drafters = {name: arm.make() for name, arm in arms.items()}
     tallies = {name: arm.tally() for name, arm in arms.items()}
     for problem, responses in problems:
@@ -117,7 +117,7 @@ def replay(problems: Problems, task: DictConfig, arms: dict[str, Arm]) -> dict[s
 
 
 def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: str) -> dict[str, Any]:
-    """One trace: replays with all drafters, and the cost of building and evicting a history."""
+    """Measure one trace: replays with all drafters, and the cost of building a history and of evicting it."""
     arms = arms_of(task)
     runs: dict[str, list[dict[str, Any]]] = {which: [] for which in arms}
     for _ in range(task.runs):
@@ -129,7 +129,7 @@ def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: 
     }
     for rows in task.tree_rows:  # a tree of this many rows has no more nodes than rows
         arm = tree_arm(task, rows, partial(TreeTally, max_rows=rows))
-        summary = replay(problems, task, {"rows": arm})["rows"]  # not interleaved: its times compare with nothing
+        summary = replay(problems, task, {"rows": arm})["rows"]  # replayed alone, so its times are not comparable
         row[f"rows_{rows}"] = {key: value for key, value in summary.items() if key not in TIMES}
     if "arctic" in row:
         add_ratios(row, problems, task)
@@ -140,7 +140,7 @@ def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: 
 
 
 def add_ratios(row: dict[str, Any], problems: Problems, task: DictConfig) -> None:
-    """Add to a trace's results how they compare with arctic's."""
+    """Add to the results of a trace their ratios to arctic's results."""
     arctic = row["arctic"]
     for which in [w for w in row if w.startswith(("tree_", "rows_"))]:
         row[which]["ratio"] = row[which]["tokens_per_pass"] / arctic["tokens_per_pass"]
@@ -156,9 +156,9 @@ def add_ratios(row: dict[str, Any], problems: Problems, task: DictConfig) -> Non
 
 
 def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) -> float | None:
-    """Tokens that das drafts divided by arctic's, if min_prob is raised until tokens per pass equal arctic's.
+    """Return the ratio of drafted tokens, das to arctic, at a min_prob for which both have equal tokens per pass.
 
-    Interpolates between replays at the values of task.min_probs. None if das is below arctic at all of them.
+    Interpolates between replays with the values of task.min_probs. None if no two of them enclose arctic's value.
     """
     goal = row["arctic"]["tokens_per_pass"]
     above = row["das"]
@@ -177,7 +177,7 @@ def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) 
 
 
 def das_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
-    """Cost of indexing all responses, then of letting them leave the window. Nothing is copied for other problems."""
+    """Measure the cost of indexing all responses, and of evicting them later. Nothing is copied for other problems."""
     drafter = HistoryDrafter(cross_problem_tokens=0, window=1)
     tokens = trajectories = 0
     start = time.perf_counter()
@@ -200,7 +200,7 @@ def das_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
 
 
 def arctic_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
-    """Measure suffix trees in the same way. Their memory is their own estimate."""
+    """Measure arctic's suffix trees as das_history_costs does. Their memory is an estimate by arctic itself."""
     from arctic_inference.suffix_decoding._C import SuffixTree
 
     tokens = trajectories = tree_bytes = 0
@@ -232,7 +232,7 @@ HISTORY_COSTS: dict[str, Callable[[Problems, DictConfig], dict[str, float]]] = {
 
 
 def cost_by_batch(problems: Problems, task: DictConfig) -> dict[str, float]:
-    """Batch size -> processor time of this thread per request, us, for the query that the engine makes.
+    """Return batch size -> processor time per request, in us of this thread, for the query that the engine makes.
 
     Requests of all problems decode at once. Each problem has one group of responses as its history.
     """
@@ -264,7 +264,7 @@ def cost_by_batch(problems: Problems, task: DictConfig) -> dict[str, float]:
 
 
 def cost_by_size(tokens: int) -> dict[str, float]:
-    """Cost and memory of an index of `tokens` made-up tokens: problems of 100 trajectories x 1000 tokens."""
+    """Return cost and memory of an index of `tokens` made-up tokens. A problem has 100 trajectories of 1000 tokens."""
     (_, texts), *_ = made_up_problems(1, 100, min(1000, tokens // 100), 0)
     drafter = HistoryDrafter(window=2, min_prob=MIN_PROB)
     resident_before = resident_bytes()
@@ -296,6 +296,6 @@ def cost_by_size(tokens: int) -> dict[str, float]:
 
 
 def resident_bytes() -> float:
-    """Memory that this process holds now."""
+    """Return the bytes of memory that this process holds now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return float(pages * resource.getpagesize())

@@ -1,16 +1,17 @@
-"""task=bench_model_drafters: how much of a policy's text do drafters that are models draft right?
+"""task=bench_model_drafters: which share of a policy's text do model drafters (copies, small models, heads) predict?
 
 Responses are sampled from the policy by keyed noise. Then the policy and each drafter compute the logits of every
-position, given the true text before it. For each drafter, over all positions:
+position, given the true text before the position. result.json has for each drafter, over all positions:
 
-argmax          share at which its likeliest token is the one that was emitted
-coupled         share at which the token that it draws with the verifier's noise was emitted (das/verify/coupled.py)
+argmax          share of positions at which the drafter's likeliest token is the emitted one
+coupled         share at which the token drawn with the verifier's noise is the emitted one (das/verify/coupled.py)
 one_minus_tv    mean of 1 - TV(policy, drafter): the most that rejection sampling could accept
-tau_argmax, tau_coupled   tokens per pass of drafts of `task.tokens` tokens that begin anywhere
-scale           the scale of its logits at which it is right most often, which an engine learns; all below is at this
-tau             tokens per pass by the tokens of a draft: {"1": ..., "2": ...}; tau_likeliest: of likeliest tokens
-by_depth        for each drafted token the share that is right where those before it are
-by_position     by where in the response a draft begins: [first position, drafts, tokens per pass]
+tau_argmax, tau_coupled   tokens per pass of drafts of `task.tokens` tokens, as a mean over all first positions
+scale           factor on the logits at which the drafter is right most often, which an engine learns. The entries
+                below are measured at this scale.
+tau             tokens per pass by draft length: {"1": ..., "2": ...}; tau_likeliest: for drafts of likeliest tokens
+by_depth        for each token of a draft, the share that is right if the tokens before it are
+by_position     by the position at which drafts begin: [first position, drafts, tokens per pass]
 reliability     error, and bins: [tokens, mean probability, accepted share] (experiments/harness/draft_counts.py)
 
 das.heads is imported inside functions, because it loads transformers' trainer.
@@ -61,11 +62,11 @@ class Text:
     seed: int
 
 
-Drafter = Callable[[Text, int], Drafts]  # the drafts of a response, of at most so many tokens
+Drafter = Callable[[Text, int], Drafts]  # (response, most tokens of a draft) -> the drafts at all its positions
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Sample, measure, print a table for each temperature, write result.json."""
+    """Sample responses and measure the drafters, for each temperature. Prints tables and writes result.json."""
     at_least_one(composed.task, "problems", "samples", "tokens", "max_tokens")
     config = run_config(composed)
     check(config, in_steps=False)
@@ -103,10 +104,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def drafters_of(
     task: Mapping[str, Any], folder: str, overrides: list[str], note: Callable[[str], None]
 ) -> tuple[Model, dict[str, Drafter]]:
-    """The policy that writes the text, and its drafters.
+    """Return the policy that writes the text, and its drafters by name.
 
-    folder: of the config's policy. With task.trained the policy is the checkpoint's. Copies and head of the
-    config's policy then draft too: they are older by that training.
+    folder: the folder of the config's policy. If task.trained names a checkpoint, the policy is loaded from there. Then
+    copies and the head of the config's policy draft too, as "NAME, older": they lack the training.
     """
     policy = old = load(folder)
     if task["trained"] is not None:
@@ -133,7 +134,7 @@ def drafters_of(
 
 
 def check_trained(checkpoint: Path, drafters: Sequence[str]) -> None:
-    """Refuse a checkpoint without what is to be compared. Raises UserError."""
+    """Raise UserError if the checkpoint lacks a policy, or lacks the head that is to be compared."""
     if not (checkpoint / "config.json").is_file():
         raise UserError(
             f"task.trained={checkpoint} holds no policy: name a folder like RUN/arms/ARM/checkpoints/step_00008"
@@ -146,7 +147,7 @@ def check_trained(checkpoint: Path, drafters: Sequence[str]) -> None:
 
 
 def trained_head(checkpoint: Path, policy: Model) -> "Eagle3Head":
-    """The head of a checkpoint of an arm that trained one, such as eagle3_online."""
+    """Load the head from the checkpoint of an arm that trained a head, such as eagle3_online."""
     from das.heads import training as head_training
     from das.heads.eagle3 import Eagle3Head
     from das.heads.unrolled import shape_for
@@ -158,12 +159,12 @@ def trained_head(checkpoint: Path, policy: Model) -> "Eagle3Head":
 
 
 def drafts_of_model(model: Model) -> Drafter:
-    """A drafter that is a whole model. It reads the true text, so it drafts alike at every depth."""
+    """Return a drafter that is a whole model. It reads the true text, so its logits hold for every depth of a draft."""
     return lambda text, tokens: Drafts(0, [logits_of(model, text)])
 
 
 def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
-    """A drafter that is an EAGLE-3 head. It reads the policy's hidden states, and drafts from the second token on."""
+    """Return a drafter that is an EAGLE-3 head. It reads the policy's hidden states and drafts from token 2 on."""
     from das.heads.warm_up import texts_of
 
     embedding: torch.Tensor = policy.get_input_embeddings().weight  # type: ignore[operator]
@@ -177,7 +178,7 @@ def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
 
 
 def load(folder: str) -> Model:
-    """A policy or draft model in float32. Raises UserError for a folder that holds none."""
+    """Load a policy or draft model in float32. Raises UserError if the folder holds no model."""
     if not (Path(folder) / "config.json").exists() and Path(folder).is_absolute():
         raise UserError(f"{folder} holds no model: it has no config.json")
     model: Model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -185,7 +186,7 @@ def load(folder: str) -> Model:
 
 
 def rounded_copy(policy: Model, rounded: Callable[[torch.Tensor], torch.Tensor]) -> Model:
-    """The policy with rounded weights in its linear layers, but for the head."""
+    """Return a copy of the policy with rounded weights in its linear layers, except in the output head."""
     copied = copy.deepcopy(policy)
     for name, layer in copied.named_modules():
         if isinstance(layer, torch.nn.Linear) and "lm_head" not in name:
@@ -200,7 +201,7 @@ COPIES: dict[str, Callable[[Model], Model]] = {
 
 
 def sampled(policy: Any, prompts: Sequence[list[int]], samples: int, temperature: float, max_tokens: int) -> list[Text]:
-    """`samples` responses to each prompt, drawn by keyed noise as an engine draws them. Seeds count from 0."""
+    """Return `samples` responses to each prompt, drawn by keyed noise as in an engine. Seeds count from 0."""
     requests = [prompt for prompt in prompts for _ in range(samples)]
     end = policy.generation_config.eos_token_id
 
@@ -216,7 +217,7 @@ def sampled(policy: Any, prompts: Sequence[list[int]], samples: int, temperature
 def measured(
     policy: Model, drafters: Mapping[str, Drafter], texts: Sequence[Text], temperature: float, tokens: int
 ) -> dict[str, dict[str, Any]]:
-    """For each drafter the numbers that the module's docstring names. tokens: of a draft."""
+    """Return for each drafter the numbers that the module's docstring names. tokens: length of a draft."""
     counts = {name: Counts(tokens) for name in drafters}
     shared, places, firsts = dict.fromkeys(drafters, 0.0), dict.fromkeys(drafters, 0), dict.fromkeys(drafters, 0)
     for text in texts:
@@ -234,7 +235,7 @@ def measured(
 
 
 def summary(counts: Counts, first: int, one_minus_tv: float) -> dict[str, Any]:
-    """A drafter's entry of result.json. first: position of a response's first draft."""
+    """Return a drafter's entry of result.json. first: the position at which a response's first draft begins."""
     best, lengths = counts.best, range(1, counts.tokens + 1)
     error, bins = counts.reliability(best)
     return {
@@ -253,7 +254,7 @@ def summary(counts: Counts, first: int, one_minus_tv: float) -> dict[str, Any]:
 
 
 def logits_of(model: Model, text: Text) -> torch.Tensor:
-    """Logits [response, vocab] of the response's tokens, each given the true text before it."""
+    """Return the logits [response, vocab] of the response's tokens, each given the true text before it."""
     ids = torch.tensor([text.prompt + text.response[:-1]])
     logits: torch.Tensor = model(input_ids=ids, use_cache=False, logits_to_keep=len(text.response)).logits[0]
     return logits.contiguous()

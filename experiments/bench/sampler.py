@@ -1,12 +1,13 @@
-"""task=bench_sampler: the cost of exactness, as ratios of times that are measured in turn in one run.
+"""task=bench_sampler: the cost of exactness, as ratios of times. The variants take turns within one run.
 
-sampling       keyed sampler / vLLM's own with a seed per request, without drafts
-verification   verifying batch x (draft + 1) rows, all drafts right / sampling as many rows, both keyed
-decode_step    a decode step with the plug-in loaded, with keyed sampling, in a drafting engine of requests that never
-               draft, and of vLLM whose ngram drafter finds nothing / a decode step of vLLM without the plug-in
-tax_us         what a drafting engine costs requests that never draft: all of it (never_drafting - keyed), vLLM's own
-               drafting that finds nothing (ngram - stock), the difference; and, timed by itself, the code of ours that
-               such a pass goes through (proposer and meter)
+sampling       time of the keyed sampler / time of vLLM's sampler with a seed per request; both without drafts
+verification   time to verify batch x (draft + 1) rows with all drafts right / time to sample as many rows; both keyed
+decode_step    time of a decode step / time of a decode step of vLLM without the plug-in, for these arms: the plug-in is
+               loaded; sampling is keyed; our drafting engine with requests that never draft; vLLM with its ngram
+               drafter, which finds nothing
+tax_us         the time that a drafting engine adds to a step of requests that never draft: our engine (never_drafting
+               - keyed), vLLM with its ngram drafter (ngram - stock), and the difference of both; also the time of our
+               own code in such a pass (proposer and meter), which is measured directly
 """
 
 import os
@@ -33,11 +34,11 @@ from experiments.run.run_folder import RunFolder
 
 STEP_ARMS = ("stock", "loaded", "keyed", "never_drafting", "ngram")
 STEP_BATCHES = (1, 16, 64)  # requests per burst
-FIRST = 5  # steps of a burst that are left out: they compute the prompts
+FIRST = 5  # the first steps of a burst are left out, because they compute the prompts
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Measure, print a line for each ratio, write result.json."""
+    """Measure all ratios, print a line for each, and write result.json."""
     check(run_config(config))
     progress = Progress(1)
     run_folder = RunFolder(Path(folder), config)
@@ -69,12 +70,12 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def spread(ratio: Mapping[str, float]) -> str:
-    """A ratio with its quartiles, as text."""
+    """Return a ratio with its quartiles as text."""
     return f"{ratio['ratio']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
 
 
 def paired_ratio(seconds: list[float], base: list[float]) -> dict[str, float]:
-    """Ratio of times that were measured in turn: median and quartiles over the pairs; medians of both times, in us."""
+    """Return the median and the quartiles of seconds / base over pairs of times, and the medians of both, in us."""
     pairs = np.asarray(seconds) / np.asarray(base)
     low, middle, high = np.percentile(pairs, [25, 50, 75])
     micro = {"us": float(np.median(seconds)) * 1e6, "base_us": float(np.median(base)) * 1e6}
@@ -82,7 +83,7 @@ def paired_ratio(seconds: list[float], base: list[float]) -> dict[str, float]:
 
 
 def sampler_ratios(vocabulary: int, batch: int, draft: int, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
-    """(keyed / stock, verification / sampling of as many rows). draft: drafted tokens per request."""
+    """Return ratios of times: keyed / stock, and verification / sampling of as many rows. draft: tokens per request."""
     import torch
     from vllm import SamplingParams
     from vllm.v1.sample.sampler import Sampler
@@ -121,7 +122,7 @@ def sampler_ratios(vocabulary: int, batch: int, draft: int, repeats: int) -> tup
 
 
 def second_call_s(arm: Callable[[], Any]) -> float:
-    """Seconds that the second of two calls takes."""
+    """Call twice, and return the seconds of the second call."""
     arm()
     start = time.perf_counter()
     arm()
@@ -129,9 +130,10 @@ def second_call_s(arm: Callable[[], Any]) -> float:
 
 
 def taxes(seconds: Mapping[str, list[float]], own_code: list[float]) -> dict[str, dict[str, float]]:
-    """The cost of a drafting engine for requests that never draft, in us a step: medians and quartiles over the rounds.
+    """Return the time that a drafting engine adds to a step of requests that never draft, in us, and its parts.
 
-    seconds: by arm, of each burst's steps. own_code: seconds of a step that the arm never_drafting spent in our code.
+    Each is a median with quartiles over the rounds. seconds: arm -> seconds of a step, one for each burst. own_code:
+    the seconds of a step that the arm never_drafting spent in our code, one for each burst.
     """
     arms = {arm: 1e6 * np.asarray(times) for arm, times in seconds.items()}
     whole, vllm = arms["never_drafting"] - arms["keyed"], arms["ngram"] - arms["stock"]
@@ -146,8 +148,9 @@ def taxes(seconds: Mapping[str, list[float]], own_code: list[float]) -> dict[str
 def step_seconds(
     settings: EngineSettings, rounds: int, steps: int, folder: Path
 ) -> tuple[dict[int, dict[str, list[float]]], dict[int, list[float]]]:
-    """By requests per burst, and by arm, the median decode step of each burst; of the arm never_drafting also the time
-    that a step spends in our code. The arms' bursts take turns. Each arm has an engine in its own process.
+    """Return two mappings: requests per burst -> arm -> the median seconds of a decode step, one for each burst; and
+    requests per burst -> the seconds of a step that the arm never_drafting spends in our code, one for each burst. The
+    arms take turns, burst by burst. Each arm has an engine in its own process.
     """
     pipes: dict[str, Connection] = {}
     processes = []
@@ -182,10 +185,10 @@ def _answer(pipe: Connection, arm: str, folder: Path) -> Any:
 
 
 def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, pipe: Connection) -> None:
-    """Body of an arm's process. It receives numbers of requests until the pipe closes.
+    """Serve an arm in this process. It receives numbers of requests until the pipe closes, and runs a burst for each.
 
-    For each it sends the seconds of a decode step, and the seconds of a step that our proposer and meter took; only the
-    arm "never_drafting" measures these.
+    It answers with the seconds of a decode step, and with the seconds of a step that our proposer and meter took. Only
+    the arm "never_drafting" measures the latter.
     """
     if arm in ("stock", "ngram"):
         os.environ["VLLM_PLUGINS"] = ""  # vLLM loads every installed plug-in unless this names some
@@ -201,7 +204,7 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
                 name: getattr(settings, name)
                 for name in ("model", "dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "seed")
             }
-            if arm == "ngram":  # no text has a sequence of so many tokens twice
+            if arm == "ngram":  # no text repeats so long a sequence, so this drafter finds nothing
                 ngram = {"prompt_lookup_min": steps, "prompt_lookup_max": steps}
                 arguments["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 32, **ngram}
             llm = LLM(**arguments, enforce_eager=True, gpu_memory_utilization=settings.gpu_memory_utilization)
@@ -210,7 +213,7 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
             method = "none" if arm == "keyed" else "das"
             llm = build_engine(EngineSettings(**{**vars(settings), "method": method}))
 
-        ended: list[float] = []  # when each step of the burst ended
+        ended: list[float] = []  # the time at which each step of the burst ended
         own_s: list[float] = [0.0]  # seconds of our code, by step
         step = llm.llm_engine.step
 
@@ -250,7 +253,7 @@ def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, 
 
 
 def _add_time(owner: type, name: str, seconds: list[float]) -> None:
-    """Let each call of owner.name add its time to the last of `seconds`."""
+    """Replace the method owner.name by one that adds the time of each call to the last item of `seconds`."""
     original = getattr(owner, name)
 
     def timed(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
-"""task=kill_test and task=fault_test put this folder on PYTHONPATH: each process of a run imports this module.
+"""Faults for task=kill_test and task=fault_test. They put this folder on PYTHONPATH: every process imports it.
 
 DAS_FAULT=sync:N kills the run during a process's Nth weight sync, when the engine holds the new weights and has not
-packed them yet. DAS_FAULT=engine:N makes the Nth decode pass raise, DAS_FAULT=memory:N as if there were no memory left.
-DAS_FAULT=store:N fills Ray's object store twice over before the Nth weights are sent. With DAS_FAULT=KIND:N:FILE only
-one process strikes: the one that creates FILE.
+packed them yet. DAS_FAULT=engine:N makes the Nth decode pass raise an error; DAS_FAULT=memory:N makes it raise the
+error of exhausted memory. DAS_FAULT=store:N puts twice the size of Ray's object store into it before the Nth weights
+are sent. With DAS_FAULT=KIND:N:FILE the fault happens in one process only: the first that creates FILE.
 """
 
 import os
@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-# Kind of fault -> the function that strikes: its module and its name.
+# Kind of fault -> the function in which it happens: its module and its name.
 PLACES = {
     "sync": ("das.engine.patches.weights", "repack_linear_layers"),
     "engine": ("das.verify.sampler", "max_piece_rows"),  # once in every pass
@@ -22,11 +22,11 @@ PLACES = {
 PLACES["memory"] = PLACES["engine"]
 PLACES["store"] = ("das.cluster.pool", "weights_checksum")
 PUT = 32 * 2**20  # bytes
-_kept: list[Any] = []  # what fills the object store, until the process ends
+_kept: list[Any] = []  # the objects that fill the object store; kept until the process ends
 
 
 def _plant(kind: str, count: int, once: str) -> None:
-    """Wait until the module is imported, then replace its function by one that strikes when called `count` times."""
+    """Once the fault's module is imported, replace its function by one whose call number `count` causes the fault."""
     module, name = PLACES[kind]
     while not hasattr(sys.modules.get(module), name):
         time.sleep(0.01)
@@ -49,7 +49,7 @@ def _plant(kind: str, count: int, once: str) -> None:
 
 
 def _first(path: str) -> bool:
-    """Whether this process is the first one that comes here."""
+    """Create the file. Returns whether this process is the first to do so."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         return True

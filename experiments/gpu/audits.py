@@ -10,32 +10,32 @@ from typing import Any
 from experiments.gpu.verdict import Scale, Verdict
 from experiments.harness.agreement import LISTED, listed_response, sample_agreement
 
-LIMITS = (0, 1, 2, 5, 16)  # draft limits, dealt to the requests in turn
+LIMITS = (0, 1, 2, 5, 16)  # draft limits in tokens; the requests take them in turn
 PROBLEMS, SIBLINGS = 4, 4
 
 
 def eager(scale: Scale) -> Verdict:
-    """Batch-invariant kernels, no graphs."""
+    """Audit batch-invariant kernels without CUDA graphs."""
     return _audit(scale)
 
 
 def captured(scale: Scale) -> Verdict:
-    """Batch-invariant kernels and CUDA graphs. CPUs have no graphs and compile for minutes, so there it is eager."""
+    """Audit batch-invariant kernels with CUDA graphs. CPUs have no graphs, so on a CPU it does the same as `eager`."""
     return _audit(scale, enforce_eager=not scale.gpu)
 
 
 def variant(scale: Scale) -> Verdict:
-    """vLLM's default kernels. Always passes, because das does not promise exactness here."""
+    """Audit vLLM's default kernels. Tokens may differ here, because das does not promise exactness with these."""
     return _audit(scale, invariant=False)
 
 
 def branches(scale: Scale) -> Verdict:
-    """Branching drafts."""
+    """Audit drafts that branch."""
     return _audit(scale, branch_blocks=8 * PROBLEMS * SIBLINGS)
 
 
 def self_draft(scale: Scale) -> Verdict:
-    """Self-drafts: the policy's weights in 4 bits."""
+    """Audit self-drafts, which a copy of the policy with 4-bit weights makes."""
     return _audit(scale, method="self_draft", self_draft={"weights": "w4", "passes": None})
 
 
@@ -48,7 +48,7 @@ def _audit(
     **options: Any,
 ) -> Verdict:
     llm = _engine(scale, method, invariant, enforce_eager, branch_blocks=branch_blocks, **options)
-    top_k = 2 if branch_blocks else 0  # siblings then begin alike and diverge later, so their history branches
+    top_k = 2 if branch_blocks else 0  # siblings begin alike and then diverge, so drafts from their history branch
     alone, _ = _roll_out(llm, scale, [0], top_k=top_k)
     halves, _ = _roll_out(llm, scale, [0], groups=2, top_k=top_k)
     drafted, report = _roll_out(llm, scale, LIMITS, top_k=top_k)

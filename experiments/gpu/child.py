@@ -1,4 +1,4 @@
-"""Runs one part and writes FOLDER/verdict.json.
+"""Run one part of task=check_gpu in this process, and write FOLDER/verdict.json.
 
 python -m experiments.gpu.child MODULE:FUNCTION[:ARGUMENT] FOLDER CACHE gpu|cpu
 """
@@ -31,7 +31,7 @@ def main() -> None:
         traceback.print_exc()
         verdict = Verdict(False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     write_text(Path(folder) / VERDICT, json.dumps(asdict(verdict)))
-    os._exit(0)  # without shutting down remaining engines
+    os._exit(0)  # ends at once, without shutting down the engines
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checks of task=check_gpu that need no large engine: the environment, the keyed sampler's kernel, memory."""
+"""Checks of task=check_gpu without a large engine: the environment, the keyed sampler's kernel, and memory."""
 
 import resource
 import time
@@ -10,7 +10,7 @@ from experiments.gpu.verdict import Scale, Verdict
 
 
 def environment(scale: Scale) -> Verdict:
-    """The checks of `python -m das doctor`: versions, driver, hooks, and a tiny model with and without drafts."""
+    """Run the checks of `python -m das doctor`: versions, driver, hooks, and a tiny model with and without drafts."""
     from das.doctor import examine
 
     report = examine()
@@ -22,7 +22,8 @@ def environment(scale: Scale) -> Verdict:
 
 
 def sampler(scale: Scale) -> Verdict:
-    """Compare the device's kernel with plain torch: bits on random, tied and masked logits, and times. Then level 1."""
+    """Compare the device's kernel with plain torch: tokens of random, tied and masked logits, and times. Then test the
+    distribution of the sampled tokens."""
     import numpy as np
     import torch
 
@@ -59,7 +60,7 @@ def sampler(scale: Scale) -> Verdict:
 
 
 def _seconds(call: Callable[[], Any], device: Any) -> float:
-    """The median seconds of a call, including the device's work."""
+    """Return the median seconds of a call, including the device's work."""
     import torch
 
     def wait() -> None:
@@ -77,7 +78,7 @@ def _seconds(call: Callable[[], Any], device: Any) -> float:
 
 
 def memory(scale: Scale) -> Verdict:
-    """Extra memory of sampling (beyond the logits) and of a weights digest (beyond the weights)."""
+    """Measure the memory that sampling takes beyond the logits, and a digest of the weights beyond the weights."""
     import torch
     from vllm import SamplingParams
 
@@ -104,7 +105,7 @@ def memory(scale: Scale) -> Verdict:
 
 
 def _taken(call: Callable[[], Any], gpu: bool) -> int:
-    """Bytes by which the call raises the peak memory: of the GPU, or of this process on a CPU."""
+    """Return the bytes by which the call raises the peak memory of the GPU or, on a CPU, of this process."""
     import torch
 
     if gpu:

@@ -13,9 +13,11 @@ OLDEST_DRIVER = 580  # the oldest driver for CUDA 13 (docs/install.md)
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine's hardware and software. cuda: the version that torch was built for. driver: the loaded version.
+    """The hardware and software of a machine.
 
-    None: there is none. free_gib: free GPU memory. capability: CUDA's, times ten. gpu_vllm: whether vLLM is for GPUs.
+    cuda: the version that torch was built for. driver: the version of the loaded driver. name: the GPU. Each is None if
+    there is none. free_gib: free GPU memory. capability: ten times the CUDA compute capability, 80 for 8.0. gpu_vllm:
+    whether the installed vLLM is a build for GPUs.
     """
 
     torch: str
@@ -28,7 +30,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Inspect this machine. Nothing is started on the GPU but its context."""
+    """Inspect this machine. Creates a CUDA context on the GPU, but computes nothing there."""
     import torch
 
     seen = torch.cuda.is_available()
@@ -45,7 +47,7 @@ def this_machine() -> Machine:
 
 
 def problem(machine: Machine, parts: Sequence[Part]) -> str:
-    """Why these parts cannot run on the machine's GPU, in one line that says what to change; empty if they can."""
+    """Return one line: why these parts cannot run on the machine's GPU, and what to change. Empty if they can run."""
     if machine.driver is None:
         return "no NVIDIA driver is loaded: run it on a machine with a GPU, or set task.device=cpu"
     if machine.cuda is None:

@@ -18,12 +18,12 @@ from experiments.gpu.parts import Part
 from experiments.run.errors import CONFIGS
 from experiments.run.run_folder import write_text
 
-DONE = "done.json"  # written for a completed part: its row of the result, and the identity it was made with
+DONE = "done.json"  # written when a part ends; holds its row of the result, and the identity of code and device
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where parts run. identity: code and device; verdicts of earlier runs are kept only if theirs is equal."""
+    """Folders and device of all parts. identity: of code and device; a verdict of another identity is not reused."""
 
     folder: Path
     cache: Path
@@ -38,10 +38,10 @@ def run_parts(
     note: Callable[[str], None],
     after: Callable[[dict[str, Any]], None] = lambda rows: None,
 ) -> dict[str, dict[str, Any]]:
-    """The row of each part: ok, seconds, line, numbers. A part that fails does not stop the others.
+    """Run the parts. Returns the row of each: ok, seconds, line, numbers. If a part fails, the others still run.
 
-    seconds: time limit for all parts together; parts that would begin later are skipped. A part that passed in an
-    earlier run with the same identity is kept. after: called after each part with all rows so far.
+    seconds: time limit for all parts together; a part that would begin later is skipped. If a part passed in an earlier
+    run with the same identity, its row is reused. after: called after each part with all rows so far.
     """
     rows: dict[str, dict[str, Any]] = {}
     began = time.perf_counter()
@@ -60,7 +60,7 @@ def run_parts(
 
 
 def kept(part: Part, bench: Bench) -> dict[str, Any] | None:
-    """The row of a part that passed in an earlier run with the same code and device, or None."""
+    """Return the row of a part that passed in an earlier run with the same code and device, or None."""
     path = bench.folder / "parts" / part.name / DONE
     if not path.exists():
         return None
@@ -70,7 +70,7 @@ def kept(part: Part, bench: Bench) -> dict[str, Any] | None:
 
 
 def run_part(part: Part, bench: Bench, seconds: float) -> dict[str, Any]:
-    """Run a part for at most `seconds`, and return its row."""
+    """Run a part in a process for at most `seconds`. Returns its row."""
     folder = bench.folder / "parts" / part.name
     folder.mkdir(parents=True, exist_ok=True)
     for name in (VERDICT, DONE):
@@ -94,7 +94,7 @@ def run_part(part: Part, bench: Bench, seconds: float) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             ended = f"did not end within {seconds:.0f} s and was ended"
         finally:
-            with suppress(ProcessLookupError):  # the part's own children are in its process group
+            with suppress(ProcessLookupError):  # the processes that the part started are in its process group
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
     row: dict[str, Any] = {"ok": False, "seconds": time.perf_counter() - began, "line": f"{ended}: see {log.name}"}

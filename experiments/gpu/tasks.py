@@ -18,9 +18,9 @@ ONE_GPU = ["engine=gpu", "engine.processes=1", "engine.max_model_len=8192"]
 
 
 def run_task(name: str, overrides: list[str], scale: Scale) -> dict[str, Any]:
-    """Run a task in the part's folder, as run.py would, and return its result.json."""
+    """Run a task in the part's folder, as run.py would. Returns the content of its result.json."""
     folder = scale.folder / name
-    shutil.rmtree(folder, ignore_errors=True)  # left by an earlier try
+    shutil.rmtree(folder, ignore_errors=True)  # an earlier try may have left it
     folder.mkdir(parents=True)
     overrides = [f"task={name}", *overrides, "wandb=off", f"cache={scale.cache}", f"out={scale.folder}"]
     with initialize_config_dir(str(CONFIGS), version_base=None):
@@ -32,7 +32,7 @@ def run_task(name: str, overrides: list[str], scale: Scale) -> dict[str, Any]:
 
 
 def forced(scale: Scale) -> Verdict:
-    """task=force on synthetic recordings."""
+    """Run task=force on synthetic recordings."""
     recording = scale.folder / "rollouts.jsonl"
     live, siblings, epochs = scale.pick(([64, 8], 8, 2), ([4, 2], 2, 2))
     write_recording(recording, max(live) // siblings, siblings * epochs, scale.pick(500, 40))
@@ -69,7 +69,7 @@ def write_recording(path: Path, problems: int, responses: int, tokens: int) -> N
 
 
 def pass_times(scale: Scale, shape: str) -> Verdict:
-    """task=calibrate on random weights. `task.latency` of the simulating tasks reads its latency.json."""
+    """Run task=calibrate on random weights. Tasks that simulate can read its latency.json (`task.latency`)."""
     sizes = scale.pick(
         [
             *ONE_GPU,
@@ -112,7 +112,7 @@ def policy(scale: Scale) -> Verdict:
 
 
 def grpo(scale: Scale) -> Verdict:
-    """task=compare: a few steps with and without drafts, one arm after the other."""
+    """Run task=compare: a few training steps with and without drafts, one arm after the other."""
     sizes = scale.pick(
         ["engine=gpu", "engine.processes=1", "engine.max_model_len=1024", "engine.gpu_memory_utilization=0.3"],
         ["setting=maths_smoke"],

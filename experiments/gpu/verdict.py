@@ -9,7 +9,7 @@ Size = TypeVar("Size")
 
 @dataclass(frozen=True)
 class Verdict:
-    """ok: whether the machine keeps das's promise. line: the finding, in one line. numbers: the evidence."""
+    """A part's result. ok: whether the part passed. line: the finding, in one line. numbers: the evidence."""
 
     ok: bool
     line: str
@@ -18,9 +18,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Scale:
-    """gpu: whether parts run at full size on a GPU; on a CPU they are tiny and only test themselves.
+    """The size and place of a part's work. gpu: full size on a GPU; otherwise tiny, which only tests the part's code.
 
-    folder: for a part's files. cache: for the models that parts share.
+    folder: for the part's files. cache: for the models that parts share.
     """
 
     gpu: bool
@@ -28,5 +28,5 @@ class Scale:
     cache: Path
 
     def pick(self, on_gpu: Size, on_cpu: Size) -> Size:
-        """The size that fits the device."""
+        """Return the size for the device: `on_gpu` on a GPU, otherwise `on_cpu`."""
         return on_gpu if self.gpu else on_cpu

@@ -52,7 +52,7 @@ PARTS: tuple[Callable[[Setting], list[Section]], ...] = (
 def sections(
     task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
 ) -> list[Section]:
-    """All sections; their figures go to `folder`. Raises UserError, in one line, for bad settings."""
+    """Return all sections, with their figures in `folder`. Raises UserError for bad settings."""
     check(task)
     recorded = chains_of_thought(Path(task.traces), int(task.problems))
     points = published["das_fig8"]["data"]
@@ -66,7 +66,7 @@ def sections(
 
 
 def check(task: DictConfig) -> None:
-    """Refuse bad settings before anything is simulated. Raises UserError."""
+    """Raise UserError for bad settings, before anything is simulated."""
     counts = ("problems", "maths_steps", "maths_batch", "code_steps", "ablation_problems", "window_problems")
     for name in (*counts, "window_epochs", "similarity_problems", "run_length"):
         if task[name] < 1:
@@ -76,7 +76,7 @@ def check(task: DictConfig) -> None:
 
 
 def pass_latency(points: dict[str, Any]) -> Section:
-    """Fig 8: the affine fit of Eq 1. points: the digitised figure."""
+    """Fig 8: fit Eq 1, which is affine, to the points of the digitised figure."""
     tokens, times = np.array(points["tokens"], float), np.array(points["latency_ms"]) / 1e3
     passes = Passes(tokens, tokens, np.zeros(len(tokens)), times)
     lines = []

@@ -1,5 +1,5 @@
-"""DAS (arXiv 2511.13841): the text that drafts come from. Cold start, scope (Fig 6), window (Fig 7), similarity of text
-over training (Fig 2), lengths of a problem's responses (Fig 9)."""
+"""DAS (arXiv 2511.13841): sections about the text that drafts come from. Cold start, scope (Fig 6), window (Fig 7),
+similarity of text over training (Fig 2), lengths of a problem's responses (Fig 9)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from experiments.recorded.rollouts import grouped, read_rollouts
 from experiments.run.errors import UserError
 
 GRAMS = (2, 4, 8)  # tokens; the paper does not say which n its Fig 2 is about
-ALL_EPOCHS = 10**6  # a window that nothing leaves
+ALL_EPOCHS = 10**6  # a window so long that no text leaves it
 FIXED = {"name": "fixed", "tokens": 16}
 
 
 def ablation_epochs(setting: Setting) -> list[Workload]:
-    """Four epochs of task.ablation_problems x 8 responses."""
+    """Return four epochs, each with 8 responses to each of task.ablation_problems problems."""
     return grouped(setting.synthesis.make(int(setting.task.ablation_problems), 32, MAX_TOKENS, seed=3), 8, 0)
 
 
 def cold_start(setting: Setting) -> Section:
-    """The gain from each source of drafts, epoch by epoch, and from a history that exists from the start."""
+    """Compare sources of drafts, epoch by epoch: the text itself, siblings, other problems, and past epochs."""
     works = ablation_epochs(setting)
     none = simulate_arm(works, setting.times, None, 1)
     variants: dict[str, dict[str, Any]] = {
@@ -60,7 +60,7 @@ def _by_epoch(name: str, steps: Sequence[Step], none: Sequence[Step]) -> Line:
 
 
 def late_accepted(setting: Setting, works: Sequence[Workload], **options: Any) -> str:
-    """Accepted tokens per pass in the second half of the steps, with fixed drafts of 16. options: of the drafter."""
+    """Return the accepted tokens per pass in the last half of the steps, with drafts of 16. options: of the drafter."""
     steps = simulate_arm(works, setting.times, FIXED, 1, **options)[len(works) // 2 :]
     accepted = f"{sum(s.num_accepted for s in steps) / sum(s.passes for s in steps):.2f}"
     setting.progress.note(f"accepted per pass, {options}: {accepted}")
@@ -68,7 +68,7 @@ def late_accepted(setting: Setting, works: Sequence[Workload], **options: Any) -
 
 
 def draft_scope(setting: Setting) -> Section:
-    """Fig 6, on distinct problems."""
+    """Fig 6: compare drafts from the problem's texts, also from the request's own text, or from all problems."""
     paper = setting.published["das_fig6"]["data"]["accepted"]
     works = ablation_epochs(setting)
     problem, both, everything = (
@@ -88,9 +88,9 @@ def draft_scope(setting: Setting) -> Section:
 
 
 def history_window(setting: Setting) -> Section:
-    """Fig 7, on traces with many samples of a problem, so that no text is synthetic.
+    """Fig 7: compare windows, on traces with many samples of a problem, so that no text is synthetic.
 
-    The drafter's window contains the running epoch: `past` epochs of history are a window of past + 1.
+    The drafter's window also counts the running epoch, so `past` epochs of history need a window of past + 1.
     """
     paper = setting.published["das_fig7"]["data"]["accepted"]
     traces = {  # name -> trace, number of prompts of each problem
@@ -118,7 +118,7 @@ def history_window(setting: Setting) -> Section:
 
 
 def recorded_epochs(setting: Setting, trace: str, variants: int) -> list[Workload]:
-    """Epochs of 8 responses to each of task.window_problems problems; task.window_epochs of them."""
+    """Return task.window_epochs epochs, each with 8 responses to each of task.window_problems problems."""
     epochs, problems = int(setting.task.window_epochs), int(setting.task.window_problems)
     (recorded,) = read_rollouts(Path(setting.task.traces) / f"{trace}.jsonl.gz")
     distinct = list(dict.fromkeys(recorded.problems))[::variants]
@@ -131,7 +131,7 @@ def recorded_epochs(setting: Setting, trace: str, variants: int) -> list[Workloa
 
 
 def grams(tokens: np.ndarray, n: int) -> set[bytes]:
-    """All distinct runs of n tokens."""
+    """Return all distinct sequences of n neighbouring tokens."""
     if len(tokens) < n:
         return set()
     rows = np.lib.stride_tricks.sliding_window_view(np.ascontiguousarray(tokens, np.int32), n)
@@ -139,7 +139,7 @@ def grams(tokens: np.ndarray, n: int) -> set[bytes]:
 
 
 def seen_before(work: Workload, past: Workload, n: int) -> float:
-    """Share of a response's n-grams that past responses of its problem contain; mean over the responses.
+    """Return the share of a response's n-grams that past responses of its problem contain, as a mean over responses.
 
     Responses shorter than n tokens and problems without past responses do not count.
     """
@@ -156,7 +156,7 @@ def seen_before(work: Workload, past: Workload, n: int) -> float:
 
 
 def similarity(setting: Setting) -> Section:
-    """Fig 2: how much of a response the problem's recent responses contain, as training goes on."""
+    """Fig 2: the share of a response that recent responses to its problem contain, over the training."""
     paper = setting.published["das_fig2"]["data"]
     plotted = {name: values for name, values in paper.items() if name not in ("step", "accuracy")}
     lines = [

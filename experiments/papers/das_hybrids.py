@@ -1,4 +1,4 @@
-"""DAS (arXiv 2511.13841): Fig 10's maths step if a model drafts beside the history, or in its place."""
+"""DAS (arXiv 2511.13841): Fig 10's maths step if a model drafts, with or without the history of responses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,22 +47,22 @@ HYBRIDS = (
 
 @dataclass(frozen=True)
 class Arm:
-    """A drafter and its costs."""
+    """A simulated drafter with its costs: a model if `acceptance` is given, and the history if `history` is True."""
 
     name: str
-    form: Form  # of a pass of the policy
+    form: Form  # time of a pass of the policy
     ratio: float  # the budget's first guess: time of a small pass / time of a token
-    acceptance: str | None = None  # in experiments/recorded/model_profiles.json; None: no model
-    price: Form | None = None  # of a draft pass
-    head: bool = False  # a draft head, not a copy of the policy
+    acceptance: str | None = None  # a name in experiments/recorded/model_profiles.json; None: no model drafts
+    price: Form | None = None  # time of a draft pass
+    head: bool = False  # whether the model is a draft head, not a copy of the policy
     passes: int = 4
-    host: float = 0.0  # seconds that a draft pass takes besides
+    host: float = 0.0  # seconds of host time that each draft pass adds
     history: bool = True
-    most_live: int = 2**31  # requests up to which the model drafts
+    most_live: int = 2**31  # the model drafts only while at most so many requests are live
 
 
 def hybrids(setting: Setting) -> Section:
-    """Fig 10 with models as drafters."""
+    """Make the section: Fig 10 with models as drafters."""
     batch = Batch(setting)
     lines, plain = [], dict[int, np.ndarray]()
     for arm in arms(setting.times.form):
@@ -84,10 +84,10 @@ def hybrids(setting: Setting) -> Section:
 
 
 def arms(fig8: Form) -> Sequence[Arm]:
-    """The arms, at the prices of a derived H100, then at those of Fig 8."""
+    """Return the arms: first with derived times of an H100, then with the times of the paper's Fig 8 (`fig8`)."""
     roofline = derived("H100", "7B")
     dear = CostScaled(roofline, 1.0, VERIFY_TOKEN)
-    # What the data sheet says of a 7B: reading its weights takes as long as computing 300 tokens.
+    # By the data sheet, an H100 reads the weights of a 7B in the time in which it computes 300 tokens.
     h100, by_fig8 = 300.0, 250.0
     w4, w8 = replace(roofline, weights=W4_WEIGHTS), replace(roofline, weights=W8_WEIGHTS)
     fitted = replace(roofline, weights=W4_PASS, request=W4_REQUEST)
@@ -118,7 +118,7 @@ def arms(fig8: Form) -> Sequence[Arm]:
 
 
 def simulate_arm(arm: Arm, setting: Setting, works: Sequence[Workload]) -> tuple[list[Step], int, int]:
-    """The steps of an arm, and how many draft passes and passes of the policy they took."""
+    """Simulate an arm. Returns its steps, its number of draft passes, and its number of passes of the policy."""
     budget_settings: dict[str, Any] = dict(setting.budget)
     if "ratio" in budget_settings:
         budget_settings["ratio"] = arm.ratio
@@ -143,5 +143,5 @@ def simulate_arm(arm: Arm, setting: Setting, works: Sequence[Workload]) -> tuple
 
 
 def simulate(engine: Engine, works: Sequence[Workload], first_tick: int = 1) -> list[Step]:
-    """Rollouts of these steps on one engine; the history's tick moves after each."""
+    """Roll out these steps on one engine. The history's clock (its tick) moves by 1 after each step."""
     return [simulate_rollout(work, [engine], [range(len(work))], first_tick + i) for i, work in enumerate(works)]

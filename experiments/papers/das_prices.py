@@ -1,4 +1,4 @@
-"""DAS (arXiv 2511.13841): Fig 10's maths step if a pass had other prices than those of Fig 8."""
+"""DAS (arXiv 2511.13841): Fig 10's maths step if a pass took other times (had other prices) than those of Fig 8."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,17 +40,17 @@ PRICES = (
 
 @dataclass(frozen=True)
 class PriceList:
-    """Prices of a pass."""
+    """The times that a pass and its drafts take, called prices."""
 
     name: str
     form: Form
-    fitted_host: bool = False  # plus host time per pass, so that the plain arm takes as long as the paper's
-    free_drafts: bool = False  # drafting costs nothing, and fixed drafts of 16 take the budget's place
+    fitted_host: bool = False  # add host time to each pass, so that the arm without drafts takes as long as the paper's
+    free_drafts: bool = False  # drafts cost nothing, and have 16 tokens each instead of a budget's choice
     trees: bool = False  # drafts may branch
 
 
 def price_lists(setting: Setting) -> Section:
-    """Fig 10 under several price lists."""
+    """Make the section: Fig 10 under several price lists."""
     batch = Batch(setting)
     paper = setting.published["das_fig10_time"]["data"]["arms"]
     longest = np.array([int(work.lengths.max()) for work in batch.works])
@@ -73,9 +73,9 @@ def price_lists(setting: Setting) -> Section:
 
 
 def lists(setting: Setting) -> Sequence[PriceList]:
-    """The price lists, the paper's own first."""
+    """Return the price lists. The paper's own list is the first."""
     fig8 = setting.times.form
-    bytes_per_token = setting.published["er_constants"]["data"]["Qwen2.5-7B"]["kappa_eff"]  # keys and values read
+    bytes_per_token = setting.published["er_constants"]["data"]["Qwen2.5-7B"]["kappa_eff"]  # of keys and values
     reading = ContextRead(fig8, bytes_per_token / (GPUS["H100"].bandwidth * BANDWIDTH_SHARE))
     roofline = derived("H100", "7B")
     return (
@@ -91,14 +91,14 @@ def lists(setting: Setting) -> Sequence[PriceList]:
 
 
 def simulate(setting: Setting, prices: PriceList, batch: Batch, paper_s: float) -> Outcome:
-    """Both arms under a price list. paper_s: the mean rollout time of the paper's plain arm, in seconds."""
+    """Simulate rollouts with and without drafts. paper_s: the paper's mean rollout time without drafts, in seconds."""
     works, weights = batch.works, batch.weights
     draft_request = 0.0 if prices.free_drafts else setting.times.draft_request
     times = Times(prices.form, draft_request=draft_request, branching=BRANCHING)
     longest = np.array([int(work.lengths.max()) for work in works])
     none = seconds(simulate_arm(works, times, None, 1))
     name = prices.name
-    if prices.fitted_host:  # per pass of the paper's plain rollouts, if its longest response had 16,384 tokens
+    if prices.fitted_host:  # supposes that the longest response in the paper's rollouts had 16,384 tokens
         beyond = paper_s / MAX_TOKENS - float((weights @ none) / (weights @ longest))
         times = replace(times, host=max(0.0, beyond))
         none = none + longest * times.host
@@ -110,7 +110,7 @@ def simulate(setting: Setting, prices: PriceList, batch: Batch, paper_s: float) 
 
 
 def published_reduction(paper: dict[str, Any]) -> tuple[Line, np.ndarray]:
-    """The paper's line, and its reduction in each of the four epochs."""
+    """Return the paper's line, and the paper's reduction of rollout time in each of its four epochs."""
     nine = STEPS_PER_EPOCH
     totals = {
         name: [sum(paper[name]["seconds"][nine * epoch : nine * epoch + nine]) for epoch in range(4)]

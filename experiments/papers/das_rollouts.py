@@ -19,7 +19,7 @@ from experiments.papers.replayed import (
     training_steps,
 )
 
-RANGES = ((1, 1), (1, 9), (10, 18), (19, 27), (1, 24), (25, 30), (1, 30))  # steps of Fig 10 that are summed up
+RANGES = ((1, 1), (1, 9), (10, 18), (19, 27), (1, 24), (25, 30), (1, 30))  # steps (first, last) of Fig 10 to compare
 FIG10 = (
     "The paper saves 50 % from step 1 on. Recorded text at Fig 8's prices supports less. It supports least in the "
     "first epoch, when drafts can only come from the response itself and its siblings, and more once problems come "
@@ -44,11 +44,11 @@ def reductions(
     with_: str,
     without: str = "none",
 ) -> list[Line]:
-    """A line per range of steps: the reduction of rollout time that the paper plots, and ours.
+    """Return a line for each range of steps: the reduction of rollout time that the paper plots, and ours.
 
-    paper: the digitised figure. with_, without: the arms that are compared.
+    paper: the digitised figure. with_: the arm with drafts, compared with the arm `without`.
     """
-    names = {"none": "verl", "das": "das", "unlimited": "das_unlimited"}  # ours -> the paper's
+    names = {"none": "verl", "das": "das", "unlimited": "das_unlimited"}  # our name -> the paper's name
     lines = []
     for first, last in ranges:
         plotted = ours = ""
@@ -69,7 +69,7 @@ def simulate_arms(
     max_tokens: int,
     title: str,
 ) -> dict[str, list[Step]]:
-    """Steps of each arm: none, das (with the configured budget), unlimited. Prints a line per arm."""
+    """Simulate the arms `names`: none, das (with the configured budget), unlimited. Prints a line for each arm."""
     budgets = {"none": None, "das": setting.budget, "unlimited": {"name": "unlimited", "tokens": 64}}
     arms = {}
     for name in names:
@@ -80,17 +80,17 @@ def simulate_arms(
 
 
 def tokens_per_pass(steps: Sequence[Step]) -> float:
-    """Emitted tokens per target pass of a request, over all steps."""
+    """Return the emitted tokens per target pass of a request, over all steps."""
     return sum(step.tokens for step in steps) / sum(step.passes for step in steps)
 
 
 def accepted_per_pass(steps: Sequence[Step]) -> float:
-    """Accepted tokens per target pass of a request, over all steps."""
+    """Return the accepted tokens per target pass of a request, over all steps."""
     return sum(step.num_accepted for step in steps) / sum(step.passes for step in steps)
 
 
 def maths(setting: Setting) -> list[Section]:
-    """Figs 10, 4 and 1. The paper has 128 x 16 responses on 8 engines, so one engine has 16 problems x 16."""
+    """Figs 10, 4 and 1. The paper has 128 problems x 16 responses on 8 engines, so one engine has 16 problems x 16."""
     steps, batch = int(setting.task.maths_steps), int(setting.task.maths_batch)
     epochs = -(-steps // STEPS_PER_EPOCH)
     made = setting.synthesis.make(STEPS_PER_EPOCH * batch, 16 * epochs, MAX_TOKENS, seed=1)
@@ -100,7 +100,7 @@ def maths(setting: Setting) -> list[Section]:
 
 
 def rollout_times(setting: Setting, works: Sequence[Workload], arms: dict[str, list[Step]]) -> Section:
-    """Figs 10 and 4: rollout time of every step, and accepted tokens."""
+    """Figs 10 and 4: the rollout time of every step, and the accepted tokens."""
     steps, task = len(works), setting.task
     paper = setting.published["das_fig10_time"]["data"]
     lines = reductions(arms, paper, RANGES, "das")
@@ -137,7 +137,7 @@ def rollout_times(setting: Setting, works: Sequence[Workload], arms: dict[str, l
 
 
 def live_requests(setting: Setting, arms: dict[str, list[Step]]) -> Section:
-    """Fig 1: live requests in the first step, over time."""
+    """Fig 1: the number of live requests over time, in the first step."""
     timelines = {name: arms[name][0].timelines[0] for name in ("none", "das")}
     ends = {name: timeline["time_s"][-1] for name, timeline in timelines.items()}
     drawn = {
@@ -165,7 +165,7 @@ def live_requests(setting: Setting, arms: dict[str, list[Step]]) -> Section:
 
 
 def code(setting: Setting) -> list[Section]:
-    """Figs 11-13. The paper has 32 x 8 on 16 engines, so one engine has 2 problems x 8; no problem comes twice."""
+    """Figs 11-13. Each of the paper's 16 engines has 2 problems x 8 responses in a step. No problem comes twice."""
     return [
         code_section(
             setting, "Figs 11 and 12: code", "das_fig12", "about 25 %", 2, 16384, ("none", "das", "unlimited")
@@ -178,7 +178,7 @@ def code(setting: Setting) -> list[Section]:
 def code_section(
     setting: Setting, title: str, figure: str, claimed: str, batch: int, max_tokens: int, names: Sequence[str]
 ) -> Section:
-    """One figure of code. figure: its key in published.json. claimed: what the paper's text says about the reduction.
+    """Make the section of a figure about code. figure: its key in published.json. claimed: by the paper's text.
 
     batch: problems per step on one engine. names: the arms.
     """

@@ -1,4 +1,4 @@
-"""EfficientRollout (arXiv 2606.18967): its ladder of draft lengths over a training."""
+"""EfficientRollout (arXiv 2606.18967): its ladder, a rule that raises and lowers the draft length during a training."""
 
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ from das.budget.ladder import Ladder
 from experiments.replay.profile_engine import Profile, constant_rate
 
 STEPS = 100  # training steps (paper)
-CYCLES = 1000  # speculation cycles per step; the ladder only uses shares of them
+CYCLES = 1000  # speculation cycles per step; any large number does, because the ladder only uses shares
 
 
 def known_rates(data: dict[str, Any], name: str) -> list[float]:
-    """Acceptance per token at the published points of a model's training, in order.
+    """Return the acceptance rates at the points of a model's training at which the paper prints tau, in order.
 
-    Each is the one rate, equal at all positions, that gives the printed tau. Only Llama's first value is printed; the
-    other models are assumed to start with it.
+    Each rate, taken to be equal at all positions of a draft, gives the printed tau (tokens per cycle). The first value
+    is printed for Llama only. The other models are assumed to start with it, too.
     """
     start, end = data["llama_tau_start_end"]
     rates = [constant_rate(start, data["start"]).rates[0]]
@@ -31,12 +31,15 @@ def known_rates(data: dict[str, Any], name: str) -> list[float]:
 
 
 def rising(rates: list[float]) -> np.ndarray:
-    """Acceptance at every step, interpolated. The points are equally far apart in time."""
+    """Interpolate the acceptance at every step. The points are taken to be equally far apart in time."""
     return np.interp(np.linspace(0, 1, STEPS), np.linspace(0, 1, len(rates)), rates)
 
 
 def climb(data: dict[str, Any], rates: np.ndarray) -> tuple[list[int], list[dict[str, float]]]:
-    """Draft length of every step, and the ladder's moves with tau before and after. rates: acceptance at every step."""
+    """Return the ladder's draft length at every step, and its moves. rates: acceptance at every step.
+
+    A move has the step, the draft lengths `from` and `to`, and tau (tokens per cycle) `before` and `after`.
+    """
     ladder = Ladder(data["gammas"], data["alpha_up"], data["alpha_down"], data["patience_steps"])
     gammas, taus = [], []
     for rate in rates.tolist():
@@ -56,7 +59,7 @@ def climb(data: dict[str, Any], rates: np.ndarray) -> tuple[list[int], list[dict
 
 
 def traces(published: dict[str, Any], folder: Path) -> Section:
-    """The moves that the ladder makes over a training."""
+    """Make the section about the moves of the ladder during a training."""
     data = published["er_ladder"]["data"]
     lines, drawn = [], {}
     for name, observed in data["transitions"].items():

@@ -1,4 +1,4 @@
-"""EfficientRollout (arXiv 2606.18967): main table, EAGLE-3 by depth, W4 and W8, ladder."""
+"""EfficientRollout (arXiv 2606.18967), recomputed: main table, EAGLE-3 by depth, W4 and W8, ladder of draft lengths."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,12 +42,12 @@ EAGLE = (
     "was timed at one batch size, which is not stated; its excess over the roofline is taken to be the same at all "
     "batch sizes. tau by depth is from the first five steps, the measured times are from a hundred."
 )
-HOST_MS = (0, 5, 10, 15)  # host time per speculation cycle, which the paper's roofline leaves out
+HOST_MS = (0, 5, 10, 15)  # milliseconds of host time per speculation cycle, which the paper's roofline leaves out
 
 
 @dataclass(frozen=True)
 class Target:
-    """T_T, the time of a plain pass, as a latency form. context: tokens of all requests together."""
+    """The time of a pass without drafts (T_T) as a latency form. context: tokens of all requests together."""
 
     roofline: SelfDraftRoofline
 
@@ -56,7 +56,7 @@ class Target:
 
 
 def roofline(constants: dict[str, float]) -> SelfDraftRoofline:
-    """The roofline of a model, from its published constants: bytes, operations, microseconds per request."""
+    """Return a model's roofline from its published constants: bytes, operations, microseconds per request."""
     c = constants
     work = PassWork(c["W_T"], c["W_D"], c["C_dense"], c["C_attn"], c["F_eff"])
     return SelfDraftRoofline(
@@ -65,9 +65,9 @@ def roofline(constants: dict[str, float]) -> SelfDraftRoofline:
 
 
 def w4(model: SelfDraftRoofline, profile: Profile, toggle: bool, host_ms: float) -> ProfiledDrafter:
-    """The paper's drafter: gamma draft passes and a verification per cycle.
+    """Return the paper's drafter, a 4-bit copy. In a cycle it makes gamma draft passes, then the target verifies.
 
-    toggle: speculate only where it is predicted to pay (eps = 0.05). host_ms: host time per cycle.
+    toggle: speculate only once the predicted speedup is at least 1 + eps (eps = 0.05). host_ms: host time per cycle.
     """
     gamma = np.array(float(len(profile.rates)))
 
@@ -81,9 +81,9 @@ def w4(model: SelfDraftRoofline, profile: Profile, toggle: bool, host_ms: float)
 
 
 def drawn_lengths(quantiles: dict[str, int], requests: int, seed: int) -> Workload:
-    """A workload whose lengths are drawn between quantiles (log-linear); prompts have 150 tokens.
+    """Return a workload with random lengths. They follow the quantiles, with log-linear interpolation between these.
 
-    The shortest response has 1/5 of the median.
+    The shortest response has 1/5 of the median length. Prompts have 150 tokens.
     """
     shares = [0.0, *map(float, quantiles)]
     values = [quantiles["0.5"] / 5, *quantiles.values()]
@@ -93,7 +93,7 @@ def drawn_lengths(quantiles: dict[str, int], requests: int, seed: int) -> Worklo
 
 
 def change(model: SelfDraftRoofline, work: Workload, drafter: ProfiledDrafter) -> float:
-    """Change of rollout time by the drafter, on 8 engines: time with it / time without - 1."""
+    """Return the change of rollout time by the drafter, on 8 engines: time with drafts / time without drafts - 1."""
     placed = [list(range(e, len(work), 8)) for e in range(8)]
     times = Times(Target(model))
     seconds = []
@@ -110,7 +110,7 @@ def _constant(seconds: float, live: float, context: float) -> float:
 def sections(
     task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
 ) -> list[Section]:
-    """All sections; their figures go to `folder`."""
+    """Return all sections, with their figures in `folder`."""
     constants = published["er_constants"]["data"]
     models = {name: roofline(constants[name]) for name in MODELS}
     return [
@@ -125,7 +125,7 @@ def sections(
 def main_table(
     published: dict[str, Any], models: dict[str, SelfDraftRoofline], folder: Path, progress: Progress
 ) -> Section:
-    """Rollout time of W4, always on and with the toggle, against plain decoding, at several host times per cycle."""
+    """Compare W4 drafts, always on and with the toggle, to plain decoding, at several host times per cycle."""
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
     rows = published["er_main"]["data"]["rows"]
     lines, figure = [], {}
@@ -158,7 +158,7 @@ def main_table(
 
 
 def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progress: Progress) -> Section:
-    """EAGLE-3: tau as one mean and by depth, verification by the roofline and as it was timed."""
+    """Simulate EAGLE-3: one mean tau or tau by depth; verification times by the roofline or as published."""
     rows, depth = published["er_main"]["data"]["rows"], published["er_eagle_depth"]["data"]
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
     begins = tuple(int(depths.split("-")[0].replace("k", "000")) for depths in depth["depth_bins"])
@@ -167,7 +167,7 @@ def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progr
         row = next(row for row in rows if row["model"] == name and row["method"] == "eagle3")
         timed = {key: value * 1e-3 for key, value in published["er_eagle_times"]["data"][name].items()}
         verify = w4(model, Profile((0.5,) * 3), False, 0).verify
-        # What the timed verification takes beyond a plain pass, and the roofline does not predict.
+        # The part of the timed verification beyond a plain pass that the roofline does not predict.
         beyond = timed["T_V"] - timed["T_T"] - (verify(1, 2048) - float(model.target(np.array(1.0), np.array(2048.0))))
         mean: Profile | ByDepth = constant_rate(row["tau"], 3)
         by_depth = ByDepth(begins, tuple(constant_rate(tau, 3) for tau in depth["first_five_steps"][name]))
@@ -190,7 +190,10 @@ def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progr
 
 
 def adaptive_lengths(published: dict[str, Any], models: dict[str, SelfDraftRoofline]) -> Section:
-    """Fixed draft lengths and the ladder's, with the toggle, at ten points of the 7B's training: acceptance rises."""
+    """Compare fixed draft lengths with lengths that the paper's ladder rule adapts to the acceptance, for the 7B.
+
+    Rollouts are simulated with the toggle at every tenth step of a training, during which acceptance rises.
+    """
     data, quantiles = published["er_adaptive"]["data"], published["er_replay"]["data"]["guessed_length_quantiles"]
     ladder = published["er_ladder"]["data"]
     rates = efficient_ladder.rising(efficient_ladder.known_rates(ladder, "Qwen2.5-7B"))
@@ -219,7 +222,7 @@ def adaptive_lengths(published: dict[str, Any], models: dict[str, SelfDraftRoofl
 
 
 def w4_and_w8(published: dict[str, Any]) -> Section:
-    """The speedup of a cycle at batch 1 that the idealised cost of drafts and the measured tau imply."""
+    """Compute the speedup of a cycle at batch 1 from the idealised cost of drafts and the measured tau."""
     data, profiles = published["er_w4_w8"]["data"], read_profiles()
     lines = []
     for i, gamma in enumerate(data["tau"]["gamma"]):

@@ -19,19 +19,19 @@ PREFACE = (
 
 
 def step_speedup(share: float, rollout: float) -> float:
-    """Speedup of a step by Amdahl's law. share: the rollout's share R of the step. rollout: its speedup."""
+    """Return a step's speedup by Amdahl's law. share: the rollout's share R of the step. rollout: its speedup."""
     return 1 / (1 - share + share / rollout)
 
 
 def sections(
     task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
 ) -> list[Section]:
-    """All sections; their figures go to `folder`."""
+    """Return all sections, with their figures in `folder`."""
     return [step_times(published), drafters(published), async_lag(published), simulated_235b(published, folder)]
 
 
 def step_times(published: dict[str, Any]) -> Section:
-    """The 8B breakdown: does Amdahl's law explain the step's speedup by the rollout's?"""
+    """Check on the 8B breakdown: does Amdahl's law give the step's speedup from the rollout's speedup?"""
     data = published["nemo_step"]["data"]
     generation, total = data["rows"].index("generation"), data["rows"].index("total")
     lines = []
@@ -45,7 +45,7 @@ def step_times(published: dict[str, Any]) -> Section:
 
 
 def drafters(published: dict[str, Any]) -> Section:
-    """The cost of a cycle, as the measurements imply it and as a roofline predicts it."""
+    """Compare the cost of a speculation cycle, as the measurements imply it, with the prediction of a roofline."""
     form = derived("B200", "8B")
 
     def cost(k: int, live: int) -> float:
@@ -112,7 +112,7 @@ def async_lag(published: dict[str, Any]) -> Section:
 
 
 def simulated_235b(published: dict[str, Any], folder: Path) -> Section:
-    """235B: the model's predictions with the paper's cost of drafts, and with the cost that was measured for the 8B."""
+    """Predict the 235B with the cost of drafts that the paper assumes, and with the cost measured for the 8B."""
     model = published["nemo_model"]["data"]
     c0, c1 = model["c0"], model["c1"]
     lines = []

@@ -21,26 +21,26 @@ from experiments.replay.synthesis import Synthesis
 from experiments.run.progress import Progress
 
 MAX_NUM_SEQS = 256  # requests that an engine decodes at once (paper: 2,048 responses on 8 engines)
-MAX_TOKENS = 16384  # of a response (paper)
-STEPS_PER_EPOCH = 9  # maths: 1,209 problems / 128 per step
+MAX_TOKENS = 16384  # most tokens of a response (paper)
+STEPS_PER_EPOCH = 9  # steps of an epoch of maths: 1,209 problems / 128 per step
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings and inputs of every figure."""
+    """The settings and inputs that all figures share."""
 
     task: DictConfig
     budget: dict[str, Any]
     recorded: Workload
     synthesis: Synthesis
-    times: Times  # of a pass, by the paper's Fig 8
+    times: Times  # times of a pass by the paper's Fig 8
     published: dict[str, Any]  # experiments/papers/published.json
     folder: Path  # for figures
     progress: Progress
 
 
 def training_steps(work: Workload, steps: int, batch: int, group: int) -> list[Workload]:
-    """Training steps of `batch` problems x the next `group` responses of each, epoch after epoch."""
+    """Cut a workload into training steps. Each has the next `group` responses to each of `batch` problems."""
     problems = list(work.members().values())
     per_epoch = len(problems) // batch
     parts = []
@@ -60,9 +60,9 @@ def simulate_arm(
     branch_blocks: int = 0,
     **drafter: Any,
 ) -> list[Step]:
-    """Steps of an arm on one engine. budget None: without speculation. drafter: options of the history drafter.
+    """Simulate an arm on one engine, and return its steps. drafter: options of the history drafter.
 
-    The drafter's history tick moves once per epoch.
+    budget: None for no speculation. The history's clock (its tick) moves once per epoch.
     """
     engine: Engine = PlainEngine(times, MAX_NUM_SEQS)
     if budget is not None:
@@ -75,13 +75,13 @@ def simulate_arm(
 
 
 def rollout_seconds(steps: Sequence[Step], first: int, last: int) -> float:
-    """Sum of the rollout times of steps `first` to `last`, counted from 1."""
+    """Return the sum of the rollout times of steps `first` to `last`, counted from 1."""
     return sum(step.rollout_s for step in steps[first - 1 : last])
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An arm's rollout times with and without drafts, in seconds, epoch by epoch."""
+    """An arm's rollout seconds in each epoch: without drafts (`none`) and with drafts (`drafted`)."""
 
     name: str
     none: np.ndarray
@@ -90,9 +90,9 @@ class Outcome:
 
 
 class Batch:
-    """One of an epoch's nine batches of maths problems, epoch after epoch: batches hardly affect each other.
+    """One of an epoch's nine batches of maths problems, in all epochs. It stands for all nine: they hardly interact.
 
-    works: its responses in each epoch. weights: the steps that each epoch has.
+    works: the batch's responses in each epoch. weights: the number of steps of each epoch.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -107,13 +107,13 @@ class Batch:
         self.setting = setting
 
     def tokens_per_pass(self, steps: Sequence[Step]) -> float:
-        """Emitted tokens per target pass of a request, over all steps."""
+        """Return the emitted tokens per target pass of a request, over all steps."""
         return float(self.weights @ [s.tokens for s in steps] / (self.weights @ [s.passes for s in steps]))
 
     def line(self, outcome: Outcome, label: str = "", more: str = "") -> Line:
-        """The line of an arm: its reduction of rollout time in each epoch and in all steps. Prints and draws it, too.
+        """Return an arm's line: its reduction of rollout time in each epoch and in all steps. Prints and draws it, too.
 
-        label: of the line, if it is not the arm's name. more: text behind the numbers.
+        label: the line's label; empty for the arm's name. more: text behind the numbers.
         """
         reduction = 1 - outcome.drafted / outcome.none
         saved = " / ".join(percent(value) for value in reduction)
@@ -124,10 +124,10 @@ class Batch:
         return Line(label or outcome.name, replay=ours)
 
     def figure(self, name: str, title: str) -> str:
-        """Draw the reductions of all lines into the setting's folder; returns the file's name."""
+        """Draw the reductions of all lines into the setting's folder. Returns the file's name."""
         return curves(self.setting.folder / name, self.drawn, "epoch", "reduction of rollout time (%)", title)
 
 
 def seconds(steps: Sequence[Step]) -> np.ndarray:
-    """The rollout time of each step."""
+    """Return the rollout time of each step, in seconds."""
     return np.array([step.rollout_s for step in steps])

@@ -1,1 +1,1 @@
-"""Published problem sets: read from the hub or from a local file, and turned into the rows that a trainer takes."""
+"""Read published problem sets from the hub or from a local file, and turn them into the rows that a trainer takes."""

@@ -1,7 +1,7 @@
-"""Choose the problems of a set that are used: from the training or the held-out part, and how many.
+"""Choose which problems of a set are used: a number of problems from the training part or from the held-out part.
 
-Every choice depends only on a hash of the problem's id. So it is the same on every machine and for any order of the
-rows, and adding problems does not change the choice for the others.
+Whether and in which order a problem is chosen depends only on a hash of its id. So choices are the same on every
+machine and for any order of the rows. New problems in a set do not move the others between the parts.
 """
 
 import hashlib
@@ -15,12 +15,12 @@ _HASHES = 1 << 64
 
 
 def share(key: str) -> float:
-    """A number from 0 to 1, the same for the same text."""
+    """Return a number from 0 to 1 that depends only on the text."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / _HASHES
 
 
 def part_of(problems: Sequence[Problem], part: str, held_out: float) -> list[Problem]:
-    """The held-out problems (part "eval") or all others (part "train").
+    """Return the held-out problems (part "eval") or all others (part "train"). held_out: share of held-out problems.
 
     The choice does not depend on a seed, so no run trains on problems that another run holds out.
     """
@@ -30,10 +30,9 @@ def part_of(problems: Sequence[Problem], part: str, held_out: float) -> list[Pro
 def draw(
     problems: Sequence[Problem], count: int | None, seed: int, unfit: Callable[[Problem], str | None]
 ) -> tuple[list[Problem], Counter[str]]:
-    """The first `count` problems (None for all) that are fit, in an order drawn from the seed.
+    """Return the first `count` usable problems (None: all), and how many were passed over for each reason.
 
-    unfit: returns the reason why a problem cannot be used, or None. Also returns how many problems were passed over for
-    each reason.
+    The seed decides the order of the problems. unfit: returns the reason why a problem cannot be used, or None.
     """
     passed_over: Counter[str] = Counter()
     drawn: list[Problem] = []

@@ -11,11 +11,11 @@ import pyarrow.parquet
 from experiments.run.errors import UserError, reading
 
 KINDS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz")
-_MAX_BYTES = 1 << 30  # of an unpacked file; published sets in text form have about 10 MB
+_MAX_BYTES = 1 << 30  # the largest unpacked file; published sets in text form have about 10 MB
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a file whose name ends in one of KINDS. Raises UserError for a malformed file or one without rows."""
+    """Read the rows of a file whose name ends in one of KINDS. Raises UserError if it is malformed or has no rows."""
     kind = next((kind for kind in KINDS if path.name.endswith(kind)), None)
     if kind is None:
         raise UserError(f"data.path={path}: the name must end in one of {', '.join(KINDS)}")
@@ -34,12 +34,12 @@ def _parse(path: Path, kind: str) -> Any:
 
 
 def _lines(text: str) -> list[Any]:
-    """The JSON values of a text with one value on each line. Empty lines are ignored."""
+    """Parse a text with one JSON value on each line. Returns the values. Empty lines are ignored."""
     return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
 def _unpacked(path: Path) -> str:
-    """Text of a gzip file. Raises ValueError if it unpacks to more than 1 GiB or is not UTF-8."""
+    """Read the text of a gzip file. Raises ValueError if it unpacks to more than 1 GiB or is not UTF-8."""
     with gzip.open(path) as file:
         data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:

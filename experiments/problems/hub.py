@@ -12,12 +12,12 @@ from huggingface_hub.errors import HTTPError
 from experiments.run.errors import UserError
 
 _PATIENCE_S = 5.0  # seconds to wait for the hub's first answer; its own client tries six times, for 23 s or more
-# What `datasets` and its client raise for a set that cannot be loaded; RuntimeError is for a set that is a script.
+# Errors of `datasets` and its client for a set that cannot be loaded. RuntimeError means that the set is a script.
 _FAILURES = (OSError, ValueError, RuntimeError, DatasetsError, HTTPError)
 
 
 def rows(name: str, subsets: Sequence[str], split: str, revision: str) -> Iterator[dict[str, Any]]:
-    """Rows of the subsets, one subset after the other. Code that belongs to the set is never run.
+    """Yield the rows of the subsets, one subset after the other. Code that belongs to the set is never run.
 
     name: the set's id on the hub. Raises UserError if the set cannot be loaded.
     """
@@ -51,7 +51,7 @@ def _explanation(name: str, error: Exception) -> str:
 
 
 def _answers() -> bool:
-    """Whether the hub answers, with any status. Respects HF_ENDPOINT, proxies and HF_HUB_OFFLINE."""
+    """Return whether the hub answers, with any status. Respects HF_ENDPOINT, proxies and HF_HUB_OFFLINE."""
     try:
         huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=_PATIENCE_S)
     except (HTTPError, ConnectionError):
@@ -61,7 +61,7 @@ def _answers() -> bool:
 
 @contextmanager
 def _offline_if(offline: bool) -> Iterator[None]:
-    """If `offline`, put both libraries into their offline mode, in which they read only the cache."""
+    """If `offline`, both libraries read only their cache inside the `with` block."""
     before = datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE
     if offline:
         datasets.config.HF_HUB_OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE = True

@@ -1,4 +1,4 @@
-"""Load the problem set that a config of configs/data names: a trainer's rows, and one line about problems left out."""
+"""Load the problem set that a config of configs/data names, as rows for a trainer."""
 
 import json
 from collections import Counter
@@ -35,13 +35,13 @@ def check(data: Mapping[str, Any]) -> None:
         hub.check(data["hub"]["id"], data["hub"]["revision"])
 
 
-@lru_cache(maxsize=2)  # a run loads its set twice: to announce it, and to train on it; so with what it evaluates on
+@lru_cache(maxsize=2)  # a run loads each of its two sets (training, evaluation) twice: to announce it, to use it
 def load(data_json: str, seed: int, room: int, policy: str, template_json: str) -> tuple[Dataset, str, int]:
-    """Rows with `prompt`, `problem_id` and `answer` or `tests`, one line about them, and how many were passed over.
+    """Return rows with `prompt`, `problem_id` and `answer` or `tests`, one line about them, and the number passed over.
 
-    data_json: a config of configs/data. room: number of tokens that a prompt may have. policy: the policy whose
-    tokenizer counts tokens. template_json: arguments of its chat template. Raises UserError, in one line, for anything
-    that is wrong with the set.
+    A problem is passed over if it cannot be used. data_json: a config of configs/data. room: the most tokens of a
+    prompt. policy: folder or name of the policy, whose tokenizer counts tokens. template_json: arguments of its chat
+    template. Raises UserError if anything is wrong with the set, or if it has too few problems.
     """
     data = json.loads(data_json)
     limit = min(room, data["max_prompt_tokens"] or room)
@@ -63,7 +63,7 @@ def load(data_json: str, seed: int, room: int, policy: str, template_json: str) 
 
 
 def _rows(data: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """Rows of the set as published, from a local file or from the hub."""
+    """Read the rows of the set as published, from a local file or from the hub."""
     if data["path"] is not None:
         return files.rows(Path(data["path"]))
     source = data["hub"]
@@ -71,7 +71,7 @@ def _rows(data: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 
 def prompt_counter(policy: str, template: Mapping[str, Any]) -> Callable[[Problem], int]:
-    """A function that counts the tokens of a problem's prompt, including those of the chat template."""
+    """Return a function that counts the tokens of a problem's prompt, with those of the chat template."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
@@ -89,7 +89,7 @@ def prompt_counter(policy: str, template: Mapping[str, Any]) -> Callable[[Proble
 
 
 def _unfit(judged_by: str, limit: int, count: Callable[[Problem], int]) -> Callable[[Problem], str | None]:
-    """A function that returns the reason why a problem cannot be used, or None."""
+    """Return a function that returns the reason why a problem cannot be used, or None if it can."""
     from rewards.maths import readable
 
     def unfit(problem: Problem) -> str | None:
@@ -103,6 +103,6 @@ def _unfit(judged_by: str, limit: int, count: Callable[[Problem], int]) -> Calla
 
 
 def _listed(heading: str, counts: Counter[str]) -> str:
-    """ "; heading: 3 reason, 4 other reason", or an empty text if there are no counts."""
+    """Return "; heading: 3 reason, 4 other reason", or an empty text if there are no counts."""
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
     return f"; {heading}: {reasons}" if counts else ""

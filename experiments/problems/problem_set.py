@@ -1,4 +1,4 @@
-"""Turn the rows of any published set into problems: prompt, stable id, and what the reward needs.
+"""Turn the rows of any published set into problems with a prompt, a stable id, and the data for the reward.
 
 Nothing here depends on the order of the rows, so training does not depend on it either.
 """
@@ -17,15 +17,15 @@ from rewards.forms import FORMS, tests_of
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 Message = dict[str, str]
-COLUMNS = {"maths": "answer", "code": "tests", "reasoning_gym": "entry"}  # where each reward finds what it needs
+COLUMNS = {"maths": "answer", "code": "tests", "reasoning_gym": "entry"}  # reward -> the column that it reads
 
 
 @dataclass(frozen=True)
 class Problem:
     """One problem.
 
-    problem_id: the set's name, followed by the set's own id or a hash of the question. messages: (role, content) of the
-    conversation up to the answer. text: the question as the set has it. gold: the answer or the tests, in the form that
+    problem_id: the set's name, followed by the set's own id or a hash of the question. messages: (role, content) pairs,
+    the conversation up to the answer. text: the question as in the set. gold: the answer or the tests, in the form that
     the reward takes.
     """
 
@@ -35,13 +35,13 @@ class Problem:
     gold: str
 
     def row(self, judged_by: str) -> dict[str, Any]:
-        """The row that TRL and the rewards take."""
+        """Return the row that TRL and the rewards take. judged_by: the kind of reward, a key of COLUMNS."""
         prompt: list[Message] = [{"role": role, "content": content} for role, content in self.messages]
         return {"prompt": prompt, "problem_id": self.problem_id, COLUMNS[judged_by]: self.gold}
 
 
 def problems_of(rows: Iterable[Mapping[str, Any]], data: Mapping[str, Any]) -> tuple[list[Problem], Counter[str]]:
-    """Distinct problems, and the number of rows that were left out for each reason.
+    """Return the distinct problems, and the number of rows that were left out for each reason.
 
     The order of the problems is the same for any order of the rows. data: a config of configs/data. Raises UserError
     for columns that are missing or hold values of a wrong kind.
@@ -73,7 +73,7 @@ def problems_of(rows: Iterable[Mapping[str, Any]], data: Mapping[str, Any]) -> t
 
 
 def _problem(row: Mapping[str, Any], data: Mapping[str, Any], where: str) -> Problem | str:
-    """The problem of a row, or the reason why the row has none. where: names the row in error messages."""
+    """Return the problem of a row, or the reason why it has none. where: names the row in error messages."""
     columns = data["columns"]
     system, text = _question(_cell(row, columns["problem"], "problem", where), where)
     if not text.strip():
@@ -101,9 +101,9 @@ def _names(columns: str | Sequence[str]) -> list[str]:
 
 
 def _lookup(row: Mapping[str, Any], columns: str | Sequence[str] | None) -> tuple[bool, Any]:
-    """(True, value) of the first of these columns that the row has; (False, None) if it has none of them.
+    """Return (True, value) for the first of these columns that the row has, or (False, None) if it has none.
 
-    A dot in a column's name leads into a nested column.
+    A dot in a name separates a column from a column nested in it.
     """
     for name in _names(columns or []):
         value: Any = row
@@ -117,7 +117,7 @@ def _lookup(row: Mapping[str, Any], columns: str | Sequence[str] | None) -> tupl
 
 
 def _cell(row: Mapping[str, Any], columns: str | Sequence[str], purpose: str, where: str) -> Any:
-    """The value of the first of these columns that the row has. purpose: the key below data.columns that names them."""
+    """Return the value of the first of these columns that the row has. purpose: the key of data.columns for them."""
     exists, value = _lookup(row, columns)
     if not exists:
         raise UserError(
@@ -128,7 +128,7 @@ def _cell(row: Mapping[str, Any], columns: str | Sequence[str], purpose: str, wh
 
 
 def _question(value: Any, where: str) -> tuple[str | None, str]:
-    """(system prompt or None, question) of a text, or of a conversation that ends in the question."""
+    """Return (system prompt or None, question). value: a text, or a conversation that ends in the question."""
     if value is None:
         return None, ""
     if isinstance(value, str):
@@ -145,7 +145,7 @@ def _question(value: Any, where: str) -> tuple[str | None, str]:
 
 
 def _answer(value: Any, after: str | None, where: str) -> str:
-    """The gold answer as text, which is what follows `after`. Empty if there is no answer."""
+    """Return the gold answer as text: the part of the value after `after`. Empty if there is no answer."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -161,7 +161,7 @@ def _answer(value: Any, after: str | None, where: str) -> str:
 
 
 def _id_in_set(row: Mapping[str, Any], columns: str | Sequence[str] | None, text: str, where: str) -> str:
-    """The set's own id of a problem. For a set without ids, a hash of the question, which no order of rows changes."""
+    """Return the set's own id of a problem. For a set without ids, return a hash of the question."""
     if columns is None:
         return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:16]
     value = _cell(row, columns, "id", where)
@@ -171,7 +171,7 @@ def _id_in_set(row: Mapping[str, Any], columns: str | Sequence[str] | None, text
 
 
 def _ending(row: Mapping[str, Any], starter: str | None, data: Mapping[str, Any], tests: str) -> str | None:
-    """The instructions after a question: for starter code, or for a program that reads standard input."""
+    """Return the instructions after a question: for starter code, or for a program that reads standard input."""
     exists, value = _lookup(row, starter)
     if exists and value:
         return str(data["with_starter"] or "")
@@ -179,9 +179,9 @@ def _ending(row: Mapping[str, Any], starter: str | None, data: Mapping[str, Any]
 
 
 def _filled(template: str, row: Mapping[str, Any], text: str, where: str) -> str:
-    """The template with {problem} replaced by the question, and every {column} by the value of that column.
+    """Return the template with {problem} replaced by the question, and every {column} by the value of that column.
 
-    The items of a list are written on lines of their own.
+    If the value is a list, each item has its own line.
     """
 
     def fill(match: re.Match[str]) -> str:

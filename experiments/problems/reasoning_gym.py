@@ -1,6 +1,7 @@
-"""data=reasoning_gym: problems that the package reasoning-gym makes, one of its tasks at a time.
+"""data=reasoning_gym: problems of one task of the package reasoning-gym, which makes them.
 
-A question's hash decides its split, so that no run trains on what another run, with any seed, is evaluated on.
+A question's hash decides whether it is for training or for evaluation. So no run trains on a question on which another
+run, with any seed, is evaluated.
 """
 
 import json
@@ -21,24 +22,25 @@ from experiments.run.errors import UserError
 from rewards.library import digest, library_command
 
 HELD_OUT = 0.2  # share of the questions that training never sees
-TRIES = 20  # questions that are made for each one that is wanted, before the task is said to have too few
-SEEDS = 2**20  # first seeds of two runs are so far apart
+TRIES = 20  # at most 20 questions are made for each wanted one; then the task counts as too small
+SEEDS = 2**20  # distance between the first seeds of runs whose seeds differ by 1
 
 
 def check(data: Mapping[str, Any]) -> None:
-    """Raise UserError where the package is missing, for an unknown task, and for options that the task refuses."""
+    """Raise UserError if the package is missing, the task unknown, or an option refused by the task."""
     with _questions(data, 0, 1) as made:
         next(made)
 
 
-@lru_cache(maxsize=2)  # a run makes them twice: to announce them, and to train on them
+@lru_cache(maxsize=2)  # a run makes its problems twice: to announce them, and to train on them
 def load(
     data_json: str, seed: int, evaluation: bool, room: int, policy: str, template_json: str
 ) -> tuple[Dataset, str, int]:
-    """Rows with `prompt`, `problem_id` and `entry`, by which the scorer finds the problem again; as load.load.
+    """Return rows with `prompt`, `problem_id` and `entry`, one line about them, and the number passed over as too long.
 
-    data_json: a config of configs/data. evaluation: of the held-out questions. room: tokens that a prompt may have.
-    policy: its tokenizer counts them. template_json: arguments of its chat template. Raises UserError for too few.
+    With `entry` the scorer makes the problem again. data_json: a config of configs/data. evaluation: whether to use the
+    held-out questions. room: the most tokens of a prompt. policy: the policy whose tokenizer counts them.
+    template_json: arguments of its chat template. Raises UserError if there are too few questions.
     """
     data = json.loads(data_json)
     count = prompt_counter(policy, json.loads(template_json))
@@ -78,7 +80,7 @@ def _problem(data: Mapping[str, Any], seed: int, index: int, question: str, key:
 
 @contextmanager
 def _questions(data: Mapping[str, Any], seed: int, count: int) -> Iterator[Iterator[tuple[int, str]]]:
-    """(index, question) of at most `count` problems, made in a process of its own, which ends with the block."""
+    """Start a process that makes at most `count` problems. Gives a `with` block an iterator of (index, question)."""
     if find_spec("reasoning_gym") is None:
         raise UserError(
             "data=reasoning_gym needs the package reasoning-gym, which is not installed: run `make reasoning-gym`"

@@ -1,4 +1,4 @@
-"""The recorded chains of thought from which workloads of the DAS paper's size are made."""
+"""Read the recorded chains of thought, from which workloads of the DAS paper's size are made."""
 
 from pathlib import Path
 
@@ -11,9 +11,10 @@ TRACES = ("areal_deepscaler_base", "areal_nemotron_base", "steer_r1d_qwen14b_pos
 
 
 def chains_of_thought(folder: Path, problems: int) -> Workload:
-    """The first `problems` problems of each trace in `folder`, as one workload. Each trace has token ids of its own.
+    """Return the first `problems` problems of each trace in `folder` as one workload. No two traces share token ids.
 
-    Of several prompts of a problem (PROMPT_VARIANTS) only the first is taken. Raises UserError if a trace is missing.
+    If a trace has several prompts of a problem (PROMPT_VARIANTS), only the first prompt is used. Raises UserError if a
+    trace is missing.
     """
     files = [folder / f"{name}.jsonl.gz" for name in TRACES]
     if not all(file.exists() for file in files):

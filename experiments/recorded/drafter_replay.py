@@ -1,4 +1,4 @@
-"""Replays recorded responses through a drafter: drafters behind one interface, decoding in lock step."""
+"""Replay recorded responses with a drafter. All drafters have one interface; a problem's responses advance together."""
 
 import time
 from collections import defaultdict
@@ -11,13 +11,13 @@ import numpy as np
 
 from das.drafter import Draft, HistoryDrafter, TreeDraft, TreeDrafts
 
-PROMPT = np.arange(100, dtype=np.int32) + 10**6  # stands for every prompt: traces do not hold the prompts' token ids
+PROMPT = np.arange(100, dtype=np.int32) + 10**6  # stands for all prompts, which traces do not hold
 
 Problems = list[tuple[str, list[np.ndarray]]]  # (problem, its responses in the order they were sampled)
 
 
 def made_up_problems(problems: int, responses: int, length: int, seed: int) -> Problems:
-    """A stand-in for a trace: responses of `length` tokens. Those to a problem share phrases, each in its own order."""
+    """Make a stand-in for a trace. Responses of a problem have `length` tokens and share phrases, in random order."""
     rng = np.random.default_rng(seed)
     made: Problems = []
     for problem in range(problems):
@@ -70,7 +70,7 @@ class Das:
 
 
 class DasTrees(Das):
-    """The same drafter, but its drafts branch."""
+    """This project's drafter with drafts that branch."""
 
     def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> TreeDrafts:  # type: ignore[override]
         return self.drafter.propose_tree(requests, [limit] * len(requests))
@@ -79,8 +79,8 @@ class DasTrees(Das):
 class Arctic:
     """arctic-inference's suffix trees: one tree per problem, shared by its siblings.
 
-    depth: longest match, tokens. A draft is at most `factor` times as long as the match, and ends before a token whose
-    estimated probability is below min_prob.
+    depth: tokens of the longest match. A draft is at most `factor` times as long as the match, and ends before a token
+    whose estimated probability is below min_prob.
     """
 
     def __init__(self, depth: int, factor: float = 2.0, min_prob: float = 0.1) -> None:
@@ -121,7 +121,7 @@ class Arctic:
 
 
 def has_arctic() -> bool:
-    """Whether arctic-inference is installed (make peers)."""
+    """Return whether arctic-inference is installed (by `make peers`)."""
     return find_spec("arctic_inference") is not None
 
 
@@ -159,7 +159,7 @@ class Tally:
         }
 
     def count(self, epoch: int, draft: Draft | TreeDraft, coming: Sequence[int]) -> int:
-        """Count one pass of one request and return how many tokens it emits.
+        """Count one pass of one request. Returns how many tokens the pass emits.
 
         coming: the recorded tokens that follow, at most one more than was drafted. The drafted tokens that equal them
         are accepted.
@@ -177,7 +177,7 @@ class Tally:
         return num_emitted
 
     def judge(self, draft: Draft | TreeDraft, coming: Sequence[int]) -> int:
-        """Add to `bins`; returns how many tokens are accepted."""
+        """Add the draft's tokens to `bins`, up to the first wrong one. Returns how many tokens are accepted."""
         num_drafted, num_accepted = len(draft.tokens), 0
         while num_accepted < min(num_drafted, len(coming)) and draft.tokens[num_accepted] == coming[num_accepted]:
             num_accepted += 1
@@ -189,16 +189,16 @@ class Tally:
 def replay_problem(
     problem: str, responses: Sequence[np.ndarray], drafter: ReplayedDrafter, group: int, limit: int, tally: Tally
 ) -> None:
-    """Decode a problem's responses with the drafter and add what happens to `tally`.
+    """Decode a problem's responses with the drafter, and add the counts and times to `tally`.
 
     Each epoch decodes the next `group` responses in lock step. A drafted token is accepted if it is the recorded one.
-    The first token of a response has a pass of its own. limit: tokens of the longest draft. Times are processor time of
-    this thread, so other processes do not count.
+    The first pass of a response has no draft. limit: tokens of the longest draft. Times are processor time of this
+    thread, so other processes do not count.
     """
     for epoch in range(len(responses) // group):
         texts = [np.concatenate([PROMPT, r]) for r in responses[epoch * group : (epoch + 1) * group]]
         names = [f"{problem}/{epoch}/{i}" for i in range(group)]
-        at = [len(PROMPT)] * group  # how much of each text is decoded
+        at = [len(PROMPT)] * group  # how many tokens of each text are decoded
         for name in names:
             drafter.begin(name, problem)
         live = list(range(group))

@@ -13,12 +13,12 @@ from experiments.run.errors import UserError
 def forced_works(
     path: Path, live: Sequence[int], siblings: int, epochs: int, tokens: int, prompt: int
 ) -> dict[int, list[Workload]]:
-    """For each number of live requests, the responses of each epoch.
+    """Return number of live requests -> the responses of each epoch.
 
-    A rollout has the next `siblings` responses of each of the first problems that have enough: of as many problems as
-    fill the engine, at least one. If fewer requests are live than there are siblings, some wait. Every response is cut
-    to the same fraction of its length, so that all epochs together have about `tokens` tokens for each problem.
-    Raises UserError where the recording has too few responses.
+    A rollout has the next `siblings` responses to each of its problems. These are the first problems with enough
+    responses, as many as fill the engine, but at least one. If fewer requests are live than a problem has siblings,
+    some siblings wait. Every response is cut to the same fraction of its length, so that all epochs together have about
+    `tokens` tokens for each problem. Raises UserError if the recording has too few responses.
     """
     responses = responses_of(path)
     return {requests: _cut(_chosen(responses, requests, siblings, epochs, path), tokens, prompt) for requests in live}
@@ -27,7 +27,7 @@ def forced_works(
 def _chosen(
     responses: dict[str, list[np.ndarray]], live: int, group: int, epochs: int, path: Path
 ) -> list[list[tuple[str, np.ndarray]]]:
-    """The (problem, response) pairs of each epoch."""
+    """Return the (problem, response) pairs of each epoch."""
     if live > group and live % group:
         raise UserError(f"task.live: {live} requests are no multiple of task.siblings={group}")
     enough = {problem: rows for problem, rows in responses.items() if len(rows) >= group * epochs}
@@ -61,10 +61,11 @@ def _cut(epochs: list[list[tuple[str, np.ndarray]]], tokens: int, prompt: int) -
 def with_end(
     works: dict[int, list[Workload]], vocabulary: int | None, path: Path
 ) -> tuple[dict[int, list[Workload]], int, int]:
-    """End every response by one more token. Returns the new works, this token, and the size of the vocabulary.
+    """Add an end token to every response. Returns the new works, the end token, and the size of the vocabulary.
 
-    vocabulary: the policy's, whose last token is the end; None: token ids are numbered anew without gaps, and the
-    vocabulary is as large as that needs. Raises UserError for recorded ids beyond the vocabulary.
+    vocabulary: the size of the policy's vocabulary, whose last token becomes the end token. None: token ids are
+    numbered anew without gaps, and the vocabulary is as large as they need. Raises UserError if recorded ids exceed the
+    vocabulary.
     """
     used = np.unique(np.concatenate([work.tokens for epochs in works.values() for work in epochs]))
     if vocabulary is not None and used[-1] >= vocabulary - 1:

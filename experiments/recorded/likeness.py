@@ -19,18 +19,18 @@ from experiments.recorded.published_traces import LEFT_OUT_RUNS, PROMPT_VARIANTS
 from experiments.recorded.rollouts import responses_of
 from experiments.run.run_folder import write_text
 
-FIGURES = Path(__file__).with_name("likeness.json")  # made from recorded traces
-PAPERS = Path(__file__).with_name("likeness_papers.yaml")  # what papers publish, and what is wanted of the small policy
+FIGURES = Path(__file__).with_name("likeness.json")  # a file made from recorded traces
+PAPERS = Path(__file__).with_name("likeness_papers.yaml")  # published figures, and our targets
 
 SIBLINGS = 8  # responses of a group; the default trainer.num_generations
 DRAFTED = 16  # tokens of the longest draft
-EPOCHS = 3  # whose rounds count in `accepted_per_round`; traces have up to 8, task=policy samples 3
+EPOCHS = 3  # `accepted_per_round` counts the first 3 epochs; traces have up to 8, task=policy samples 3
 GRAM = 8  # tokens of the n-grams by which siblings are compared
-PROBLEMS, RESPONSES = 16, 64  # of each trace, at most
-EDGES = np.linspace(0, 6, 25)  # bins of length over median length; the last one also takes longer responses
+PROBLEMS, RESPONSES = 16, 64  # the most problems of each trace, and the most responses to each
+EDGES = np.linspace(0, 6, 25)  # bins of length / median length; the last bin also counts longer responses
 MULTIPLIERS = np.array([0x9E3779B97F4A7C15 ** (i + 1) % 2**64 for i in range(GRAM)], np.uint64)  # any odd numbers
 
-TRACES = {  # name -> whose rollouts they are
+TRACES = {  # name of a trace -> the model that wrote the rollouts
     "areal_deepscaler_base": "DeepScaleR-1.5B-Preview, T=0.7 (inclusionAI/AReaL, PR 1340)",
     "areal_nemotron_base": "OpenMath-Nemotron-1.5B, T=0.7 (inclusionAI/AReaL, PR 1340)",
     "steer_r1d_qwen14b_pos0to3": "DeepSeek-R1-Distill-Qwen-14B, T=0.6 (cybercharlietang/reasoning-model-CoT-project)",
@@ -40,13 +40,13 @@ TRACES = {  # name -> whose rollouts they are
 
 
 def likeness(problems: Problems) -> dict[str, Any]:
-    """The figures of responses. Those of a problem are cut into groups of SIBLINGS, in order: a group is an epoch.
+    """Return the figures of responses. Those of a problem are cut into groups of SIBLINGS; each group is an epoch.
 
-    Lengths are in tokens. `accepted_per_round`, `accepted_by_epoch`: draft tokens accepted in passes that verify any,
-    with the default drafter, at most DRAFTED tokens and no history at the start; the first is the mean of the first
-    EPOCHS epochs, because later ones have more history. `similarity`: the share of a response's GRAM-grams that are in
-    one of its siblings, mean over responses. `histogram`: shares of responses by length over median length, in the bins
-    EDGES. Raises ValueError if no problem has SIBLINGS responses.
+    Lengths are in tokens. `accepted_by_epoch`: mean accepted tokens of a pass that verifies a draft, with the default
+    drafter, drafts of at most DRAFTED tokens, and no history at the start. `accepted_per_round`: the mean of
+    `accepted_by_epoch` over the first EPOCHS epochs, because later epochs have more history. `similarity`: the share of
+    a response's GRAM-grams that also occur in one of its siblings, as a mean over responses. `histogram`: the shares of
+    responses in the bins EDGES of length / median length. Raises ValueError if no problem has SIBLINGS responses.
     """
     groups = [
         responses[first : first + SIBLINGS]
@@ -74,18 +74,18 @@ def likeness(problems: Problems) -> dict[str, Any]:
 
 
 def accepted_a_round(rounds: int, accepted: int) -> float | None:
-    """Accepted tokens a round; None without rounds."""
+    """Return the accepted tokens per round (a pass that verified a draft); None without rounds."""
     return accepted / rounds if rounds else None
 
 
 def mean_of_first(by_epoch: Sequence[float | None]) -> float | None:
-    """The mean of the first EPOCHS epochs that have a figure; None if none has."""
+    """Return the mean over the first EPOCHS epochs, without those that have no figure; None if none has."""
     figures = [figure for figure in by_epoch[:EPOCHS] if figure is not None]
     return float(np.mean(figures)) if figures else None
 
 
 def shared_grams(group: Sequence[np.ndarray]) -> list[float]:
-    """For each response of GRAM tokens or more, the share of its GRAM-grams that occur in one of the others."""
+    """Return the share of GRAM-grams that also occur in another response, for each response of GRAM tokens or more."""
     grams = [hashed_grams(response) for response in group]
     shares = []
     for i, own in enumerate(grams):
@@ -96,7 +96,7 @@ def shared_grams(group: Sequence[np.ndarray]) -> list[float]:
 
 
 def hashed_grams(response: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each run of GRAM tokens, uint64 [tokens - GRAM + 1]."""
+    """Return a 64-bit hash of each GRAM-gram of the response, uint64 [tokens - GRAM + 1]."""
     if len(response) < GRAM:
         return np.empty(0, np.uint64)
     windows = np.lib.stride_tricks.sliding_window_view(response.astype(np.uint64) + np.uint64(1), GRAM)
@@ -104,14 +104,14 @@ def hashed_grams(response: np.ndarray) -> np.ndarray:
 
 
 def read_trace(path: Path) -> Problems:
-    """The first PROBLEMS problems of a recorded trace, with at most RESPONSES responses each."""
+    """Read the first PROBLEMS problems of a recorded trace, with at most RESPONSES responses each."""
     name = path.name.removesuffix(".jsonl.gz")
     chosen = list(responses_of(path).items())[:: PROMPT_VARIANTS.get(name, 1)][:PROBLEMS]
     return [(problem, responses[:RESPONSES]) for problem, responses in chosen]
 
 
 def share_correct(path: Path) -> float:
-    """Mean of the recorded rewards, which are 0 or 1, without the runs that `read_trace` leaves out."""
+    """Return the mean of the recorded rewards, which are 0 or 1. Skips the runs that `read_trace` leaves out."""
     left_out = LEFT_OUT_RUNS.get(path.name)
     with gzip.open(path, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
@@ -124,7 +124,7 @@ def main() -> None:
     made = {}
     for name, source in TRACES.items():
         path = folder / f"{name}.jsonl.gz"
-        # Nobody recorded the probabilities of tokens, so there is no entropy.
+        # The traces do not hold the probabilities of tokens, so there is no entropy.
         made[name] = {"source": source, "correct": share_correct(path), "entropy": None, **likeness(read_trace(path))}
         print(name, {key: value for key, value in made[name].items() if isinstance(value, float)})
     body = ",\n".join(f"{json.dumps(name)}: {json.dumps(figures)}" for name, figures in made.items())

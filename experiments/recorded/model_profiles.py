@@ -1,7 +1,7 @@
-"""The acceptance of drafters that are models: model_profiles.json has measured and published values.
+"""Acceptance rates of model drafters. model_profiles.json has measured and published values.
 
-Measured values are of our small policy. A drafter of a 7B may be right less often: a copy of few bits is nearer to a
-policy whose text is easy. Published values are of the papers' models.
+Measured values are for our small policy. A drafter for a 7B may be right less often, because a copy of few bits agrees
+better with a policy whose text is easy. Published values are for the models of the papers.
 """
 
 import json
@@ -15,23 +15,23 @@ FILE = Path(__file__).with_name("model_profiles.json")
 
 @dataclass(frozen=True)
 class Acceptance:
-    """One drafter's acceptance and where it is from."""
+    """The acceptance of one drafter, and its source."""
 
     name: str
-    basis: str  # "measured": on our small policy; "published": by a paper, of its models; "given": by the user
+    basis: str  # "measured": on our small policy; "published": by a paper; "given": by the user
     what: str
     rates: tuple[float, ...]  # P(draft token j is accepted | those before it are); the last one holds for later tokens
     source: str
     date: str
-    tau: dict[int, float]  # draft length -> tokens per pass, as it was measured or published
+    tau: dict[int, float]  # draft length -> the measured or published tokens per pass
 
     def profile(self, tokens: int) -> Profile:
-        """The profile of drafts of this length."""
+        """Return the profile of drafts of `tokens` tokens."""
         return Profile((self.rates + self.rates[-1:] * tokens)[:tokens])
 
 
 def read_profiles() -> dict[str, Acceptance]:
-    """All of model_profiles.json, by name. Where no rates are stated, the one that gives the longest draft's tau."""
+    """Read model_profiles.json: name -> acceptance. Without rates, the tau of the longest draft gives one rate."""
     profiles = {}
     for name, row in json.loads(FILE.read_text(encoding="utf-8")).items():
         tau = {int(tokens): value for tokens, value in row["tau"].items()}

@@ -1,4 +1,4 @@
-"""Recorded rollouts as workloads. Reads the folders that our runs leave, recorded traces, and a user's own JSONL.
+"""Read recorded rollouts as workloads: the folders that our runs leave, recorded traces, and a user's own JSONL.
 
 A JSONL file (.jsonl or .jsonl.gz) has one row per response:
   problem_id     text or whole number: which prompt
@@ -22,18 +22,18 @@ from das.replay.workload import Workload, workload
 from experiments.recorded.published_traces import LEFT_OUT_RUNS
 from experiments.run.errors import UserError, reading
 
-# Cuts the text of a trace without token ids, as Qwen's tokenizer does before it merges: words, single digits,
-# punctuation, space.
+# Cuts a text into words, single digits, punctuation and space, as Qwen's tokenizer does before it merges. Used for
+# traces without token ids.
 WORDS = re.compile(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\w]?[^\W\d_]+|\d| ?[^\s\w]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+|_")
 STEP_FILE = re.compile(r"step_(\d+)\.jsonl\.gz")
 
 
 def read_rollouts(path: Path, group: int = 0, batch: int = 0, prompt: int = 0) -> list[Workload]:
-    """Steps of recorded rollouts, oldest first. Raises UserError, in one line, for anything that cannot be read.
+    """Read the steps of recorded rollouts, oldest first. Raises UserError for anything that cannot be read.
 
-    group: responses of a problem in a step. batch: problems in a step. Both count only where the rows name no step;
-    0 means all, even if problems have different numbers of responses.
-    prompt: tokens of every prompt. No row holds the prompt itself.
+    group: responses to a problem in a step. batch: problems in a step. Both are used only if the rows name no steps.
+    0 means all, even if problems have different numbers of responses. prompt: the number of tokens that every prompt is
+    taken to have, because rows do not hold the prompts.
     """
     files = rollout_files(path)
     steps = [list(_rows(file)) for file in files]
@@ -54,7 +54,7 @@ def read_rollouts(path: Path, group: int = 0, batch: int = 0, prompt: int = 0) -
 
 
 def responses_of(path: Path) -> dict[str, list[np.ndarray]]:
-    """The responses to each problem, in the order of the steps. Raises what read_rollouts raises."""
+    """Read the responses to each problem, in the order of the steps. Raises UserError, as read_rollouts does."""
     responses: dict[str, list[np.ndarray]] = {}
     for step in read_rollouts(path):
         for i, problem in enumerate(step.problems):
@@ -63,13 +63,13 @@ def responses_of(path: Path) -> dict[str, list[np.ndarray]]:
 
 
 def rollout_files(path: Path) -> list[Path]:
-    """The file itself; or the files of a folder: those of a run's steps if there are any, else all JSONL files.
+    """Return [path] for a file. For a folder, return the files of a run's steps or, without such, all its JSONL files.
 
     Raises UserError if the folder has neither.
     """
     if not path.is_dir():
         return [path]
-    folders = (path / "rollouts", path, *sorted(path.glob("arms/*/rollouts")))  # all arms of a comparison are equal
+    folders = (path / "rollouts", path, *sorted(path.glob("arms/*/rollouts")))  # all arms have the same text
     step_files = (
         [file for file in sorted(folder.glob("*.gz")) if STEP_FILE.fullmatch(file.name)] for folder in folders
     )
@@ -81,20 +81,20 @@ def rollout_files(path: Path) -> list[Path]:
 
 
 def is_text(path: Path) -> bool:
-    """Whether the responses are text rather than token ids, judged by the first row."""
+    """Return whether the responses are text instead of token ids, judged by the first row."""
     return "response_ids" not in next(_rows(rollout_files(path)[0]))
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
-    """Sort key that puts 2.jsonl before 10.jsonl."""
+    """Return a sort key that puts 2.jsonl before 10.jsonl."""
     return [(int(number or 0), text) for text, number in re.findall(r"(\D*)(\d*)", path.name)]
 
 
 def grouped(work: Workload, group: int, batch: int) -> list[Workload]:
-    """The workload cut into steps of `batch` problems (0: all), epoch after epoch.
+    """Cut the workload into steps of `batch` problems (0: all), epoch after epoch.
 
-    In each epoch every problem contributes its next `group` responses; a problem without that many left is dropped.
-    group 0: one epoch with all responses.
+    In each epoch every problem contributes its next `group` responses. A problem that has fewer left is dropped. With
+    group 0 there is one epoch with all responses.
     """
     members = work.members()
     batch = batch or len(members)
@@ -138,7 +138,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _workloads(steps: list[list[dict[str, Any]]], prompt: int, path: Path) -> list[Workload]:
-    """A workload per step. All steps share one vocabulary, so a word has the same id in each of them."""
+    """Return a workload for each step. All steps share one vocabulary, so a word has the same id in each of them."""
     rows = [row for step in steps for row in step]
     with_ids = sum("response_ids" in row for row in rows)
     if 0 < with_ids < len(rows):

@@ -1,4 +1,4 @@
-"""A static suffix array as a drafter. Fig 5 of the DAS paper compares its suffix tree with one."""
+"""A drafter with a static suffix array. Fig 5 of the DAS paper compares its suffix tree with such an array."""
 
 import bisect
 import time
@@ -10,9 +10,9 @@ from experiments.recorded.drafter_replay import made_up_problems
 
 
 def against_array(tokens: int) -> dict[str, float]:
-    """Fig 5 of the paper: times of a query and of inserting 100 tokens, for the drafter's index and a suffix array.
+    """Fig 5 of the paper: time a query and the insertion of 100 tokens, in our drafter's index and in a suffix array.
 
-    tokens: size of the corpus. The array cannot grow, so inserting means sorting it anew.
+    tokens: size of the corpus. The array cannot grow, so an insertion sorts it anew.
     """
     (_, texts), *_ = made_up_problems(1, max(2, tokens // 1000), min(1000, tokens // 2), 1)
     corpus = np.concatenate(texts)
@@ -45,9 +45,9 @@ def against_array(tokens: int) -> dict[str, float]:
 
 
 def array_draft(text: np.ndarray, order: np.ndarray, context: np.ndarray, tokens: int) -> np.ndarray:
-    """The most frequent continuation, token by token, of the longest suffix of the context that the array holds.
+    """Draft after the longest suffix of the context that occurs in the text: each token is the most frequent next one.
 
-    order: the suffix array of `text`. tokens: the most that are drafted.
+    order: the suffix array of `text`. tokens: the most tokens of a draft.
     """
     longest, shortest = 24, 0
     while shortest < longest:  # bisection works because every suffix of a match is a match too
@@ -68,7 +68,7 @@ def array_draft(text: np.ndarray, order: np.ndarray, context: np.ndarray, tokens
 
 
 def matches(text: np.ndarray, order: np.ndarray, pattern: np.ndarray) -> tuple[int, int]:
-    """The range of the suffix array whose suffixes begin with the pattern: its first place, and one after its last."""
+    """Return the range (first, last + 1) of the suffix array in which suffixes begin with the pattern."""
     tokens, length = pattern.tolist(), len(pattern)
     first = bisect.bisect_left(order, tokens, key=lambda at: text[at : at + length].tolist())
     last = bisect.bisect_right(order, tokens, lo=first, key=lambda at: text[at : at + length].tolist())
@@ -76,7 +76,7 @@ def matches(text: np.ndarray, order: np.ndarray, pattern: np.ndarray) -> tuple[i
 
 
 def suffix_array(text: np.ndarray) -> np.ndarray:
-    """Where the suffixes of `text` begin, in sorted order. Prefix doubling."""
+    """Return the first positions of the suffixes of `text`, sorted by suffix. Uses prefix doubling."""
     rank = np.unique(text, return_inverse=True)[1].astype(np.int64)
     n, k = len(text), 1
     while True:

@@ -1,4 +1,4 @@
-"""Counts of a replay in which drafts branch."""
+"""Count drafted and accepted tokens in a replay with drafts that branch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ from experiments.recorded.drafter_replay import Tally
 
 
 def rows_of_prefixes(parents: Sequence[int]) -> list[int]:
-    """Rows that verify the first 1, 2, ... nodes of a tree: query tokens of the pass, beside the last emitted token.
+    """Return how many rows verify the first 1, 2, ... nodes of a tree. A row is a query token of the pass.
 
-    The first child continues its parent's path and takes a row. Any other child starts a branch. A branch has rows of
-    its own for the last emitted token and the path before it, too, because those keys and values lie elsewhere.
+    The row of the last emitted token does not count. A first child continues its parent's path and takes one row. Any
+    other child starts a branch. A branch repeats the rows of the last emitted token and of the path before the child,
+    because the branch keeps its keys and values elsewhere.
     """
     rows: list[int] = []
     depth = {-1: 0}
@@ -26,7 +27,7 @@ def rows_of_prefixes(parents: Sequence[int]) -> list[int]:
 
 @dataclass
 class TreeTally(Tally):
-    """A tally for trees. max_rows: a tree is cut before it needs more rows; None: it is not."""
+    """A tally for drafts that branch. max_rows: a draft is cut before it needs more rows; None: drafts are not cut."""
 
     max_rows: int | None = None
     num_rows: int = 0
@@ -44,9 +45,9 @@ class TreeTally(Tally):
         return super().count(epoch, draft, coming)
 
     def judge(self, draft: Draft | TreeDraft, coming: Sequence[int]) -> int:
-        """Add every node whose parent was accepted to `bins`; returns how many nodes are accepted."""
+        """Add every node whose parent was accepted to `bins`. Returns how many nodes are accepted."""
         parents = draft.parents if isinstance(draft, TreeDraft) else range(-1, len(draft.tokens) - 1)
-        accepted = {-1: 0}  # node -> tokens of its path
+        accepted = {-1: 0}  # accepted node -> number of tokens of its path
         for node, (token, parent, prob) in enumerate(zip(draft.tokens, parents, draft.probs, strict=True)):
             depth = accepted.get(parent)
             if depth is None or depth == len(coming):

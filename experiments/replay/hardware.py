@@ -1,9 +1,9 @@
-"""Derived times of passes on GPUs that were not measured here: the roofline of experiments.replay.roofline, with public
+"""Derive times of passes on GPUs that were not measured here, by the roofline of experiments.replay.roofline and public
 constants.
 
-Two things come from the published A100 calibrations (EfficientRollout, arXiv 2606.18967): which share of its data sheet
-a GPU reaches, and what a request costs in a pass. Both are means over the paper's three models, and are assumed to hold
-for other GPUs.
+The published A100 calibrations (EfficientRollout, arXiv 2606.18967) give the share of its data sheet that a GPU
+reaches, and the time that a request adds to a pass. Both are means over the paper's three models, and are assumed to
+hold for other GPUs.
 """
 
 from dataclasses import dataclass
@@ -30,20 +30,20 @@ GPUS = {
     "B200": Gpu(8.0e12, 2250e12, 180e9),
 }
 
-# Reached on an A100-80GB; each constant is the mean over Qwen2.5-7B, Llama-3.1-8B and Qwen2.5-14B. Published values, in
-# the paper's symbols: BW 1.617, 1.566, 1.564 of 2.039 TB/s; F_eff 233.5 of 312 TFLOPS; kappa .46, .19, .24 of its
-# bytes; c_T 39, 74, 50 us; c_V 152, 214, 232 us; c_D 69, 86, 154 us.
+# Shares that an A100-80GB reaches. Each constant is the mean over Qwen2.5-7B, Llama-3.1-8B and Qwen2.5-14B. Published
+# values, in the paper's symbols: BW 1.617, 1.566, 1.564 of 2.039 TB/s; F_eff 233.5 of 312 TFLOPS; kappa .46, .19, .24
+# of its bytes; c_T 39, 74, 50 us; c_V 152, 214, 232 us; c_D 69, 86, 154 us.
 BANDWIDTH_SHARE = 0.776
 FLOPS_SHARE = 0.748
 KV_SHARE = 0.30
 TARGET_REQUEST = 54e-6  # seconds that a live request adds to a pass
 VERIFY_REQUEST = 200e-6  # the same for a pass that verifies drafts; fitted to drafts of 3, 7, 11 and 15 tokens
-# The most that one drafted token can add: the whole difference, spread over the shortest draft of the fit. At 256 live
+# The most seconds that a drafted token can add: the difference, spread over the shortest draft of the fit. At 256 live
 # requests of a 7B on an H100 that is 0.6 of a plain pass. NeMo RL (arXiv 2604.26779) measured 0.6 to 0.8 for each
 # drafted token, all costs included.
 VERIFY_TOKEN = (VERIFY_REQUEST - TARGET_REQUEST) / 3
-# Assumed, not measured: what a pass with branching drafts adds on a GPU (engine/runners/first/branches.py). In each
-# layer some three kernels write keys and values for the branches, 4 us each; a few more copy blocks.
+# Assumed, not measured: seconds that branching drafts add to a pass on a GPU (engine/runners/first/branches.py). In
+# each layer about three kernels of 4 us write keys and values for the branches; a few more kernels copy blocks.
 BRANCHING = 0.4e-3
 # A 4-bit copy of the target as its drafter: the time of a draft pass as a share of a target pass (eta_D W_D / W_T: .48,
 # .49, .42), and the seconds that a request adds to a draft pass.
@@ -52,9 +52,10 @@ W4_REQUEST = 103e-6
 # Weights that a draft pass reads, as a share of the policy's: W_D / W_T of the same three models (.357, .348, .329).
 # They are read more slowly (eta_D 1.34 on average); W4_PASS contains that.
 W4_WEIGHTS = 0.345
-W8_WEIGHTS = 0.57  # the same for 8 bits, from the idealised T_D / T_T of a 7B at batch 1 (.573; .360 for 4 bits)
-W8_PASS = 0.76  # fitted by nobody: W4_PASS, scaled by the weights that are read
-# A drafting head: the same share for EAGLE-3 in the same paper (T_D / T_T: .078, .062, .045).
+W8_WEIGHTS = 0.57  # W4_WEIGHTS for 8 bits, from the idealised T_D / T_T of a 7B at batch 1 (.573; .360 for 4 bits)
+W8_PASS = 0.76  # not fitted: W4_PASS, scaled by the bytes of weights
+# The time of a draft pass of a head as a share of a target pass, for EAGLE-3 in the same paper (T_D / T_T: .078, .062,
+# .045).
 HEAD_PASS = 0.06
 
 
@@ -64,13 +65,13 @@ class Model:
 
     layers: int
     hidden: int
-    inner: int  # width of the feed-forward layer; of one expert, if there are experts
+    inner: int  # width of the feed-forward layer, or of one expert
     heads: int
     kv_heads: int
     vocabulary: int
-    tied: bool = False  # embedding and head are one matrix
+    tied: bool = False  # whether embedding and head are one matrix
     experts: int = 1
-    active: int = 1  # experts that a token uses
+    active: int = 1  # number of experts that a token uses
     head_size: int = 128
 
     @property
@@ -82,7 +83,7 @@ class Model:
         return 3.0 * self.layers * self.hidden * self.inner
 
     def weight_bytes(self, tokens: Array) -> Array:
-        """Bytes of bf16 weights that a pass reads. Of experts it reads those that any of its tokens chose."""
+        """Return the bytes of bf16 weights that a pass reads. It reads an expert if one of its tokens chose it."""
         chosen = self.experts * (1 - (1 - self.active / self.experts) ** np.asarray(tokens)) if self.experts > 1 else 1
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         return 2 * (self._attention + self._expert * np.asarray(chosen, np.float64) + embeddings)
@@ -116,11 +117,11 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Derived:
-    """A latency form (das.budget.latency_forms): EfficientRollout's T_T, with the compute of all tokens in the pass."""
+    """A latency form (das.budget.latency_forms): EfficientRollout's T_T, with drafted tokens counted as well."""
 
     gpu: Gpu
     model: Model
-    gpus: int = 1  # tensor parallel; communication is left out, so times of more than one GPU are too short
+    gpus: int = 1  # in tensor parallel; communication is left out, so times for several GPUs are too short
     weights: float = 1.0  # bytes of weights as a share of bf16's: a self-draft reads fewer
     request: float = TARGET_REQUEST  # seconds that a live request adds
 
@@ -134,9 +135,9 @@ class Derived:
 
 
 def derived(gpu: str, model: str) -> Derived:
-    """The form for a GPU and a model, on as few GPUs (1, 2, 4, 8 ...) as hold the weights in 2/3 of their memory.
+    """Return the form for a model on GPUs: the fewest (1, 2, 4 ...) with a memory of at least 1.5 times the weights.
 
-    Raises ValueError for names that are not in GPUS and MODELS.
+    Raises ValueError if GPUS or MODELS lacks the name.
     """
     if gpu not in GPUS:
         raise ValueError(f"unknown GPU {gpu!r}: choose one of {', '.join(GPUS)}, or give task.latency=PATH (measured)")
@@ -144,7 +145,7 @@ def derived(gpu: str, model: str) -> Derived:
         raise ValueError(
             f"unknown model size {model!r}: choose one of {', '.join(MODELS)}, or give task.latency=PATH (measured)"
         )
-    all_weights = float(MODELS[model].weight_bytes(np.array(1e9)))  # bytes; so many tokens choose every expert
+    all_weights = float(MODELS[model].weight_bytes(np.array(1e9)))  # bytes; 1e9 tokens choose every expert
     gpus = 1
     while all_weights > GPUS[gpu].memory * gpus * 2 / 3:
         gpus *= 2

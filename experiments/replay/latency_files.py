@@ -1,11 +1,10 @@
-"""Times of decode passes: those of a latency.json, which task=calibrate measures, and derived ones of GPUs that
-nobody measured here.
+"""Times of decode passes: measured times from a latency.json of task=calibrate, or times derived from data sheets.
 
 A latency.json holds:
 columns  live (requests), tokens (live + drafted), context (tokens of all requests together), seconds
 passes   rows of these columns
-forms    NAME.{coefficients, error}: the forms of latency_fits.py, fitted to the passes, for budget.latency
-source   one line that says where the times are from
+forms    NAME.{coefficients, error}: the forms of latency_fits.py, fitted to the passes; budget.latency reads them
+source   one line that names the source of the times
 """
 
 import json
@@ -22,9 +21,9 @@ from experiments.replay.tables import Grid, Table
 from experiments.run.errors import UserError
 from experiments.run.run_folder import write_text
 
-DERIVED = "derived, not measured"  # the source of times that nobody measured ends so
-DIGITS = 5  # significant digits of derived seconds, so that every machine simulates the same
-# Derived passes: live requests; drafted tokens of each; tokens of context of each.
+DERIVED = "derived, not measured"  # the source of derived times ends with these words
+DIGITS = 5  # significant digits of derived seconds; rounding makes simulations equal on every machine
+# Derived passes have these live requests, drafted tokens per request, and tokens of context per request.
 LIVE = (1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512)
 DRAFTS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CONTEXTS = (0, 4096, 16384)
@@ -32,7 +31,10 @@ COLUMNS = ["live", "tokens", "context", "seconds"]
 
 
 def fitted_forms(rows: list[list[float]]) -> dict[str, Any]:
-    """Each form's coefficients, and its mean absolute relative error on passes that it was not fitted to."""
+    """Fit all forms. Returns name -> coefficients and error.
+
+    The error is the mean absolute relative error on one half of the passes, after a fit to the other half.
+    """
     passes = Passes(*np.array(rows, float).T)
     fitted = np.random.default_rng(0).permutation(len(passes)) % 2 == 0
     forms: dict[str, Any] = {}
@@ -44,7 +46,7 @@ def fitted_forms(rows: list[list[float]]) -> dict[str, Any]:
 
 
 def write_latency(path: Path, rows: list[list[float]], source: str) -> dict[str, Any]:
-    """Write latency.json and return its forms."""
+    """Write latency.json. Returns the fitted forms that it holds."""
     forms = fitted_forms(rows)
     head = {"source": source, "columns": COLUMNS, "forms": forms}
     body = ",\n".join(json.dumps(row) for row in rows)
@@ -53,9 +55,9 @@ def write_latency(path: Path, rows: list[list[float]], source: str) -> dict[str,
 
 
 def read_latency(path: Path) -> tuple[Form, str]:
-    """The times of a latency.json as a grid (the median where a pass was repeated), and their source in words.
+    """Read a latency.json. Returns its times as a grid, and their source in words.
 
-    Raises UserError for any other file.
+    If a pass was repeated, the grid has its median time. Raises UserError if the file is no latency.json.
     """
     name = f"task.latency={path}"
     try:
@@ -75,17 +77,17 @@ def read_latency(path: Path) -> tuple[Form, str]:
 
 
 def grid(rows: np.ndarray) -> Grid:
-    """The grid of rows [passes, 4] (COLUMNS), interpolated by live requests, drafts and context per request.
+    """Make a grid from timed passes. Its axes are live requests, drafted tokens and context per request.
 
-    Context is an axis only if every combination of live requests and drafts was timed at the same few contexts.
-    Contexts that grew from pass to pass are ignored. Raises ValueError if a combination is missing.
+    rows: [passes, 4], as in COLUMNS. Context is an axis only if all combinations of live requests and drafts were timed
+    at the same contexts; otherwise contexts are ignored. Raises ValueError if a combination is missing.
     """
     live, drafts, context = rows[:, 0], rows[:, 1] / rows[:, 0] - 1, np.round(rows[:, 2] / rows[:, 0], 6)
     cells: dict[tuple[float, float, float], list[float]] = {}
     for key in zip(live.tolist(), np.round(drafts, 6).tolist(), context.tolist(), rows[:, 3].tolist(), strict=True):
         cells.setdefault(key[:3], []).append(key[3])
     axes = [np.array(sorted({key[axis] for key in cells})) for axis in range(3)]
-    if len(cells) != np.prod([len(axis) for axis in axes]):  # contexts grew while passes were timed
+    if len(cells) != np.prod([len(axis) for axis in axes]):  # contexts grew from pass to pass
         without_context: dict[tuple[float, float, float], list[float]] = {}
         for (b, d, _), seconds in cells.items():
             without_context.setdefault((b, d, 0.0), []).extend(seconds)
@@ -98,9 +100,9 @@ def grid(rows: np.ndarray) -> Grid:
 
 
 def derived_rows(gpu: str, model: str) -> np.ndarray:
-    """Rows [passes, 4] (COLUMNS) of every combination of LIVE, DRAFTS and CONTEXTS, by the roofline of data sheets.
+    """Return rows [passes, 4], as in COLUMNS, for all combinations of LIVE, DRAFTS and CONTEXTS.
 
-    Raises ValueError for an unknown GPU or model size.
+    The times are derived from the GPU's data sheet by a roofline. Raises ValueError for an unknown GPU or model size.
     """
     axes = np.meshgrid(*(np.array(axis, np.float64) for axis in (LIVE, DRAFTS, CONTEXTS)), indexing="ij")
     live, drafts, context = (axis.ravel() for axis in axes)
@@ -111,9 +113,10 @@ def derived_rows(gpu: str, model: str) -> np.ndarray:
 
 
 def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
-    """The times of `latency`, a latency.json, or the derived ones of the GPU and model size; and their source.
+    """Return the times of decode passes as a latency form, and the source of the times in words.
 
-    Raises UserError for an unknown GPU or model size.
+    latency: path of a latency.json, whose measured times are used. None: use times derived for the GPU and model size.
+    Raises UserError for an unknown GPU or model size, or for a file that is no latency.json.
     """
     if latency is not None:
         return read_latency(Path(latency))
@@ -127,7 +130,7 @@ def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
 
 
 def step_table(pairs: Any) -> Table:
-    """Time of a pass by its tokens, from task.step_ms: [[tokens, milliseconds], ...]. Raises UserError for others."""
+    """Return pass times by tokens. pairs: task.step_ms, [[tokens, milliseconds], ...]. Raises UserError for others."""
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise UserError("task.step_ms=[[tokens, milliseconds], ...]: pairs of two numbers are needed")
     try:

@@ -1,6 +1,6 @@
-"""The latency forms that are fitted to timed passes: Affine and Drafting (das.budget.latency_forms), and two more.
+"""Fit latency forms to timed passes: Affine and Drafting (das.budget.latency_forms), and two forms defined here.
 
-TwoSegment   one affine line up to a knot, another above it, because kernels change with the batch size
+TwoSegment   one straight line up to a knot and another above it, because kernels change with the batch size
 Roofline     t = max(memory + kv x, compute n) + request b                    (T_T and T_V of EfficientRollout)
 
 n: tokens in the pass (live requests + drafted), b: live requests, x: tokens of context attended to. Times are in
@@ -15,13 +15,13 @@ import numpy as np
 from das.budget import least_squares
 from das.budget.latency_forms import Affine, Array, Form, Passes, fit_drafting, relative_weights
 
-KNOTS = 15  # positions tried for the knot of TwoSegment, in each of two rounds
-ROUNDS = 12  # rounds of sorting passes into memory-bound and compute-bound; 3 to 6 usually settle it
+KNOTS = 15  # number of positions that each of two rounds tries for the knot of TwoSegment
+ROUNDS = 12  # rounds of sorting passes into memory-bound and compute-bound ones; 3 to 6 are usually enough
 
 
 @dataclass(frozen=True)
 class TwoSegment:
-    """One line up to the knot, another above it."""
+    """Time is one straight line up to the knot, and another line above it."""
 
     below: Affine
     above: Affine
@@ -37,9 +37,9 @@ class Roofline:
     """The larger of memory time and compute time, plus a time for each request."""
 
     memory: float  # seconds to read the weights
-    kv: float  # seconds a token of context
-    compute: float  # seconds a token, once computing takes longer than reading
-    request: float  # seconds a live request
+    kv: float  # seconds per token of context
+    compute: float  # seconds per token; counts if computing takes longer than reading
+    request: float  # seconds per live request
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         return np.maximum(self.memory + self.kv * context, self.compute * tokens) + self.request * live
@@ -51,7 +51,7 @@ def fit_affine(passes: Passes, age_weights: Array) -> Affine:
 
 
 def _line(passes: Passes, weights: Array) -> Affine:
-    """The least-squares line. If all passes have one size, c_tok cannot be known and is 0."""
+    """Return the least-squares line. If all passes have the same number of tokens, c_tok cannot be known and is 0."""
     slope = np.ptp(passes.tokens) > 0
     columns = np.stack([np.ones(len(passes)), passes.tokens * slope], axis=1)
     return Affine(*map(float, least_squares.linear(columns, passes.seconds, weights)))
@@ -60,7 +60,8 @@ def _line(passes: Passes, weights: Array) -> Affine:
 def fit_two_segment(passes: Passes, age_weights: Array) -> TwoSegment:
     """Fit two lines and a knot with the smallest error. Each line needs passes of at least 2 sizes.
 
-    Two rounds: first quantiles of all sizes are tried as knots, then quantiles of the sizes around the best one.
+    A size is a number of tokens. The first round tries quantiles of all sizes as knots, the second round quantiles of
+    the sizes around the best knot.
     """
     passes, weights = relative_weights(passes, age_weights)
     one_line = _line(passes, weights)
@@ -84,10 +85,11 @@ def fit_two_segment(passes: Passes, age_weights: Array) -> TwoSegment:
 
 
 def fit_roofline(passes: Passes, age_weights: Array) -> Roofline:
-    """Alternate: sort passes into memory-bound and compute-bound ones, solve, sort again by the solution.
+    """Fit the roofline. A round sorts passes into memory-bound and compute-bound ones, and solves for the constants.
 
-    The first round guesses the ridge, the number of tokens at which a pass becomes compute-bound; several guesses are
-    tried. A round can be worse than the previous one, so the best solution of all rounds is kept.
+    The first round sorts by a guess of the ridge, the number of tokens at which a pass becomes compute-bound; several
+    guesses are tried. Later rounds sort by the last solution. A round can be worse than the previous one, so the best
+    solution of all rounds is kept.
     """
     passes, weights = relative_weights(passes, age_weights)
     ones, zeros = np.ones(len(passes)), np.zeros(len(passes))
@@ -113,7 +115,7 @@ def _squared_error(form: Form, passes: Passes, weights: Array) -> float:
 
 
 def relative_error(form: Form, passes: Passes) -> float:
-    """Mean absolute error of the predicted times, relative to the measured times."""
+    """Return the mean absolute error of the predicted times, relative to the measured times."""
     predicted = form.predict(passes.live, passes.tokens, passes.context)
     return float(np.mean(np.abs(predicted / passes.seconds - 1)))
 

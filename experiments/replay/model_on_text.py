@@ -1,12 +1,12 @@
-"""Models that draft, on recorded text: what das.model_drafts asks in place of a model in an engine.
+"""Simulated model drafters on recorded text. das.model_drafts calls them as it calls a model in an engine.
 
-The model itself is not run. It is right at a place of the text if a random number of that place is below its measured
-acceptance, so arms that draft there at other times find the same luck. Where it is wrong, and behind a wrong token, it
-drafts a token that is in no text. Its passes take their time. The history, what both draft together and the learned
-price of a pass are those of the real engine.
+No model is run. Every place of the text has a random number. The model is right at a place if this number is below its
+measured acceptance, so all arms are equally lucky there. If the model is wrong, and after a wrong token, it drafts a
+token that no text has. Its passes take simulated time. The history of responses, the merging of its drafts with the
+model's, and the learned cost of a pass are the code of the real engine.
 
-Acceptance is alike at all places here. In truth it is lower where text is hard to foresee, and there the history is
-silent and the model is asked.
+The acceptance is the same at all places. A real model has a lower acceptance where text is hard to predict. At such
+places the history has no draft, and the model is asked.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ WRONG = 2 * 10**6  # a token id that no text has
 
 @dataclass(frozen=True)
 class DraftPass:
-    """A form: a draft pass takes this share of what a pass of the policy takes, and `request` more for each request."""
+    """A latency form of draft passes: `share` of the time of a policy's pass, and `request` seconds per request."""
 
     form: Form
     share: float
@@ -32,12 +32,12 @@ class DraftPass:
 
 
 class ModelOnText:
-    """What a copy of the policy and a head have in common (das.model_drafts.drafter.DraftingModel).
+    """The common part of a simulated copy of the policy and a simulated head (das.model_drafts.drafter.DraftingModel).
 
-    rates      rates[j] = P(token j of a draft is right | the tokens before it are); the last one holds for later tokens
-    price      seconds of a draft pass, by its requests, their rows and tokens of context
-    host       seconds that each draft pass takes besides
-    most_live  a toggle: the model drafts nothing while more requests than that are live
+    rates      rates[j] = P(token j of a draft is right | the tokens before it are); the last holds for later tokens
+    price      latency form of a draft pass: seconds by its requests, their rows and their tokens of context
+    host       seconds of host time that each draft pass adds
+    most_live  the model drafts nothing while more requests are live
     """
 
     def __init__(self, rates: Sequence[float], price: Form, host: float = 0.0, most_live: int = 2**31, seed: int = 0):
@@ -45,36 +45,37 @@ class ModelOnText:
         self.price, self.host, self.most_live, self.seed = price, host, most_live, seed
         self._steps = 0
 
-    # ---- what TextEngine calls ----
+    # ---- TextEngine calls these ----
 
     def begin_text(self, text: np.ndarray) -> None:
-        """The responses of a step, int32 [tokens], all one after the other."""
+        """Begin a step. text: all its responses, one after the other, int32 [tokens]."""
         self._text = text
         self._luck = np.random.default_rng([self.seed, self._steps]).random(len(text))
         self._steps += 1
 
     def stand_at(self, places: np.ndarray, contexts: np.ndarray) -> None:
-        """Where the coming drafts begin. places: of each request's next token in the text. contexts: its tokens."""
+        """Set where the next drafts begin. places: of the requests' next tokens in the text. contexts: lengths."""
         self._places, self._contexts = places, contexts
         self._now = 0.0
 
-    # ---- what das.model_drafts asks ----
+    # ---- das.model_drafts calls these ----
 
     def clock(self) -> float:
-        """Seconds that the passes of this round have taken."""
+        """Return the seconds that the passes of this round have taken so far."""
         return self._now
 
     def prepare(self, requests: Sequence[str]) -> float | None:
-        """Whether it may draft for so many requests. Nothing is quantized here."""
+        """Return the seconds of quantizing, here 0; or None if there are too many requests for the model to draft."""
         return 0.0 if len(requests) <= self.most_live else None
 
     def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-        """Acceptance is given: nothing is learned."""
+        """Do nothing, because the acceptance is given and not learned."""
 
     def _pass(self, among: np.ndarray, rows: int, at: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A pass drafts a token for each of these requests. Returns the tokens, and the probability that each is right.
+        """Draft a token for each of these requests. Returns the tokens, and the probability that each is right.
 
-        at: tokens of each draft so far, int64 [A]. right: whether all of them come next, bool [A].
+        among: indices of the A requests. rows: rows of the pass. at: the number of tokens of each draft so far, int64
+        [A]. right: whether all these tokens are right, bool [A].
         """
         live, tokens, context = np.array([len(among), rows, self._contexts[among].sum()], np.float64)
         self._now += self.host + float(self.price.predict(live, tokens, context))
@@ -84,12 +85,12 @@ class ModelOnText:
 
 
 class CopyOnText(ModelOnText):
-    """A copy of the policy, as das.model_drafts.in_turns asks it. In the engine: das.engine.drafters.self_draft."""
+    """A simulated copy of the policy, for das.model_drafts.in_turns. The real one is das.engine.drafters.self_draft."""
 
     def begin(self, requests: Sequence[str]) -> None:
         """As ChainModel says."""
-        self._at = np.zeros(len(requests), np.int64)  # tokens of each draft that passes have computed
-        self._right = np.ones(len(requests), bool)  # whether all of them come next
+        self._at = np.zeros(len(requests), np.int64)  # for each draft: the number of its tokens that the copy has read
+        self._right = np.ones(len(requests), bool)  # for each draft: whether all these tokens are right
         self._first = True
 
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -104,13 +105,13 @@ class CopyOnText(ModelOnText):
 
 
 class HeadOnText(ModelOnText):
-    """A draft head, as das.model_drafts.either_or asks it. In the engine: das.engine.drafters.head_draft."""
+    """A simulated draft head, for das.model_drafts.either_or. The real one is das.engine.drafters.head_draft."""
 
     def able(self, requests: Sequence[str]) -> None:
-        """As HeadModel says, for all requests."""
+        """As HeadModel says. The head can draft for all requests."""
 
     def rest(self, resting: bool) -> None:
-        """As HeadModel says. Nothing waits for this one."""
+        """As HeadModel says. A simulated head has nothing to do."""
 
     def begin_text(self, text: np.ndarray) -> None:
         """As ModelOnText says."""
@@ -138,4 +139,4 @@ class HeadOnText(ModelOnText):
         return self._pass(among, len(among), np.full(len(among), self._depth), self._right[among])
 
     def forget(self, request: str) -> None:
-        """Nothing is kept of a request but a number."""
+        """Do nothing: the number that is kept for each request needs no cleaning up."""

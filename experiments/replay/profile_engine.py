@@ -1,7 +1,7 @@
-"""A simulated engine whose drafter is a model: W4 self-draft, EAGLE, MTP, a small model.
+"""A simulated engine whose drafter is a model: a self-draft with 4-bit weights, EAGLE, MTP, or a small model.
 
-Nothing is drafted from text: an acceptance profile decides at random how many tokens are accepted. A cycle drafts gamma
-tokens for every live request, in gamma draft passes, and verifies them in one target pass.
+The simulation has no text. An acceptance profile decides at random how many tokens of a draft are accepted. A cycle
+drafts gamma tokens for every live request, in gamma draft passes, and verifies them in one target pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +13,12 @@ from das.replay.engine import Engine
 from das.replay.times import Times
 from das.replay.workload import Workload
 
-Cost = Callable[[float, float], float]  # (live requests, tokens of context of all of them) -> seconds
+Cost = Callable[[float, float], float]  # (live requests, tokens of context of all requests together) -> seconds
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The acceptance of each token of a draft. There are as many rates as a draft has tokens (gamma)."""
+    """The acceptance rates of the tokens of a draft. A draft has as many tokens (gamma) as there are rates."""
 
     rates: tuple[float, ...]  # rates[j] = P(draft token j is accepted | the tokens before it were)
 
@@ -28,30 +28,29 @@ class Profile:
 
     @property
     def tau(self) -> float:
-        """Tokens that a cycle emits for a request, on average: accepted + 1."""
+        """The mean number of tokens that a cycle emits for a request: accepted tokens + 1."""
         return 1.0 + float(np.cumprod(self.rates).sum())
 
     @property
     def gamma(self) -> int:
-        """Tokens of a draft."""
+        """The number of tokens of a draft."""
         return len(self.rates)
 
     def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
-        """The number of accepted tokens of each draft.
+        """Return the number of accepted tokens of each draft.
 
-        uniform: a random number in [0, 1) for each draft. depth: tokens of each response so far, which make no
-        difference here.
+        uniform: a random number in [0, 1) for each draft. depth: tokens of each response so far; not used here.
         """
-        reach = np.cumprod(self.rates)  # P(at least j + 1 accepted), falling
+        reach = np.cumprod(self.rates)  # P(at least j + 1 tokens are accepted), which falls with j
         return np.searchsorted(-reach, -uniform, side="left")
 
 
 @dataclass(frozen=True)
 class ByDepth:
-    """Acceptance that changes as a response grows. All profiles have drafts of one length."""
+    """Acceptance that changes as a response grows. All profiles have the same length of drafts."""
 
     begins: tuple[int, ...]
-    profiles: tuple[Profile, ...]  # profiles[i] holds for responses of begins[i] tokens or more
+    profiles: tuple[Profile, ...]  # profiles[i] holds from begins[i] tokens of a response on
 
     def __post_init__(self) -> None:
         rising = self.begins[:1] == (0,) and list(self.begins) == sorted(set(self.begins))
@@ -62,23 +61,23 @@ class ByDepth:
 
     @property
     def gamma(self) -> int:
-        """Tokens of a draft."""
+        """The number of tokens of a draft."""
         return self.profiles[0].gamma
 
     @property
     def tau(self) -> float:
-        """Tokens per cycle of short responses; most responses are short at any time."""
+        """Tokens per cycle by the first profile, that of short responses; most responses are short at any time."""
         return self.profiles[0].tau
 
     def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
-        """The number of accepted tokens of each draft, by the profile that holds at its depth."""
+        """Return the number of accepted tokens of each draft, by the profile for its response's length (depth)."""
         chosen = np.searchsorted(self.begins, depth, side="right") - 1
         by_profile = np.stack([profile.num_accepted(uniform, depth) for profile in self.profiles])
         return by_profile[chosen, np.arange(len(uniform))]
 
 
 def constant_rate(tau: float, gamma: int) -> Profile:
-    """The profile with the same rate a at all positions that emits tau = (1 - a^(gamma+1)) / (1 - a) tokens per cycle.
+    """Return the profile with a rate a at all positions that gives tau = (1 - a^(gamma+1)) / (1 - a) tokens per cycle.
 
     Raises ValueError if no rate gives this tau.
     """
@@ -98,23 +97,23 @@ def constant_rate(tau: float, gamma: int) -> Profile:
 
 @dataclass(frozen=True)
 class ProfiledDrafter:
-    """A drafting model, known by how much of its drafts is accepted and by what it costs."""
+    """A drafting model, described by its acceptance and its costs."""
 
     profile: Profile | ByDepth
-    draft: Cost  # of one draft pass over all live requests
-    verify: Cost  # of the target pass that verifies their drafts
-    host: float = 0.0  # seconds that a cycle takes in addition; the predicted speedup leaves them out
-    # Predicted speedup at which speculation is switched on for the rest of the rollout; 0: always on. EfficientRollout:
-    # 1 + eps = 1.05.
+    draft: Cost  # seconds of one draft pass over all live requests
+    verify: Cost  # seconds of the target pass that verifies their drafts
+    host: float = 0.0  # seconds of host time per cycle; the predicted speedup leaves them out
+    # Speculation is switched on for the rest of the rollout once the predicted speedup reaches this; 0: always on.
+    # EfficientRollout has 1 + eps = 1.05.
     pays_from: float = 0.0
 
     def cycle(self, live: float, context: float) -> float:
-        """Seconds of gamma draft passes and one verification, without the host's."""
+        """Return the seconds of gamma draft passes and one verification, without host time."""
         return self.profile.gamma * self.draft(live, context) + self.verify(live, context)
 
 
 class ProfileEngine(Engine):
-    """An engine with a ProfiledDrafter. seed: of the random numbers that decide what is accepted."""
+    """A simulated engine with a ProfiledDrafter. seed: for the random numbers that decide how much is accepted."""
 
     def __init__(self, times: Times, max_num_seqs: int, model: ProfiledDrafter, seed: int) -> None:
         super().__init__(times, max_num_seqs)

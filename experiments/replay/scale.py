@@ -1,4 +1,4 @@
-"""Latency forms that change another form: requests that stand for several, another price of drafts, context read."""
+"""Latency forms that change another form: more requests, costlier drafts, reading of context, a cheaper pass."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from das.budget.latency_forms import Array, Form
 
 @dataclass(frozen=True)
 class Scaled:
-    """Every simulated request stands for `requests` equal ones: few recorded responses stand for a large batch."""
+    """Every simulated request stands for `requests` equal ones, so a few recorded responses make a large batch."""
 
     form: Form
     requests: float
@@ -20,7 +20,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class CostScaled:
-    """Drafted tokens add `times` as much to a pass as `form` says, and each adds `token` seconds more.
+    """The time that drafted tokens add by `form` is multiplied by `times`, and each drafted token adds `token` seconds.
 
     This shows how much a result depends on the latency model being right.
     """
@@ -37,7 +37,7 @@ class CostScaled:
 
 @dataclass(frozen=True)
 class ContextRead:
-    """In addition to what `form` says, a pass reads the keys and values of all context once."""
+    """The time by `form`, plus the time in which a pass reads the keys and values of all context once."""
 
     form: Form
     token: float  # seconds for each token of context
@@ -48,7 +48,7 @@ class ContextRead:
 
 @dataclass(frozen=True)
 class CheaperPass:
-    """A pass whose fixed time, without any token, is this share of what `form` says. Tokens cost what they did."""
+    """The fixed time of a pass (without tokens) is `share` of that of `form`. The time for tokens is unchanged."""
 
     form: Form
     share: float

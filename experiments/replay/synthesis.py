@@ -1,20 +1,21 @@
 """Workloads of sizes that no trace has, made from recorded responses.
 
 Each recorded response of a problem is used once, in random order. If more are needed, changed copies follow. A changed
-response has the beginning and the length of a recorded one. It copies runs of tokens: after each run it jumps to
-another place in the problem's responses that follows the same token. So every two neighbouring tokens are neighbours in
-recorded text too.
+response has the beginning and the length of a recorded one. It copies runs, which are sequences of tokens. After each
+run it goes on at another place in the problem's responses, one that follows the same token. So every two neighbouring
+tokens are neighbours in recorded text too.
 
-Runs are uneven, as in recorded text: most are short and a few are very long (log-normal, SPREAD). Budgets that draft
-only what is likely get their tokens from the long ones. Long responses have shorter runs (SLOPE). The mean, `run`, is
-fitted: with fixed drafts the drafter must reach as many tokens per pass on changed responses as on recorded ones. The
-fit compares the recorded workload with the same workload in which every second response is replaced by a changed one of
-equal length, made from the problem's other responses.
+The lengths of runs are uneven, as in recorded text: most are short and a few are very long (log-normal, SPREAD).
+Budgets that draft only likely tokens get most of them from long runs. Long responses have shorter runs (SLOPE). The
+mean length of a run, `run`, is fitted: with fixed drafts the drafter must reach as many tokens per pass on changed
+responses as on recorded ones. The fit compares the recorded workload with the same workload in which every second
+response is replaced by a changed one of equal length, made from the problem's other responses.
 
 Lengths are those of the recorded responses (bootstrap), at most `max_tokens`.
 
-A problem beyond the recorded ones is a recorded problem with other token ids, so it shares no token with its original.
-The first copy of each problem keeps its ids, and shares what recorded problems share.
+If more problems are needed than were recorded, a further problem is a copy of a recorded one with other token ids, so
+it shares no token with that one. The first use of a recorded problem keeps the ids,
+so first uses share text as the recorded problems do.
 """
 
 from dataclasses import dataclass
@@ -27,28 +28,27 @@ from das.replay.workload import Workload, workload
 # and 1.5 the `marginal` budget gets within 2.5 % of what it gets from recorded text, when fixed drafts get the same
 # (docs/notes/2026-11-21-synthetic-text.md).
 SPREAD = 1.0
-# Long responses repeat others less. A response's mean run falls with this power of its length, relative to the mean
-# length of its problem. Tried: 0, 0.3 and 0.6. With 0.3 and fixed drafts, the times of three traces are within 5 %
-# (same note).
+# Long responses repeat others less. So the mean run of a response falls with this power of its length / its problem's
+# mean length. Tried: 0, 0.3 and 0.6. With 0.3 and fixed drafts, the times of three traces are within 5 % (same note).
 SLOPE = 0.3
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A recorded problem: its responses one after the other, and for each place the places with the same token."""
+    """A recorded problem: its responses one after the other, with an index of the places that hold the same token."""
 
     tokens: np.ndarray
     begins: np.ndarray  # where each response begins
     lengths: np.ndarray
     ends: np.ndarray  # bool: whether a place holds the last token of a response
     order: np.ndarray  # all places sorted by their token, without the ends of responses
-    first: np.ndarray  # for each place: where the places with its token begin in `order`
-    count: np.ndarray  # for each place: how many places have its token
+    first: np.ndarray  # for each place: index in `order` of the first place with its token
+    count: np.ndarray  # for each place: number of places with its token, without ends of responses
 
     def jump(self, places: np.ndarray, choice: np.ndarray) -> np.ndarray:
-        """For each place another one with the same token, or any place if there is none.
+        """Return for each place a random place with the same token, or any random place if there is none.
 
-        choice: a uniform random number in [0, 1) for each place, which picks among them.
+        choice: for each place a uniform random number in [0, 1), which picks the new place.
         """
         same_token = self.first[places] + (choice * self.count[places]).astype(np.int64)
         anywhere = (choice * len(self.order)).astype(np.int64)
@@ -87,7 +87,7 @@ def run_ends(total: int, run: float, random: np.random.Generator) -> np.ndarray:
 class Synthesis:
     """Makes workloads of any size from a recorded one.
 
-    run: about how many tokens in a row a changed response copies, on average (see run_ends).
+    run: the mean number of tokens in a row that a changed response copies, about (see run_ends).
     """
 
     def __init__(self, recorded: Workload, run: float) -> None:
@@ -100,9 +100,9 @@ class Synthesis:
         self._sources = [_source([recorded.response(i) for i in ids]) for ids in recorded.members().values()]
 
     def make(self, problems: int, group: int, max_tokens: int, seed: int) -> Workload:
-        """A workload of `problems` problems with `group` responses each, one problem after the other.
+        """Make a workload of `problems` problems with `group` responses each, one problem after the other.
 
-        max_tokens: the longest response.
+        max_tokens: the most tokens of a response.
         """
         if min(problems, group, max_tokens) < 1:
             raise ValueError("problems, group and max_tokens must be positive")
@@ -121,7 +121,7 @@ class Synthesis:
     def _texts(
         self, source: _Source, originals: np.ndarray, lengths: np.ndarray, random: np.random.Generator
     ) -> list[np.ndarray]:
-        """A text for each of `originals` (responses of the source), of these lengths.
+        """Return a text of the given length for each of `originals` (indices of responses of the source).
 
         The first use of an original is the recorded text. Later uses are changed responses.
         """
@@ -135,9 +135,9 @@ class Synthesis:
 def _walk(
     source: _Source, begins: np.ndarray, lengths: np.ndarray, run: float, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """Texts of these lengths that begin at these places of the source and copy it in runs.
+    """Return texts of these lengths that begin at these places of the source and copy it in runs.
 
-    run: mean run of a text that is as long as the source's mean. All texts are made side by side.
+    run: mean length of a run, for a text of the source's mean length. All texts are made side by side.
     """
     count, longest = len(begins), int(lengths.max())
     mean_runs = np.maximum(1.0, run * (lengths / source.lengths.mean()) ** -SLOPE)

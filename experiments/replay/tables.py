@@ -1,4 +1,4 @@
-"""Measured times of passes as latency forms (das.budget.latency_forms): interpolated between what was measured."""
+"""Latency forms (das.budget.latency_forms) that interpolate between measured times of passes."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from das.budget.latency_forms import Array
 
 @dataclass(frozen=True)
 class Table:
-    """Measured times of passes by their number of tokens. Linear between the points, and beyond the last two."""
+    """Measured times of passes by their number of tokens. Linear between the points; the last two are extrapolated."""
 
     tokens: tuple[float, ...]
     seconds: tuple[float, ...]
@@ -22,7 +22,7 @@ class Table:
         if min(self.seconds) <= 0:
             raise ValueError(f"times must be positive, got {min(self.seconds)}")
         for fewer, more in zip(self.seconds, self.seconds[1:], strict=False):
-            if more < fewer:  # beyond the last point they would become negative
+            if more < fewer:  # beyond the last point, times would become negative
                 raise ValueError(f"times must not fall as tokens rise, got {fewer:.4g} s, then {more:.4g} s")
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
@@ -33,7 +33,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Grid:
-    """Measured times of passes at every combination of three axes. Linear between the points, and beyond the last."""
+    """Measured times of passes at every combination of three axes. Linear between the points and beyond the last."""
 
     live: Array  # requests
     drafts: Array  # drafted tokens per request
@@ -56,9 +56,9 @@ class Grid:
 
 
 def _between(points: Array, values: Array) -> list[tuple[np.ndarray, Array]]:
-    """Two pairs (index of a neighbouring point, its weight) for linear interpolation at each value.
+    """Return two pairs (index of a neighbouring point, its weight) for linear interpolation at each value.
 
-    Beyond the outermost points a weight is negative. A single point counts alone.
+    Beyond the outermost points a weight is negative. If there is only one point, its weight is 1.
     """
     if len(points) == 1:
         return [(np.zeros(values.shape, np.int64), np.ones(values.shape))]

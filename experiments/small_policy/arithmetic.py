@@ -1,7 +1,7 @@
 """Chains of small arithmetic steps: problems, and worked solutions with habits that training can remove.
 
 A problem is a start value and 2 to 8 labelled steps. Every intermediate value lies in 0..19, so that a model of
-3 M parameters learns the steps within a minute. A worked solution opens with a manner (quick or careful), writes one
+3 M parameters learns the steps within a minute. A worked solution names its manner (quick or careful), writes one
 line per step, may repeat all lines as a check any number of times, and ends in ``\\boxed{answer}``. An error is a slip:
 a result that is off by one. Slips are frequent in the quick manner and rare in the careful one. The repeated lines make
 the responses long-tailed and repetitive, like chains of thought.
@@ -29,9 +29,10 @@ DEFAULT_MIX: Mapping[int, float] = MappingProxyType({2: 0.20, 3: 0.36, 4: 0.20, 
 class Habits:
     """Probabilities of the decisions in writing a solution.
 
-    careful: the solution is in the careful manner. slip_careful, slip_quick: a line of the first pass has a slip.
-    check_again: another pass follows, decided after every pass. notice: a check notices a slip, decided for each slip.
-    max_passes keeps nearly all solutions within the usual limit of 512 tokens.
+    A pass writes one line per step. careful: the solution is in the careful manner. slip_careful, slip_quick: a line
+    of the first pass has a slip, in each manner. check_again: another pass follows, drawn after every pass. notice: a
+    later pass notices a slip, drawn for each slip. max_passes: the most passes, not a probability; it keeps nearly all
+    solutions within the usual limit of 512 tokens.
     """
 
     careful: float = 0.25
@@ -66,8 +67,8 @@ def equation(before: int, step: Step) -> tuple[str, str]:
 def _line(index: int, before: int, step: Step, result: int, careful: bool) -> str:
     """Return one line of a solution.
 
-    The line begins with the step in the words of the question, so that the model copies before it computes. The sign
-    after it repeats the manner, close to the result that depends on the manner.
+    The line begins with the step in the words of the question, so that the model copies before it computes. A sign
+    after the step shows the manner again, close to the result, whose slips depend on the manner.
     """
     sign = ": " if careful else " ~ "
     return f"{order(index, step)}{sign}{equation(before, step)[0]}{result}\n"
@@ -105,7 +106,7 @@ def _slip(value: int, later_steps: Sequence[Step], rng: random.Random) -> int:
 def _first_pass(
     problem: ChainProblem, careful: bool, habits: Habits, rng: random.Random
 ) -> tuple[list[int], list[str]]:
-    """Return the results of a first pass, with its slips, and its lines."""
+    """Return the results of the first pass, some of them wrong by a slip, and its lines."""
     slip_rate = habits.slip_careful if careful else habits.slip_quick
     results: list[int] = []
     lines: list[str] = []
@@ -125,7 +126,7 @@ def _check(
 ) -> tuple[list[int], list[str]]:
     """Return the results and the lines of a pass that checks the previous results.
 
-    The pass repeats the previous results. Where it notices a slip, it writes the right result and continues from that.
+    The pass repeats the previous results. If it notices a slip, it writes the right result and continues from there.
     """
     results: list[int] = []
     lines: list[str] = []

@@ -14,7 +14,7 @@ _VERBS = {"+": "add", "-": "subtract", "*": "times"}
 
 @dataclass(frozen=True)
 class ChainProblem:
-    """One question, with the gold answer as text, and the start value and the steps that it asks for."""
+    """One question with its start value and its steps. answer: the gold answer as text."""
 
     problem_id: str
     question: str
@@ -24,24 +24,24 @@ class ChainProblem:
 
 
 def chain_problem(task: str, start: int, steps: Sequence[Step]) -> ChainProblem:
-    """The problem that asks for the result of these steps."""
+    """Return the problem that asks for the result of these steps. task: the task's name, for the id."""
     text = question(start, steps, "result")
     return ChainProblem(problem_id(task, text), text, str(values(start, steps)[-1]), start, tuple(steps))
 
 
 def question(start: int | str, steps: Sequence[Step], asked: str) -> str:
-    """The text of a question. asked: what it asks for."""
+    """Return the text of a question. asked: the word for what is asked, such as "result"."""
     orders = "".join(f"{order(index, step)}\n" for index, step in enumerate(steps))
     return f"Start with {start}\n{orders}What is the {asked}?"
 
 
 def order(index: int, step: Step) -> str:
-    """A step in the words of the question, which solutions repeat."""
+    """Return a step in words, such as "a) add 3". Questions and solutions write a step in the same words."""
     return f"{LABELS[index]}) {_VERBS[step[0]]} {step[1]}"
 
 
 def apply(value: int, step: Step) -> int:
-    """The result of a step."""
+    """Return the result of a step."""
     sign, operand = step
     if sign == "+":
         return value + operand
@@ -49,7 +49,7 @@ def apply(value: int, step: Step) -> int:
 
 
 def values(start: int, steps: Iterable[Step]) -> list[int]:
-    """The right result after every step."""
+    """Return the right result after every step."""
     results: list[int] = []
     for step in steps:
         results.append(apply(results[-1] if results else start, step))

@@ -29,7 +29,7 @@ from experiments.small_policy.questions import Split
 from experiments.small_policy.tokenizer import END, train_tokenizer
 
 IGNORED = -100
-LONGEST = 1024  # tokens of question and solution: the policies' positions
+LONGEST = 1024  # tokens of question and solution together; the policies have no more positions
 _DRILL_LINES = 9
 _TOKENIZER_TEXTS = 1000
 
@@ -43,9 +43,11 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Optimizer steps of each phase, padded tokens of a step, and the kinds of texts.
+    """Sizes of the phases, and the kinds of texts.
 
-    drill_tokens is for the phase ``drill``, chain_tokens for the other two.
+    drill_steps: optimizer steps of the phase ``drill``, and so on. drill_tokens: padded tokens of each step of the
+    phase ``drill``. chain_tokens: the same for the other two phases. mix: number of steps of a problem -> relative
+    frequency. plain_mix: the same for the phase ``plain``.
     """
 
     drill_steps: int = 120
@@ -115,7 +117,7 @@ def drills(
 ) -> list[Example]:
     """Return ``count`` texts of unconnected equations. Only the results are learned.
 
-    draw: draws an equation, as the text up to the equals sign and the result.
+    draw: draws an equation. It returns the text up to the equals sign, and the result.
     """
     rng = random.Random(f"drills/{seed}")
     parts: list[str] = []
@@ -131,7 +133,7 @@ def _draw_equation(rng: random.Random) -> tuple[str, str]:
 
 
 def _masked(parts: list[list[int]], parts_per_text: int) -> list[Example]:
-    """Join parts to texts. Every second part is learned. parts: token ids."""
+    """Join parts to texts of `parts_per_text` parts. Every second part is learned. parts: the token ids of each."""
     examples: list[Example] = []
     for first in range(0, len(parts), parts_per_text):
         example = Example([], [])
@@ -158,7 +160,8 @@ def phase_batches(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield one (ids, labels) per optimizer step, both [batch, time], phase after phase.
 
-    phases: examples, optimizer steps, padded tokens of a step. Examples of more than ``LONGEST`` tokens are left out.
+    phases: of each phase the examples, the optimizer steps and the padded tokens of a step. Examples of more than
+    ``LONGEST`` tokens are left out.
     """
     rng = random.Random(f"batches/{seed}")
     for examples, steps, tokens in phases:

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from rewards.maths import accuracy_reward
 
 _ROWS_AT_ONCE = 256
-# Logits [live, vocab], the number of each of these responses, and the position of the token -> tokens [live].
+# Draws a token for each live response. Arguments: logits [live, vocab], the index of each live response, and the
+# position of the token in the responses. Returns tokens [live].
 Draw = Callable[[torch.Tensor, Sequence[int], int], torch.Tensor]
 
 
@@ -21,9 +22,10 @@ Draw = Callable[[torch.Tensor, Sequence[int], int], torch.Tensor]
 def sample(
     model: Any, prompts: Sequence[Sequence[int]], max_tokens: int, ends: Sequence[int], draw: Draw
 ) -> list[list[int]]:
-    """Sample a response to each prompt, as token ids; it ends with one of `ends` or has `max_tokens` tokens.
+    """Sample a response to each prompt. Returns the token ids.
 
-    All prompts form one batch, padded on the left, whose finished rows are dropped from time to time.
+    A response ends with one of `ends` or has `max_tokens` tokens. All prompts form one batch, padded on the left.
+    Finished rows are dropped from the batch from time to time.
     """
     width = max(map(len, prompts))
     inputs, mask = torch.zeros(2, len(prompts), width, dtype=torch.long)
@@ -73,7 +75,7 @@ def measure_policy(
 ) -> dict[str, Any]:
     """Sample every problem ``samples`` times. Returns rates, lengths in tokens (with the end token), ids and texts.
 
-    rows: problems as a run trains on them: ``prompt``, a conversation, and ``answer``.
+    rows: problems with ``prompt`` (a conversation) and ``answer``, in the form that a run trains on.
     ``rewards``, ``lengths``, ``ids`` and ``texts`` are ordered by problem, then by sample. ``entropy_nats`` is the mean
     over all sampled tokens.
     """

@@ -1,6 +1,6 @@
 """Distinct questions for each split: the warm start, the training by reinforcement, the evaluation.
 
-A hash decides the split of a question. So no two splits share one, whatever their seeds and sizes.
+A hash of the question decides its split. So no two splits share a question, whatever their seeds and sizes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, Protocol, TypeVar
 
 Split = Literal["warm_start", "training", "evaluation"]
-# The slots, of 8 slots for hashes, that belong to each split.
+# A hash falls into one of 8 slots. These slots belong to each split.
 SLOTS: Mapping[Split, tuple[int, ...]] = {"warm_start": (0, 1, 2, 3, 4), "training": (5, 6), "evaluation": (7,)}
 
 
@@ -26,12 +26,12 @@ Problem = TypeVar("Problem", bound=Asked)
 
 
 def slot(text: str) -> int:
-    """The slot of a text, 0 to 7."""
+    """Return the slot of a text, 0 to 7."""
     return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % 8
 
 
 def problem_id(task: str, question: str) -> str:
-    """The id of a problem, which is the same in every run."""
+    """Return the id of a problem. It is the same in every run."""
     return f"{task}-{hashlib.sha256(question.encode()).hexdigest()[8:20]}"
 
 
@@ -42,10 +42,10 @@ def distinct(
     draw: Callable[[int, random.Random], Problem],
     slots: tuple[int, ...],
 ) -> list[Problem]:
-    """``count`` problems with different questions whose hashes lie in ``slots``.
+    """Return ``count`` problems with different questions, whose hashes lie in ``slots``.
 
-    mix: number of steps -> relative frequency. draw: draws a problem of so many steps. Raises ValueError if there are
-    too few questions.
+    mix: number of steps -> relative frequency. draw: draws a problem with this number of steps. Raises ValueError if
+    there are too few questions.
     """
     problems: dict[str, Problem] = {}
     for _ in range(1000 + 100 * count):

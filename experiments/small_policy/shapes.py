@@ -6,12 +6,12 @@ from typing import Any
 
 from experiments.run.errors import UserError
 
-CONTEXT = 32768  # positions; costs nothing
+CONTEXT = 32768  # the largest number of positions; a large one costs nothing
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Qwen3. Sizes are those of its config. vocabulary: tokens, or None for as many as the recording needs."""
+    """The sizes of a Qwen3, as in its config. vocabulary: number of tokens; None for as many as the recording needs."""
 
     hidden: int
     layers: int
@@ -20,11 +20,11 @@ class Shape:
     head_dim: int
     intermediate: int
     vocabulary: int | None = None
-    cpu_live: int | None = None  # requests at once that a CPU serves in reasonable time; None: any number
+    cpu_live: int | None = None  # the most requests that a CPU serves at once in reasonable time; None: no limit
 
     @property
     def dtype(self) -> str:
-        """The type that its weights have by default; large ones are too slow in float32."""
+        """The default type of the weights. Large shapes are too slow in float32."""
         return "float32" if self.hidden < 1024 else "bfloat16"
 
 
@@ -40,16 +40,17 @@ SHAPES = {
 
 
 def shape_of(name: str) -> Shape:
-    """Raises UserError, in one line, for an unknown name."""
+    """Return the shape of this name. Raises UserError if the name is unknown."""
     if name not in SHAPES:
         raise UserError(f"task.shape={name}: choose one of {', '.join(SHAPES)}")
     return SHAPES[name]
 
 
 def random_policy(name: str, vocabulary: int, dtype: str, cache: Path) -> Path:
-    """The folder of a policy with random weights of this shape; made if `cache` does not hold it yet.
+    """Return the folder of a policy with random weights of this shape. Makes the policy if `cache` does not hold it.
 
-    vocabulary: tokens. dtype: of the weights, as torch names it. There is no tokenizer: prompts and responses are ids.
+    vocabulary: number of tokens. dtype: torch's name of the weights' type, such as "float32". The folder has no
+    tokenizer, because prompts and responses are token ids.
     """
     folder = cache / f"random-{name}-{vocabulary}-{dtype}"
     if (folder / "model.safetensors").exists() or (folder / "model.safetensors.index.json").exists():
@@ -72,9 +73,9 @@ def random_policy(name: str, vocabulary: int, dtype: str, cache: Path) -> Path:
 
 
 def weightless_policy(name: str, vocabulary: int, dtype: str, cache: Path) -> Path:
-    """The folder of a policy of this shape that holds no weights: vLLM makes them on the device (load_format="dummy").
+    """Return the folder of a policy of this shape without weights. vLLM makes them on the device (load_format="dummy").
 
-    The parameters are those of random_policy.
+    The arguments are those of random_policy.
     """
     folder = cache / f"weightless-{name}-{vocabulary}-{dtype}"
     config = _config(shape_of(name), vocabulary)
@@ -95,5 +96,5 @@ def _config(shape: Shape, vocabulary: int) -> Any:
         head_dim=shape.head_dim,
         intermediate_size=shape.intermediate,
         max_position_embeddings=CONTEXT,
-        tie_word_embeddings=shape.hidden <= 2560,  # as Qwen3 does up to 4B
+        tie_word_embeddings=shape.hidden <= 2560,  # Qwen3 ties the embeddings in models of up to 4B
     )

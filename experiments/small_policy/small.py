@@ -37,20 +37,20 @@ class SmallPolicyConfig:
     matrix_learning_rate: float = 0.02
     other_learning_rate: float = 3e-3
     warmup_steps: int = 20
-    # Factor on the trained logits, applied to the weights of the last norm. A factor above 1 removes tokens that are
-    # improbable after short training, and with them errors that are not habits; it weakens habits too.
+    # Factor on the trained logits, applied to the weights of the last norm. A factor above 1 makes improbable tokens
+    # rarer. So it removes errors that are due to the short training, but it makes the slips of the habits rarer too.
     logit_scale: float = 1.2
     corpus: PuzzleCorpus | CorpusConfig = field(default_factory=PuzzleCorpus)
 
 
-# The policy of data=arithmetic, and the base of that of data=programs.
+# The policy for data=arithmetic. The policy for data=programs is trained further from this one.
 ARITHMETIC = SmallPolicyConfig(
     hidden_size=256, heads=4, kv_heads=2, intermediate_size=768, logit_scale=1.6, corpus=CorpusConfig()
 )
 
 
 def policy_key(config: SmallPolicyConfig) -> str:
-    """Name of the policy's folder in the cache: a hash of the configuration and of the code that builds the policy."""
+    """Return the name of the policy's folder in the cache: a hash of its configuration and of the code."""
     folders = {Path(__file__).parent, Path(inspect.getfile(type(config.corpus))).parent}
     sources = sorted(path for folder in folders for path in folder.glob("*.py"))
     code = b"".join(path.read_bytes() for path in sources if path.name != "measure.py")
@@ -59,7 +59,7 @@ def policy_key(config: SmallPolicyConfig) -> str:
 
 
 def sizes(config: SmallPolicyConfig, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """The fields of a Qwen2 or Qwen3 config that are the same for every small policy of this configuration."""
+    """Return the fields that the Qwen2 config and the Qwen3 config of a small policy have in common."""
     return {
         "vocab_size": len(tokenizer),
         "hidden_size": config.hidden_size,
@@ -87,7 +87,7 @@ def _make_optimizers(model: torch.nn.Module, config: SmallPolicyConfig) -> list[
 
 
 def _rate_factor(step: int, config: SmallPolicyConfig) -> float:
-    """Factor on the learning rates: linear warm-up, then linear decay to 5 %."""
+    """Return the factor on the learning rates: linear warm-up, then linear decay to 5 %."""
     remaining = 1 - step / config.corpus.steps
     return min(1.0, (step + 1) / config.warmup_steps) * max(0.05, remaining)
 
@@ -123,7 +123,7 @@ def train(
 
 def save(model: Qwen3ForCausalLM | Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
     """Write the model and its tokenizer into `directory`, in Hugging Face format."""
-    # Plain sampling. A default with top-k would change the policy in every engine that reads this file.
+    # The defaults for sampling change nothing. A default top-k would change the policy in every engine that reads it.
     model.generation_config = GenerationConfig(
         do_sample=True,
         temperature=1.0,
@@ -137,7 +137,7 @@ def save(model: Qwen3ForCausalLM | Qwen2ForCausalLM, tokenizer: PreTrainedTokeni
 
 
 def build_small_policy(config: SmallPolicyConfig, cache_dir: Path, progress: Callable[[str], None]) -> Path:
-    """Return the directory of the policy, in Hugging Face format. The policy is trained if it is not in the cache.
+    """Return the policy's directory, in Hugging Face format. If the cache lacks the policy, it is trained first.
 
     The same configuration, code, machine and number of threads give the same bytes.
     """

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 
-# A piece is a word with its leading space, a number of at most so many digits, or a run of other characters. Merges
+# A piece is a word with its leading space, a number of at most %d digits, or a run of other characters. Merges
 # cannot cross the borders of pieces, so the tokens of a number do not depend on the text around it.
 _PIECES = r"\d{1,%d}| ?\p{L}+|[^\d\p{L}]+?(?=$|\d| ?\p{L})"
 
@@ -27,8 +27,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 384, digits: int = 1
     """Learn merges from ``texts`` and return a tokenizer with a chat template. Decoding inverts encoding for any text.
 
     The vocabulary contains all 256 byte symbols, so no text is unknown. It stays smaller than ``vocab_size`` if the
-    texts offer fewer merges. digits: the most that a number of one token
-    has; with 1 every digit is a token.
+    texts offer fewer merges. digits: the most digits that one token may hold; with 1, every digit is a token.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(

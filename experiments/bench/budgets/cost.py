@@ -1,4 +1,4 @@
-"""The time that a budget itself takes in a decode pass: its decisions over made-up drafts, without an engine."""
+"""Measure the processor time of a budget's own decisions in a pass, on made-up drafts and without an engine."""
 
 import time
 from collections.abc import Mapping
@@ -11,18 +11,18 @@ from das.budget import LiveRequest, TargetPass, make_budget
 from das.drafter import Drafts
 
 SIBLINGS = 8  # requests of each problem
-MAX_DRAFT_TOKENS = 32  # of a made-up draft
+MAX_DRAFT_TOKENS = 32  # the longest made-up draft
 
 
 def cost_us(settings: Mapping[str, Any], live: int, passes: int = 640, rounds: int = 5) -> float:
-    """Processor time of a budget, in us per pass of `live` requests.
+    """Return the processor time that a budget needs, in us per pass of `live` requests.
 
-    It contains limits, floors, trim, prediction, observation and the refits of the budget's models. The result is the
-    median over `rounds` of the mean over `passes`, after one round to warm up.
+    It contains the calls of limits, floors, trim, predict and observe_pass, with the refits of the budget's models. The
+    result is the median over `rounds` of the mean over `passes`. A first round warms up and does not count.
     """
     rng = np.random.default_rng(0)
     budget = make_budget(settings)
-    for i in range(300):  # lengths and acceptance to predict from
+    for i in range(300):  # past requests, from whose lengths and acceptance the budget predicts
         generated = int(rng.lognormal(5, 1)) + 1
         budget.end(LiveRequest(f"past{i}", f"{i % 8}", 4000, generated=generated, num_drafted=100, num_accepted=30))
     budget.end_step()

@@ -1,4 +1,4 @@
-"""task=bench_budgets: two engines in processes of their own. Each rollout names its workload and its policy."""
+"""The two engines of task=bench_budgets, one in each process. A rollout names its workload and its budget policy."""
 
 import hashlib
 import traceback
@@ -19,7 +19,7 @@ from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.small_policy.shapes import random_policy, shape_of
 
-BASELINE = "none"  # label of the policy without speculation
+BASELINE = "none"  # label of the budget policy without speculation
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,17 @@ class Requests:
 
     live: int  # requests of a rollout, in groups of siblings
     siblings: int  # requests of each problem
-    problems: int  # distinct problems: an epoch
-    hopeless: bool  # nothing can be accepted: untrained weights, no siblings, no problem twice
-    tail: float = 1.0  # each request may be so many times as long as the one before it
+    problems: int  # distinct problems; a pass over all of them is an epoch
+    hopeless: bool  # no draft can be accepted: the weights are untrained, and each problem has a single request
+    tail: float = 1.0  # length limit of a request / length limit of the request before it
 
     def longest(self, max_tokens: int) -> list[int]:
-        """The longest response of each request, in tokens."""
+        """Return the length limit of each request's response, in tokens."""
         return [max(1, round(max_tokens * self.tail**i)) for i in range(self.live)]
 
 
 def requests_of(config: DictConfig, live: int, hopeless: bool) -> Requests:
-    """The requests of a workload with `live` of them per rollout. Raises UserError if they form no whole groups."""
+    """Return a workload with `live` requests per rollout. Raises UserError if they form no whole groups of siblings."""
     siblings = 1 if hopeless else int(config.trainer.num_generations)
     if live < 1 or live % siblings:
         raise UserError(f"task.live: {live} requests are no multiple of trainer.num_generations={siblings}")
@@ -47,10 +47,10 @@ def requests_of(config: DictConfig, live: int, hopeless: bool) -> Requests:
 
 
 class Engines:
-    """Two engines, a process each: one without speculation, and one whose policies take turns, rollout by rollout."""
+    """Two engines, each in its own process. One does not speculate. In the other, the budget policies take turns."""
 
     def __init__(self, arms: Mapping[str, DictConfig], policy: str, max_num_seqs: int, folder: Path) -> None:
-        """Start both. arms: label -> config, the baseline among them. Logs go to folder/arms."""
+        """Start both engines. arms: label of a budget policy -> config, with the baseline. Logs go to folder/arms."""
         self._folder = folder
         drafting = [label for label in arms if label != BASELINE]
         self._first = {"plain": BASELINE, "drafting": drafting[0]}
@@ -68,7 +68,7 @@ class Engines:
     def roll_out(
         self, label: str, workload: str, requests: Requests, step: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One rollout with the policy `label`: its row of metrics, and its decode passes."""
+        """Make one rollout with the budget policy `label`. Returns its row of metrics, and a timeline of passes."""
         engine = "plain" if label == BASELINE else "drafting"
         tell(self._pipes[engine], (label, workload, requests, step))
         rolled: tuple[dict[str, Any], dict[str, Any]] = expect(self._pipes[engine], "rolled", engine, self._folder)
@@ -83,10 +83,9 @@ class Engines:
 def interleaved(
     engines: Engines, labels: Sequence[str], workloads: Mapping[str, Requests], steps: int
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Rows of metrics and decode passes as they come: each workload, each step, each policy in turn. The first policy
-    changes by step.
+    """Make all rollouts, and yield what roll_out returns for each. In every step of a workload the policies take turns.
 
-    Raises RunFailed if policies emitted different tokens.
+    Each step begins with another policy. Raises RunFailed if the policies emitted different tokens.
     """
     for name, requests in workloads.items():
         for step in range(steps):
@@ -109,9 +108,9 @@ def _check_same_tokens(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def untrained(policy: str, folder: Path) -> str:
-    """Write the policy's architecture and tokenizer with random weights to `folder`, whose path is returned.
+    """Write a model with the policy's architecture and tokenizer, but random weights, to `folder`. Returns its path.
 
-    Its tokens are nearly uniform, so nothing that is drafted is accepted.
+    The tokens that it samples are nearly uniform, so no drafted token is accepted.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -123,9 +122,9 @@ def untrained(policy: str, folder: Path) -> str:
 
 
 def with_tokenizer(shape: str, policy: str, cache: Path) -> str:
-    """A policy with random weights of one of experiments.small_policy.shapes, and with the tokenizer of `policy`.
+    """Return the folder of a policy with random weights of this shape, and with the tokenizer of `policy`.
 
-    Returns its folder. Raises UserError for an unknown shape.
+    shape: a name in experiments.small_policy.shapes. Raises UserError if it is unknown.
     """
     from transformers import AutoTokenizer
 
@@ -142,7 +141,7 @@ def _start(arms: Mapping[str, DictConfig], policy: str, max_num_seqs: int, folde
 
 
 def _engine_process(containers: dict[str, Any], policy: str, max_num_seqs: int, log: Path, pipe: Connection) -> None:
-    """Body of an engine's process, until the pipe closes. Output goes to the log, errors to the parent as one line."""
+    """Serve one engine in this process until the pipe closes. Output goes to the log, an error to the parent."""
     with quiet_into(log):
         try:
             arms = {label: OmegaConf.create(container) for label, container in containers.items()}
@@ -155,7 +154,7 @@ def _engine_process(containers: dict[str, Any], policy: str, max_num_seqs: int, 
 
 
 def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Connection) -> None:
-    """Build one engine for all policies of `arms`, then answer each (label, workload, requests, step) with its row.
+    """Build one engine for all budget policies. Then answer each (label, workload, requests, step) with its row.
 
     Every pair of workload and policy has a drafter and a history of its own.
     """
@@ -168,7 +167,7 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
     from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out, rollout_row
 
     settings = {label: engine_settings(run_config(config), policy) for label, config in arms.items()}
-    # An engine that is built for self-drafts, and for the longest drafts, can do all the others.
+    # An engine that is built for self-drafts and for the longest drafts can serve the other policies too.
     longest = max(settings.values(), key=lambda each: make_budget(each.budget).max_draft_tokens)
     method = next((each.method for each in settings.values() if each.row.self_drafts), longest.method)
     llm = build_engine(replace(longest, method=method), max_num_seqs=max_num_seqs)
@@ -203,7 +202,7 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
 
 
 def _cut(llm: Any, longest: Sequence[int]) -> Callable[..., list[Any]]:
-    """llm.generate with responses of at most longest[i] tokens."""
+    """Return llm.generate, changed so that response i has at most longest[i] tokens."""
 
     def generate(prompts: Sequence[Any], parameters: Sequence[Any], use_tqdm: bool) -> list[Any]:
         for own, tokens in zip(parameters, longest, strict=True):

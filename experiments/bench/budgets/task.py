@@ -1,14 +1,14 @@
 """task=bench_budgets: which budget makes rollouts shortest?
 
-There are two engines, a process each: one without speculation, and one whose policies take turns, rollout by rollout,
-each with a drafter and a history of its own. All roll out the same requests with the same noise, so all emit the same
-tokens; this is checked.
+There are two engines, each in its own process. One does not speculate. In the other, the budget policies take turns,
+rollout by rollout; each has its own drafter and history of past responses. All roll out the same requests with the same
+noise, so all must emit the same tokens, which is checked.
 
 result.json: WORKLOAD.POLICY.{ratio, quartiles, computed ...} and cost_us.
-ratio      sum of rollout times / the sum without speculation; quartiles are those of the single rollouts' ratios
-computed   the same from the policies' decisions alone, without the machine's noise: every pass has the price that is
-           fitted to all rollouts (per pass, per request in it, per pass that drafts, per drafted token)
-cost_us    processor time of the decisions themselves, over made-up drafts
+ratio      sum of rollout times / the sum without speculation; the quartiles are over the ratios of single rollouts
+computed   the ratio without the machine's noise: times are computed from the counts of passes, of requests in them, of
+           passes that draft and of drafted tokens, at prices that are fitted to all rollouts
+cost_us    processor time that a budget's decisions take, measured on made-up drafts
 
 WORKLOAD/POLICY/rollouts/ holds the timeline of each rollout.
 """
@@ -84,7 +84,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def policy_arms(task: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
-    """The config of each policy that is to run, by label; the one without speculation first."""
+    """Return label -> config of each budget policy that is to run. The one without speculation is the first."""
     labels = [str(label) for label in task.only or task.policies]
     unknown = [label for label in labels if label not in task.policies]
     if unknown or not labels or BASELINE in labels:
@@ -108,7 +108,7 @@ def roll_workloads(
     run_folder: RunFolder,
     progress: Progress,
 ) -> list[dict[str, Any]]:
-    """Roll out all workloads; returns the rows of metrics. Hopeless workloads have engines with untrained weights."""
+    """Roll out all workloads. Returns rows of metrics. The engines for hopeless workloads have untrained weights."""
     rows: list[dict[str, Any]] = []
     max_num_seqs = max(requests.live for requests in workloads.values())
     for hopeless in (False, True):
@@ -134,9 +134,9 @@ def roll_workloads(
 
 
 def measure(rows: Sequence[dict[str, Any]], labels: Sequence[str], prices: np.ndarray) -> dict[str, Any]:
-    """For one workload's rows, each policy's rollout time over the baseline's, and the tokens that it drafted.
+    """Return label -> rollout time relative to the baseline, and counts of tokens. rows: the rows of one workload.
 
-    prices: see pass_prices.
+    prices: what pass_prices returned.
     """
     computed = {label: sum(float(prices @ _counts(row)) for row in rows if row["arm"] == label) for label in labels}
     seconds = {label: np.array([row["rollout_s"] for row in rows if row["arm"] == label]) for label in labels}
@@ -163,7 +163,7 @@ def _counts(row: dict[str, Any]) -> np.ndarray:
 
 
 def pass_prices(rows: Sequence[dict[str, Any]]) -> np.ndarray:
-    """Seconds per pass, per live request in it, per pass that drafts, per drafted token.
+    """Return four prices in seconds: per pass, per live request in it, per pass that drafts, per drafted token.
 
     They minimise the sum of absolute relative errors of the rows' rollout times, by reweighted least squares.
     """

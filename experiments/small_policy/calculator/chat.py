@@ -1,4 +1,4 @@
-"""The text of the policy's conversations: calls and results in the form that Qwen's models use."""
+"""Templates of the policy's conversations. Calls and results have the form that Qwen's models use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.small_policy.tokenizer import ASSISTANT, END
 
-# The prompt names no tools: the policy knows its only one from the warm start.
+# The prompt names no tools: the policy knows its only tool from the warm start.
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{%- if message['role'] == 'assistant' -%}<|assistant|>{% generation %}{{ message['content'] or '' }}"
@@ -22,7 +22,7 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"
 )
 
-# How transformers finds content and calls in a response.
+# With this template, transformers finds the content and the calls in a response.
 RESPONSE_TEMPLATE: dict[str, Any] = {
     "defaults": {"role": "assistant"},
     "start_anchor": ASSISTANT,
@@ -40,11 +40,11 @@ RESPONSE_TEMPLATE: dict[str, Any] = {
 
 
 def call_message(content: str, expression: str) -> dict[str, Any]:
-    """An assistant's message that calls the calculator."""
+    """Return an assistant's message that calls the calculator."""
     function = {"name": "calculator", "arguments": {"expression": expression}}
     return {"role": "assistant", "content": content, "tool_calls": [{"type": "function", "function": function}]}
 
 
 def result_message(result: str) -> dict[str, Any]:
-    """The calculator's answer to a call."""
+    """Return the message with the calculator's answer to a call."""
     return {"role": "tool", "name": "calculator", "content": result}

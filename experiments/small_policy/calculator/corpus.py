@@ -34,7 +34,11 @@ _LONG = {4: 1, 5: 1, 6: 1, 7: 1, 8: 1}  # number of steps -> relative frequency,
 
 @dataclass(frozen=True)
 class CalculatorCorpus:
-    """Optimizer steps of each phase, padded tokens of a step, and the kinds of conversations."""
+    """Sizes of the phases, and the kinds of conversations.
+
+    copy_steps: optimizer steps of the phase ``copy``. copy_tokens: padded tokens of each of these steps. The phase
+    ``habits`` has the same two sizes. mix: number of steps of a problem -> relative frequency.
+    """
 
     copy_steps: int = 100
     habits_steps: int = 80
@@ -77,7 +81,7 @@ class CalculatorCorpus:
 
 
 def encode_lines(problem: ChainProblem, tokenizer: PreTrainedTokenizerFast) -> Example:
-    """Encode a question and its worked lines. Results are not learned."""
+    """Encode a question and its worked lines. All that can be copied is learned, the results are not."""
     ids: list[int] = tokenizer(f"{USER}{problem.question}{END}{ASSISTANT}").input_ids
     labels = [IGNORED] * len(ids)
     for copied, result in worked_lines(problem):

@@ -1,7 +1,7 @@
 """Sums of several steps: problems, and conversations that work them out, with the calculator or without.
 
-A conversation is in one of two manners, which its opening names. The careful manner calls the calculator for most
-steps. The quick manner mostly writes a result at once, and a policy of 2 M parameters cannot add such numbers. So
+A conversation is written in one of two manners, which its opening names. A careful conversation calls the calculator
+for most steps. A quick one writes most results at once, but a policy of 2 M parameters cannot add such numbers. So
 reinforcement learning can raise the reward by calling the tool.
 """
 
@@ -17,7 +17,7 @@ from experiments.small_policy.calculator.tool import calculator
 from experiments.small_policy.chains import ChainProblem, Step, apply, chain_problem, order
 from experiments.small_policy.questions import SLOTS, Split, distinct
 
-LARGEST = 99  # of all numbers, results included
+LARGEST = 99  # the largest number, also among the results
 SMALLEST_STEP = 3
 
 
@@ -25,8 +25,9 @@ SMALLEST_STEP = 3
 class Habits:
     """Probabilities of the decisions in a conversation.
 
-    careful: it is in the careful manner. call_careful, call_quick: a step is worked out by a call. check: another call
-    works out the same step again. remark: a remark follows a result. slip: what is written without a call is wrong.
+    careful: the conversation is in the careful manner. call_careful, call_quick: a step is worked out by a call, in
+    each manner. check: a second call works out the same step. remark: a remark follows a result. slip: a result that
+    is written without a call is wrong.
     """
 
     careful: float = 0.5
@@ -65,9 +66,9 @@ def _draw(num_steps: int, rng: random.Random) -> ChainProblem:
 
 
 def worked_lines(problem: ChainProblem) -> list[tuple[str, str]]:
-    """The steps of a problem as lines of two parts: what can be copied from the lines before, and the result.
+    """Return the steps of a problem as lines of two parts: one that can be copied from earlier text, and the result.
 
-    The last line is the answer, all of which can be copied.
+    The last line is the answer. All of it can be copied.
     """
     value, lines = problem.start, []
     for index, step in enumerate(problem.steps):
@@ -84,7 +85,7 @@ def _answer(value: int) -> str:
 def worked_conversation(
     problem: ChainProblem, rng: random.Random, habits: Habits = DEFAULT_HABITS
 ) -> list[dict[str, Any]]:
-    """Write one conversation about ``problem``: question, responses and results of calls, answer."""
+    """Return one conversation about ``problem``: the question, responses that call, the results, and the answer."""
     careful = rng.random() < habits.careful
     messages: list[dict[str, Any]] = [{"role": "user", "content": problem.question}]
     text, value = rng.choice(_OPENINGS[careful]), problem.start

@@ -1,6 +1,7 @@
 """Build the small policy that has an MTP layer: a Qwen2 of the small policy's size and text, in the form of MiMo.
 
-The layer is trained after the rest, on the last texts of the corpus, and learns the policy's own distribution on them.
+The MTP layer predicts further tokens. It is trained after the other weights, on the last texts of the corpus. There it
+learns the policy's own distributions.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ from das.heads.training import HeadLearner, HeadOptions
 from experiments.cache import cached_folder
 from experiments.small_policy import small
 
-_BATCHES = 120  # of the corpus, the last ones, from which the layer learns; 3,072 padded tokens each on puzzles
+_BATCHES = 120  # the layer learns from the last 120 batches of the corpus; of 3,072 padded tokens each for puzzles
 _OPTIONS = HeadOptions(depth=3, batch=4)
-_SMALLEST_RATE = 0.05  # of the learning rates, to which they fall
+_SMALLEST_RATE = 0.05  # the learning rates fall linearly to this share of themselves
 
 
 def _key(config: small.SmallPolicyConfig) -> str:
-    """Hash of the small policy's name and of the code that makes the layer."""
+    """Return a hash of the small policy's name and of the code that makes the layer."""
     files = [*sorted(Path(__file__).parent.glob("*.py")), Path(str(mtp.__file__)), Path(str(unrolled.__file__))]
     code = b"".join(path.read_bytes() for path in files)
     return hashlib.sha256(code + small.policy_key(config).encode()).hexdigest()[:16]
 
 
 def as_qwen2(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer as transformers loads it from the folder of a Qwen2: as Qwen2's class, whatever class was saved.
-    That class takes numbers apart and knows one more token, so a policy must be trained with it. Writes into `folder`.
+    """Return the tokenizer in Qwen2's class, as which transformers loads any tokenizer in the folder of a Qwen2 model.
+    That class splits numbers into digits and has one more token, so the policy must be trained with it. Writes into
+    `folder`.
     """
     Qwen2Config().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -62,7 +64,7 @@ def _train_layer(
 
 
 def build_mtp_policy(config: small.SmallPolicyConfig, cache_dir: Path, progress: Callable[[str], None]) -> Path:
-    """Return the policy's directory, in the format of MiMo. The policy is trained if it is not in the cache."""
+    """Return the policy's directory, in the format of MiMo. If the cache lacks the policy, it is trained first."""
 
     def write(folder: Path) -> None:
         with torch.random.fork_rng(devices=[]):

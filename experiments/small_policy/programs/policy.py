@@ -25,7 +25,7 @@ _HABITS = replace(DEFAULT_HABITS, check_again=0.4, max_passes=5)
 
 
 def _key(base: Path, steps: int) -> str:
-    """Hash of the base policy's name, of the optimizer steps, and of the code of this folder."""
+    """Return a hash of the base policy's name, of the number of optimizer steps, and of the code of this folder."""
     code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     return hashlib.sha256(code + f"{base.name} {steps} {torch.__version__}".encode()).hexdigest()[:16]
 
@@ -33,7 +33,7 @@ def _key(base: Path, steps: int) -> str:
 def build_programs_policy(base: Path, cache_dir: Path, progress: Callable[[str], None], effort: float = 1.0) -> Path:
     """Return the policy's directory, in Hugging Face format.
 
-    The policy is trained from the policy in `base`, if it is not in the cache. effort: share of the optimizer steps.
+    If the cache lacks the policy, it is trained from the policy in `base`. effort: the share of the optimizer steps.
     """
     steps = max(1, round(effort * _STEPS))
 

@@ -1,8 +1,8 @@
 """Tiny programs: problems with tests, and worked solutions with habits that training can remove.
 
-A problem asks for 2 to 8 steps (add, subtract, times) on x. A worked solution opens with a manner and writes a fenced
-function f. It may write f again any number of times; the last one counts. A slip is an operand that is off by one.
-Slips are frequent in the quick manner and rare in the careful one. Words and habits are those of
+A problem asks for 2 to 8 steps (add, subtract, times) on x. A worked solution names its manner (quick or careful) and
+writes a fenced function f. It may write f again any number of times; the last one counts. A slip is an operand that is
+off by one. Slips are frequent in the quick manner and rare in the careful one. Words and habits are those of
 experiments/small_policy/arithmetic.py, so a policy that was trained on arithmetic has little to learn.
 """
 
@@ -16,14 +16,14 @@ from experiments.small_policy.arithmetic import DEFAULT_HABITS, LARGEST_FACTOR, 
 from experiments.small_policy.chains import Step, order, question, values
 from experiments.small_policy.questions import Split, distinct, problem_id
 
-# Slots as in questions.SLOTS, of another choice.
+# The slots of each split: the same numbers of slots as in questions.SLOTS, but other slots.
 _SLOTS: Mapping[Split, tuple[int, ...]] = {"warm_start": (2, 3, 5, 6, 7), "training": (0, 4), "evaluation": (1,)}
 _TESTED = (0, 1, 2, 5, 11)  # the values of x in the tests
 
 
 @dataclass(frozen=True)
 class ProgramProblem:
-    """One question, with its tests in the form of rewards/code.py, and the steps that it asks for."""
+    """One question with its steps. tests: in the form of rewards/code.py."""
 
     problem_id: str
     question: str
@@ -69,7 +69,7 @@ def worked_program(problem: ProgramProblem, rng: random.Random, habits: Habits =
     written = [_slip(step, rng) if rng.random() < rate else step for step in problem.steps]
 
     def program() -> str:
-        """The program in a fence. A comment repeats each step before its line, so the model copies before it writes."""
+        """Return the program in a fence. A comment repeats each step, so the model copies before it writes code."""
         lines = [
             f" # {order(index, asked)}{mark}\n x=x{sign}{operand}\n"
             for index, (asked, (sign, operand)) in enumerate(zip(problem.steps, written, strict=True))

@@ -1,7 +1,7 @@
 """Warm-start data of the policy that works on puzzles: three phases of texts.
 
-``drill`` teaches to add. ``plain`` teaches to work without slips; its searches are lucky, so that right attempts, which
-are rare in real searches, are frequent enough to be recognized later. ``habits`` teaches the final texts.
+``drill`` teaches to add. ``plain`` teaches to work without slips. Its searches often find the right numbers by luck:
+searches without luck show too few right attempts for learning to recognize one. ``habits`` teaches the final texts.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _TOKENIZER_TEXTS = 1000
 
 @dataclass(frozen=True)
 class PuzzleCorpus:
-    """Optimizer steps of each phase, padded tokens of a step, and the kinds of texts.
+    """Sizes of the phases, and the kinds of texts.
 
-    drill_tokens is for the phase ``drill``, and so on.
+    drill_steps: optimizer steps of the phase ``drill``. drill_tokens: padded tokens of each of these steps. The other
+    phases have the same two sizes. kinds: kind of puzzle -> relative frequency. habits: how solutions are written.
     """
 
     drill_steps: int = 80
@@ -65,7 +66,7 @@ class PuzzleCorpus:
         return phase_batches(phases, seed, tokenizer.pad_token_id)
 
     def _solutions(self, count: int, seed: int, plain: bool) -> list[tuple[str, str]]:
-        """``count`` (question, solution) pairs. There are fewer puzzles than that, so most have several solutions."""
+        """Return ``count`` (question, solution) pairs. If there are fewer puzzles, a puzzle has several solutions."""
         rng = random.Random(f"solutions/{seed}")
         puzzles = itertools.cycle(make_puzzles(min(count, _PUZZLES), seed, self.kinds))
         return [
@@ -75,7 +76,7 @@ class PuzzleCorpus:
 
 
 def _draw_sum(rng: random.Random) -> tuple[str, str]:
-    """A sum of two numbers, of which the first is in some of them itself a sum."""
+    """Draw a sum: its text up to the equals sign, and its result. Some first numbers are as large as a sum of two."""
     largest = 2 * search.LARGEST if rng.random() < 0.4 else search.LARGEST
     first, second = rng.randint(1, largest), rng.randint(1, search.LARGEST)
     return f"{first}+{second}=", f"{first + second}"

@@ -1,8 +1,8 @@
-"""The manners in which solutions are written, with their slips, their patience and their wording.
+"""Two manners of writing a solution, a careful one and a quick one, with their slips, patience and wording.
 
-A solution is in one of two manners, which its opening line names and the wording of its lines repeats. The careful
-manner slips rarely, checks what it finds and searches on until it is right. The quick manner slips often and soon
-gives up with a guess. Reinforcement learning can therefore raise the reward by working longer, not by being short.
+The opening line of a solution names its manner, and the wording of the other lines repeats it. A careful solution has
+few slips, checks what it finds and searches on until it is right. A quick solution has many slips and soon gives up
+with a guess. Reinforcement learning can therefore raise the reward with longer solutions, not with short ones.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Manner:
-    """Probabilities of the decisions in writing a solution.
+    """A manner of writing a solution: the probability of each decision that the writer makes.
 
-    slip: a written result is off by one. give_up: after a failed attempt a search ends with a guess. check: an attempt
-    that seems right is worked out again, without slips. detour: a remark follows an attempt, and the question's numbers
-    once more. lucky: an attempt is the right one, whatever else it would have been.
+    slip: a written result is off by one. give_up: after a failed attempt, the search ends with a guess. check: an
+    attempt that seems right is worked out a second time, without slips. detour: after an attempt, a remark and the
+    numbers of the question follow. lucky: the right attempt replaces the random one.
     """
 
     slip: float
@@ -30,7 +30,10 @@ class Manner:
 
 @dataclass(frozen=True)
 class Habits:
-    """Both manners, and the share of solutions in the careful one."""
+    """The careful and the quick manner of writing a solution, and the share of solutions that are careful.
+
+    plain: takes the place of both manners in the early texts, which have no slips and no guesses.
+    """
 
     careful_share: float = 0.35
     careful: Manner = Manner(slip=0.01, give_up=0.005, check=0.5, detour=0.1)
@@ -39,7 +42,7 @@ class Habits:
 
 
 DEFAULT_HABITS = Habits()
-MAX_ATTEMPTS = 60  # of a search; keeps nearly all solutions within 1,000 tokens
+MAX_ATTEMPTS = 60  # the most attempts of a search; this keeps nearly all solutions within 1,000 tokens
 
 _OPENINGS = {
     True: ("Let me be careful.\n", "I will take my time.\n", "Slowly, one step after the other.\n"),
@@ -50,7 +53,10 @@ _DETOURS = ("Hmm.\n", "Let me think.\n", "What else?\n", "Still no luck.\n", "I 
 
 @dataclass
 class Writer:
-    """Collects the text of one solution. careful: the manner, in whose words it writes."""
+    """Collects the text of one solution.
+
+    careful: write in the words of the careful manner, otherwise in those of the quick one. manner: the probabilities.
+    """
 
     rng: random.Random
     careful: bool
@@ -58,27 +64,30 @@ class Writer:
     text: str = ""
 
     def open(self) -> None:
-        """Write the opening line, which names the manner."""
+        """Write the opening line. It shows whether the solution is written carefully or quickly."""
         self.text += self.rng.choice(_OPENINGS[self.careful])
 
     def happens(self, probability: float) -> bool:
-        """Draw one decision."""
+        """Draw one decision. Returns True with this probability."""
         return self.rng.random() < probability
 
     def say(self, careful: Sequence[str], quick: Sequence[str], **values: object) -> None:
-        """Write one of the manner's wordings, the first ones more often, with `values` in it."""
+        """Write one wording, with `values` filled in. Each wording is half as frequent as the one before it.
+
+        careful, quick: the wordings of each manner, of which only those of the writer's manner are used.
+        """
         wordings = careful if self.careful else quick
         weights = [2.0**-index for index in range(len(wordings))]
         self.text += self.rng.choices(wordings, weights)[0].format(**values)
 
     def slipped(self, result: int) -> int:
-        """Return the result, or with the manner's probability one that is off by one."""
+        """Return the result, or a result that is off by one, with the probability of a slip."""
         if self.happens(self.manner.slip):
             return max(0, result + self.rng.choice((-1, 1)))
         return result
 
     def judge(self, found: bool) -> None:
-        """Write whether the last result is the wanted one."""
+        """Write that the last result is the wanted one (`found`), or that it is not."""
         if found:
             self.say((", yes.\n", ". That is it.\n"), (", yes!\n", "!\n"))
         else:

@@ -12,15 +12,15 @@ from experiments.small_policy.puzzles import search, walk
 from experiments.small_policy.puzzles.habits import DEFAULT_HABITS, Habits, Writer
 from experiments.small_policy.questions import SLOTS, Split, slot
 
-Drawn = tuple[str, str, list[int]]  # question, answer, and the numbers that `work` needs
+Drawn = tuple[str, str, list[int]]  # question, answer, and the numbers that `search.work` or `walk.work` needs
 
-# Kind -> difficulties, from easy to hard: how many numbers are listed, digits, moves.
+# Kind -> difficulties, from easy to hard: the count of listed numbers (pair, triple) or of moves (walk).
 DIFFICULTIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {"pair": (5, 6, 7, 8), "triple": (4, 5, 6), "walk": tuple(range(3, 13))}
 )
 # Kind -> relative frequency.
 DEFAULT_KINDS: Mapping[str, float] = MappingProxyType({"pair": 3, "triple": 3, "walk": 2})
-MOST_IN_VAIN = 500  # draws in a row that give no new puzzle; then there are none
+MOST_IN_VAIN = 500  # after so many draws in a row without a new puzzle, none is left
 _DRAW: Mapping[str, Callable[[int, random.Random], Drawn]] = {
     "pair": lambda listed, rng: search.draw(2, listed, rng),
     "triple": lambda listed, rng: search.draw(3, listed, rng),
@@ -47,8 +47,8 @@ class Puzzle:
 def make_puzzles(count: int, seed: int, kinds: Mapping[str, float], split: Split = "warm_start") -> list[Puzzle]:
     """Return ``count`` distinct puzzles of one split. The same arguments always give the same list.
 
-    kinds: kind -> relative frequency. Kinds and difficulties are dealt in turn, not drawn, so that a few puzzles are a
-    good mixture too. Raises ValueError if there are too few questions.
+    kinds: kind -> relative frequency. Kinds and difficulties take turns instead of being drawn, so that even a few
+    puzzles are well mixed. Raises ValueError if there are too few questions.
     """
     rng = random.Random(f"puzzles/{seed}")
     puzzles: dict[str, Puzzle] = {}
@@ -71,7 +71,7 @@ def make_puzzles(count: int, seed: int, kinds: Mapping[str, float], split: Split
 
 
 def worked_solution(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_HABITS, plain: bool = False) -> str:
-    """Write one solution of ``puzzle``. plain: without slips and without giving up, in either manner's words."""
+    """Write one solution of ``puzzle``. plain: without slips and guesses."""
     careful = rng.random() < habits.careful_share
     manner = habits.plain if plain else habits.careful if careful else habits.quick
     writer = Writer(rng, careful, manner)

@@ -7,7 +7,7 @@ import random
 
 from experiments.small_policy.puzzles.habits import MAX_ATTEMPTS, Writer
 
-TARGET = 24  # the same in all puzzles, so that a policy of 2 M parameters recognizes it
+TARGET = 24  # the same in all puzzles; a policy of 2 M parameters would not recognize varying targets
 LARGEST = 19
 _WORDS = {2: "two", 3: "three"}
 _QUESTIONS = (
@@ -17,9 +17,9 @@ _QUESTIONS = (
 
 
 def draw(picked: int, listed: int, rng: random.Random) -> tuple[str, str, list[int]]:
-    """Return question, answer and the numbers of a puzzle: how many are picked, and those listed.
+    """Draw a puzzle. Returns its question, its answer, and `picked` followed by the listed numbers.
 
-    Exactly one choice of `picked` of the `listed` numbers adds up to 24.
+    listed: how many numbers the question lists. picked: how many of them must add up to 24; only one choice does.
     """
     while True:
         numbers = rng.sample(range(1, LARGEST + 1), listed)
@@ -62,7 +62,7 @@ def _restate(numbers: list[int], writer: Writer) -> None:
 
 
 def _holds(choice: tuple[int, ...], writer: Writer) -> bool:
-    """Perhaps check that a choice adds up to 24. False if the check shows that it does not."""
+    """Check a choice, with the probability of a check. Returns False if the check shows that its sum is not 24."""
     if not writer.happens(writer.manner.check):
         return True
     writer.say(("Let me check: ", "Once more: "), ("Check: ",))
@@ -73,7 +73,7 @@ def _holds(choice: tuple[int, ...], writer: Writer) -> bool:
 
 
 def _add(choice: tuple[int, ...], writer: Writer) -> int:
-    """Write the sum of a choice, number after number, and return it."""
+    """Write the sum of a choice, number after number. Returns the written sum, which a slip may have changed."""
     listed = " and ".join(map(str, choice))
     writer.say(
         ("Try {listed}: ", "What about {listed}? ", "Next, {listed}: "), ("", "Or ", "{listed}? "), listed=listed

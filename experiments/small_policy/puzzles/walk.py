@@ -1,4 +1,4 @@
-"""Walks: moves around a ring until place 0 is reached. How many moves it takes, only walking them shows."""
+"""Walks: moves around a ring until place 0 is reached. One must walk them to learn how many moves that takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUESTIONS = (
 
 
 def draw(moves: int, rng: random.Random) -> tuple[str, str, list[int]]:
-    """Return question, answer, and the start and both steps of a puzzle that takes `moves` moves."""
+    """Draw a puzzle that takes `moves` moves. Returns question, answer, and the start followed by both steps."""
     while True:
         start, first, second = rng.randrange(1, RING), rng.randint(1, LARGEST_STEP), rng.randint(1, LARGEST_STEP)
         places = _places(start, (first, second), moves)
@@ -26,7 +26,7 @@ def draw(moves: int, rng: random.Random) -> tuple[str, str, list[int]]:
 
 
 def _places(start: int, steps: tuple[int, int], moves: int) -> list[int]:
-    """The place after each move."""
+    """Return the place after each move."""
     place, places = start, []
     for move in range(moves):
         place = (place + steps[move % 2]) % RING
@@ -35,7 +35,7 @@ def _places(start: int, steps: tuple[int, int], moves: int) -> list[int]:
 
 
 def work(values: list[int], writer: Writer) -> None:
-    """Walk until place 0 is reached, at most MAX_MOVES moves; give up as the manner likes."""
+    """Write at most MAX_MOVES moves, until place 0 is reached. After a move, the writer may give up with a guess."""
     place, *steps = values
     moves = 0
     while moves < MAX_MOVES:
