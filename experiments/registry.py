@@ -1,7 +1,8 @@
-"""Every task that `python run.py task=NAME` runs. The head of configs/task/NAME.yaml describes the task.
+"""The list of all tasks, which `python run.py task=NAME` runs. The comment at the top of configs/task/NAME.yaml
+describes a task.
 
 `python run.py --help`, the error for an unknown task and docs/commands.md are made from this list.
-tests/experiments/smoke_tasks.py has a run of seconds of each.
+tests/experiments/smoke_tasks.py holds settings with which each task runs in seconds.
 """
 
 from collections.abc import Callable
@@ -17,24 +18,24 @@ COMMAND = "python run.py "
 
 @dataclass(frozen=True)
 class Task:
-    """`module.run(config, overrides, folder)` does the task's work."""
+    """A task: its name, and the module whose `run(config, overrides, folder)` does the work."""
 
     name: str
     module: str
 
     def load(self) -> Callable[..., Any]:
-        """Import the module. Tasks import vLLM and TRL, which takes seconds, so only the chosen one is imported."""
+        """Import the task's module and return its `run`. Imports of vLLM and TRL take seconds, so none is earlier."""
         run: Callable[..., Any] = import_module(self.module).run
         return run
 
     @property
     def help(self) -> str:
-        """What the task does, in a line: the first one of its config."""
+        """One line that says what the task does: the first line of its config file, without the full stop."""
         return self._head()[0].rstrip(".")
 
     @property
     def example(self) -> str:
-        """What to type after `python run.py`: the first command in the head of its config."""
+        """An example of what to type after `python run.py`: the first command in the comment that heads the config."""
         command = next(line for line in self._head() if line.startswith(COMMAND))
         return command.removeprefix(COMMAND).split("    ")[0]
 
