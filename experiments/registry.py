@@ -1,8 +1,7 @@
-"""The list of all tasks, which `python run.py task=NAME` runs. The comment at the top of configs/task/NAME.yaml
-describes a task.
+"""This module lists the tasks that `python run.py task=NAME` can run.
 
-`python run.py --help`, the error for an unknown task and docs/commands.md are made from this list.
-tests/experiments/smoke_tasks.py holds settings with which each task runs in seconds.
+The comment at the top of configs/task/NAME.yaml describes a task. `python run.py --help`, docs/commands.md and the
+error for an unknown task are made from this list. tests/experiments/smoke_tasks.py can run each task in seconds.
 """
 
 from collections.abc import Callable
@@ -24,13 +23,13 @@ class Task:
     module: str
 
     def load(self) -> Callable[..., Any]:
-        """Import the task's module and return its `run`. Imports of vLLM and TRL take seconds, so none is earlier."""
+        """Import the task's module and return its `run`. Other tasks are not imported: that takes seconds."""
         run: Callable[..., Any] = import_module(self.module).run
         return run
 
     @property
     def help(self) -> str:
-        """One line that says what the task does: the first line of its config file, without the full stop."""
+        """The first line of the task's config file, which says what the task does, without the full stop at its end."""
         return self._head()[0].rstrip(".")
 
     @property

@@ -46,13 +46,13 @@ class _Block:
         return cls(match["fence"], before if at_start else "", python)
 
     def is_closed_by(self, line: str) -> bool:
-        """Whether a line closes this block: it starts with the fence, and nothing but white space follows the fence."""
+        """Return whether a line closes this block: it starts with the fence, and only white space follows the fence."""
         rest = line.strip()
         length = len(rest) - len(rest.lstrip(self.fence[0]))
         return length >= len(self.fence) and not rest[length : length + 1].strip()
 
     def is_ended_by(self, line: str) -> bool:
-        """Whether a line opens another block. Then this block was closed in the middle of an earlier line, or never."""
+        """Return whether a line opens another block. If so, this block closed inside an earlier line, or never."""
         rest = line.strip()
         return rest.startswith(self.fence) and not self.is_closed_by(line)
 

@@ -26,7 +26,7 @@ class BrevityConversations:
     """The brevity reward. It uses no workers, so nothing can go wrong with them."""
 
     def __call__(self, completions: list[Sequence[Mapping[str, str]]], **columns: Any) -> list[float]:
-        """One reward for each conversation."""
+        """Return one reward for each conversation."""
         return brevity_reward(_last_turns(completions))
 
     def take_counts(self) -> dict[str, int]:
@@ -46,7 +46,7 @@ class JudgedConversations:
         self._judge: Judge | None = None
 
     def __call__(self, completions: list[Sequence[Mapping[str, str]]], **columns: Any) -> list[float]:
-        """One reward for each conversation."""
+        """Return one reward for each conversation."""
         if self._judge is None:
             self._judge = self._start()
         return self._judge(_last_turns(completions), columns[self._column])

@@ -167,7 +167,7 @@ def _child(score: Callable[[], float], writing: int, timeout_s: float) -> NoRetu
 
 
 def _make(task: str, options: str, seed: int, count: int, lines: TextIO) -> None:
-    """Write `count` lines {"index", "question"}. If that fails, the last line is {"error"} or {"unknown": all tasks}."""
+    """Write `count` lines {"index", "question"}. On failure the last line is {"error"} or {"unknown": all tasks}."""
     from reasoning_gym.factory import DATASETS
 
     if task not in DATASETS:

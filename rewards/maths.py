@@ -89,7 +89,7 @@ def _parse(text: str, mode: str) -> list[Any]:
 
 
 def _equal(gold: Any, parsed: Any) -> bool:
-    """Whether math-verify finds two expressions equal. False if it fails or takes too long. Raises MemoryError."""
+    """Return whether math-verify finds two expressions equal; False if it fails or is too slow. Raises MemoryError."""
     from math_verify import verify
     from math_verify.errors import TimeoutException
 
@@ -112,7 +112,7 @@ def _gold(answer: str) -> tuple[Any, ...]:
 
 
 def readable(answer: str) -> bool:
-    """Whether math-verify can parse a gold answer. Call this from the main thread, like accuracy_reward."""
+    """Return whether math-verify can parse a gold answer. Call this from the main thread, like accuracy_reward."""
     try:
         return bool(_gold(answer))
     except ValueError:
@@ -120,7 +120,7 @@ def readable(answer: str) -> bool:
 
 
 def _has_box(completion: str) -> bool:
-    """Whether the text has a box.
+    """Return whether the text has a box.
 
     A text without a box scores 0.0 anyway. To skip it saves the parser's search through long unfinished responses.
     """

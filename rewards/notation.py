@@ -20,7 +20,7 @@ _INFINITE = re.compile(r"[+-]?\\infty")
 
 
 def may_be_equal(answer: str, gold: str) -> bool:
-    """Whether the notation of two answers allows that they are equal. answer, gold: LaTeX without a box."""
+    """Return whether the notation of two answers allows that they are equal. answer, gold: LaTeX without a box."""
     answer, gold = (_BRACED_INFINITY.sub(r"\1", _SPACING.sub("", text)).rstrip(".") for text in (answer, gold))
     if _bases(gold) not in (_bases(answer), _bases(answer.rsplit("=", 1)[-1])):  # 52_8=42_{10} may say 42
         return False
@@ -36,12 +36,12 @@ def _bases(text: str) -> set[str]:
 
 
 def _is_set(text: str) -> bool:
-    r"""Whether a text is a set that lists its elements, none of which is a tuple: \{0,1\}."""
+    r"""Return whether a text is a set that lists its elements, none of which is a tuple: \{0,1\}."""
     listed = text.startswith("\\{") and text.endswith("\\}") and text[2:3] not in ("(", "[")
     return listed and not any(word in text for word in (":", "|", "\\mid", "\\in", "\\cup", "\\cap", "\\setminus"))
 
 
 def _is_tuple(text: str) -> bool:
-    """Whether a text is a tuple or an interval of numbers: (0,1), [0,1)."""
+    """Return whether a text is a tuple or an interval of numbers: (0,1), [0,1)."""
     inside = text[1:-1]
     return text[:1] in ("(", "[") and text[-1:] in (")", "]") and "," in inside and not re.search(r"[()\[\]]", inside)

@@ -94,12 +94,12 @@ def tree_values(root: TreeNode | None) -> list[Any]:
 
 
 def is_same_list(one: Any, other: Any) -> bool:
-    """Whether two linked lists (or None) are equal. Any other value equals nothing."""
+    """Return whether two linked lists (or None) are equal. Any other value equals nothing."""
     return _is(one, ListNode) and _is(other, ListNode) and bool(list_values(one) == list_values(other))
 
 
 def is_same_tree(one: Any, other: Any) -> bool:
-    """Whether two trees (or None) are equal. Any other value equals nothing."""
+    """Return whether two trees (or None) are equal. Any other value equals nothing."""
     return _is(one, TreeNode) and _is(other, TreeNode) and bool(tree_values(one) == tree_values(other))
 
 

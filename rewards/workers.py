@@ -192,7 +192,7 @@ class Workers:
     def ask(self, questions: Sequence[Any]) -> list[dict[str, Any] | None]:
         """Ask all questions. Returns the answers in the same order. Raises WorkerError.
 
-        An answer is None if a worker hung on the question, or if two workers died on it.
+        An answer is None if a worker hung on the question or used up its CPU time, or if two workers died on it.
         """
         return list(self._threads.map(self._ask, questions))
 

@@ -29,17 +29,17 @@ class ArmConfig:
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
     self_draft: Settings | None = None  # format of the policy's weights that draft; None: the default
-    online: bool = False  # whether the head or draft model is trained during the run
+    online: bool = False  # True if the head or draft model is trained during the run
     online_rate: float | None = None  # factor on the learning rates during the run; None: online_rate of the head
 
     @property
     def drafts(self) -> bool:
-        """Whether the arm is meant to draft."""
+        """True if the arm should draft."""
         return self.row.drafts
 
     @property
     def row(self) -> Method:
-        """The method's row. Raises EngineError for an unknown method."""
+        """The row of das/engine/methods.py for this method. Raises EngineError for an unknown method."""
         return find_method(self.method)
 
 
@@ -101,7 +101,7 @@ class EngineConfig:
     batch_invariant: bool
     processes: int  # processes that train together
     launch: str  # the launcher of several processes: python -m LAUNCH run.py ...
-    own_process: bool  # whether the engine of a training has a process of its own
+    own_process: bool  # True if the engine of a training has its own process
     settings: Settings  # fields of EngineSettings, with some of those above
 
 
@@ -110,7 +110,7 @@ class DrafterConfig:
     """The settings of configs/drafter."""
 
     unit: str  # unit of the window: epoch | step
-    options: Settings  # of das.drafter.make_drafter, with `warm`
+    options: Settings  # options of das.drafter.make_drafter, with `warm`
     warm: str | None = None  # history.npz of an earlier run
 
 

@@ -15,7 +15,7 @@ from das.budget.acceptance import TokenCalibration
 from das.verify.coupled import CALIBRATION_MEMORY, CALIBRATION_TRUST, SCALES, squashed
 from das.verify.noise import keyed_draft
 
-LIKELIEST = SCALES.index(float("inf"))  # this scale draws the likeliest token
+LIKELIEST = SCALES.index(float("inf"))  # index of the scale that always draws the likeliest token
 POSITIONS = (
     0,
     32,
@@ -89,7 +89,7 @@ class Counts:
 
     @property
     def best(self) -> int:
-        """Index of the scale whose first token is right most often: engines learn to use it. The smallest of equals."""
+        """Index of the scale whose first token is right most often, which engines learn to use. Ties: the smallest."""
         return int(np.argmax([self.share(scale) for scale in range(len(SCALES))]))
 
     def tokens_per_pass(self, scale: int, tokens: int) -> float:
@@ -109,7 +109,7 @@ class Counts:
         return shares
 
     def by_position(self, scale: int, first: int) -> list[tuple[int, int, float]]:
-        """Returns for each bin of positions in the response: its begin, its number of places, its mean tokens per pass.
+        """Return for each bin of positions in the response: its begin, its number of places, its mean tokens per pass.
 
         first: position of the first place of every response. Drafts have their full length.
         """

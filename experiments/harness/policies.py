@@ -65,7 +65,7 @@ def draft_model_directory(config: RunConfig) -> str:
 
 
 def check_mtp(config: RunConfig) -> None:
-    """Refuse an arm whose policy lacks the MTP layer, and data for which no policy has one. Raises UserError."""
+    """Refuse an arm whose policy lacks an MTP layer, and policy=small_mtp on unsuitable data. Raises UserError."""
     if config.policy.path is not None:
         return
     has_mtp = config.policy.name == SMALL_MTP

@@ -49,7 +49,7 @@ class ArmRun:
     policy: str  # directory or hub id
     folder: Path  # where the run's files go
     group: str  # W&B group
-    barrier: Barrier  # when the arm may roll out and train
+    barrier: Barrier  # says when the arm may roll out and train
     callbacks: Sequence[Any] = ()  # further callbacks of transformers' Trainer
     start: int = 0  # steps already done. resume.py has verified their checkpoint and reset the folder to it
 

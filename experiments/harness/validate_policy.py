@@ -37,7 +37,7 @@ def _not_loadable(folder: Path, max_model_len: int) -> str:
     from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, logging
 
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)  # no report of many lines
+    logging.set_verbosity(logging.CRITICAL)  # suppresses a report of many lines
     logging.disable_progress_bar()
     try:
         if "quantization_config" in PreTrainedConfig.get_config_dict(folder)[0]:

@@ -93,7 +93,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "eval.problems": (1, 10**6),
     "eval.samples": (1, 2**16),
     "eval.k": (1, 2**16),
-    "checkpoint.keep": (2, LARGEST),  # the last one may be torn
+    "checkpoint.keep": (2, LARGEST),  # 2, because the newest checkpoint may be incomplete
     "task.k": (1, 2**16),
     "task.steps": (1, 10**7),
     "task.max_num_seqs": (1, 2**16),

@@ -47,7 +47,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def stop(message: str, code: int) -> None:
-    """Print one line and exit."""
+    """Print the message as one error line, and exit with this code."""
     print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
     sys.exit(code)
 

@@ -18,13 +18,13 @@ GONE = {
 
 
 def renamed(override: str) -> str | None:
-    """The new name of the key in `override` (KEY=VALUE), or None if the key has not changed its name."""
+    """Return the new name of the key in `override` (KEY=VALUE), or None if the key was not renamed."""
     key = override.lstrip("+~").split("=", 1)[0]
     return RENAMED.get(key.removeprefix("vary."))
 
 
 def gone(override: str) -> str | None:
-    """What to use in place of the removed task or setting that `override` names; None if it names no removed one."""
+    """Return what to use in place of the removed task or setting that `override` names; None if it names none."""
     return GONE.get(override, GONE.get(override.lstrip("+~").split("=", 1)[0]))
 
 

@@ -1,8 +1,8 @@
 """task=audit: check at three levels that speculation changes no result on this machine.
 
-1 distribution   compares the verifier's tokens for fixed logits with the softmax of these logits (chi-square test)
-2 sample         compares the arm's rollouts with the same rollouts without drafts: token ids, sequences, logits
-3 training       compares a few GRPO steps with drafts with the same steps without drafts
+1 distribution   compares the verifier's tokens for fixed logits to the softmax of these logits (chi-square test)
+2 sample         compares rollouts without drafts to the arm's rollouts: token ids, sequences, logits
+3 training       compares a few GRPO steps without drafts to the same steps with drafts
 """
 
 from collections.abc import Mapping

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from das.engine.runners.protocol import Runner
 
 WARM_UP = 4  # passes before the first timed one
-VOCABULARY = 1024  # tokens in the vocabulary of a shape that names no number itself
+VOCABULARY = 1024  # tokens in the vocabulary, for shapes that do not set it
 
 
 class RandomDrafter:

@@ -58,7 +58,7 @@ def chosen(names: Any) -> list[Part]:
 
 
 def on_gpu(device: str, parts: list[Part]) -> bool:
-    """Whether the parts run on a GPU. device: auto, cuda or cpu. Raises UserError if they cannot run there."""
+    """Return whether the parts run on a GPU. device: auto, cuda or cpu. Raises UserError if they cannot run there."""
     if device not in ("auto", "cuda", "cpu"):
         raise UserError(f"task.device={device}: choose auto, cuda or cpu")
     if device == "cpu":

@@ -32,7 +32,7 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
 GENERATED_PROBLEMS = 128  # number of problems if no setting says how many
-FULL = 4  # requests of a rollout for each one that decodes at once; with many, its slow end costs little
+FULL = 4  # a rollout has 4 times the requests that decode at once, so that its slow end costs little
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:

@@ -23,9 +23,9 @@ from experiments.run.run_folder import RunFolder
 from experiments.training import checkpoint
 
 KINDS = ("run", "parent", "arm", "checkpoint", "sync", "engine")  # "engine" kills nothing: the engine raises an error
-FROM_INSIDE = ("sync", "engine")  # here experiments/faults/sitecustomize.py acts inside the process
+FROM_INSIDE = ("sync", "engine")  # experiments/faults/sitecustomize.py does these, inside the process
 CLOCK = ("draft_share", "pass_time_error")  # metrics that depend on times, beside those whose names end in _s
-BYTES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # files of the last checkpoint
+BYTES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # of the last checkpoint
 # Files that a checkpoint may have too: a draft head with its optimizers, the noise scales that drafts learned, and the
 # history of past responses.
 LEARNED = ("head.pt", "coupled.npz", "history.npz")
@@ -121,7 +121,7 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
 
 
 def ready(kind: str, folder: Path, rows: int) -> bool:
-    """Whether the moment to kill has come. rows: the rows of metrics.jsonl that the run must have written."""
+    """Return whether the moment to kill has come. rows: the rows of metrics.jsonl that the run must have written."""
     if kind in FROM_INSIDE:
         return False
     if kind == "checkpoint":

@@ -1,4 +1,4 @@
-"""task=soak: train for hours and measure the run's processes after each step. At the end nothing may remain of them."""
+"""task=soak: train for hours and measure the processes after each step. At the end no process or file may remain."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def watch(config: RunConfig, policy: str, path: Path) -> tuple[dict[psutil.Proce
 
 
 def shared_inodes(process: psutil.Process) -> set[int]:
-    """Inodes of what a process has mapped from /dev/shm. Names do not help: a semaphore is opened under another."""
+    """Inodes of the files in /dev/shm that a process has mapped. Names do not help: those of semaphores change."""
     with suppress(OSError):  # the process has ended
         maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
         return {int(line.split()[4]) for line in maps if " /dev/shm/" in line}

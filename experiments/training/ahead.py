@@ -52,7 +52,7 @@ class RolloutsAhead:
         return taken
 
     def resume(self, folder: Path, step: int) -> None:
-        """Go on from the checkpoint of `step` in this folder."""
+        """Load the submitted rollouts from the checkpoint of `step` in this folder."""
         ahead = load_ahead(folder)
         self._submitted = deque(map(done, ahead))
         self._rows = self._rows_from(step + len(ahead))

@@ -35,5 +35,5 @@ class PlacedSampler(Sampler[int]):
                         yield index
 
     def __len__(self) -> int:
-        """Rows in an epoch."""
+        """Number of rows in an epoch."""
         return len(self.order)

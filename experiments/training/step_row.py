@@ -12,7 +12,7 @@ from das.trl.lag import Sync
 
 
 def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:
-    """The columns that come from TRL's own logs."""
+    """Return the columns that come from TRL's own logs."""
     return {
         "learning_rate": logs["learning_rate"],
         "kl": logs.get("kl"),
@@ -22,7 +22,7 @@ def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:
 
 
 def of_syncs(syncs: Sequence[Sync]) -> dict[str, Any]:
-    """The columns about the weight sync. syncs: one entry for each rank."""
+    """Return the columns about the weight sync. syncs: one entry for each rank."""
     errors = [sync.error for sync in syncs]
     return {
         "sync_error": None if None in errors else max(error for error in errors if error is not None),
@@ -32,7 +32,7 @@ def of_syncs(syncs: Sequence[Sync]) -> dict[str, Any]:
 
 
 def of_rollout(rollout: Rollout, rewards: Sequence[float]) -> dict[str, Any]:
-    """The columns about the rollout and its rewards. rewards: one for each response."""
+    """Return the columns about the rollout and its rewards. rewards: one for each response."""
     return {
         "reward": float(np.mean(rewards)),
         **rollout_row(rollout),

@@ -35,7 +35,7 @@ class ForcedResult:
 
     row: dict[str, Any]  # row of metrics.jsonl
     timeline: dict[str, Any]  # step_time_s, step_live, step_tokens
-    equal: bool  # whether the emitted tokens are the recorded ones; for the arm stock, whether their numbers are
+    equal: bool  # True if the emitted tokens are the recorded ones; arm stock: if their numbers are
 
 
 class ForcedEngines:
@@ -108,7 +108,7 @@ def set_seats(llm: Any, live: int) -> None:
 
 
 def as_recorded(responses: Sequence[Sequence[int]], work: Workload, only_lengths: bool = False) -> bool:
-    """Whether the responses equal the recorded ones. only_lengths: compare only their numbers of tokens."""
+    """Return whether the responses equal the recorded ones. only_lengths: compare only their numbers of tokens."""
     if only_lengths:
         return [len(response) for response in responses] == work.lengths.tolist()
     return list(responses) == [work.response(i).tolist() for i in range(len(work))]

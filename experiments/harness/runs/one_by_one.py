@@ -48,7 +48,7 @@ def run_arms(
 
 
 def finished(path: Path, config: RunConfig) -> bool:
-    """Whether the arm in `path` has finished. Raises UserError if it ran with other settings than `config`."""
+    """Return whether the arm in `path` has finished. Raises UserError if it ran with other settings than `config`."""
     if not (path / "result.json").exists():  # the last file that a run writes
         return False
     wanted, recorded = config.resolved, read.config(path)

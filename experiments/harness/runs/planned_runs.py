@@ -60,7 +60,7 @@ class Run:
         return "python run.py " + shlex.join(self.overrides)
 
     def finished(self, store: Path) -> bool:
-        """Whether the run has written its result."""
+        """Return whether the run has written its result."""
         return (self.folder(store) / "result.json").exists()
 
 

@@ -1,4 +1,4 @@
-"""Start, watch and end the runs that task=kill_test and task=fault_test disturb. Each has its own process group."""
+"""Start the runs that task=kill_test and task=fault_test disturb, each in its own process group, and wait for them."""
 
 import os
 import subprocess

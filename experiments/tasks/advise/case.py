@@ -38,7 +38,7 @@ class Case:
     max_tokens: int  # longest response
     draft_s: float  # seconds of drafting per request and pass
     prefill_s: float  # seconds per prompt token
-    derived: bool  # True if nobody measured `form`
+    derived: bool  # True if `form` is derived from data sheets, not measured
 
     @property
     def simulated_max_num_seqs(self) -> int:
@@ -140,7 +140,7 @@ def _check(task: DictConfig) -> None:
 
 
 def sample(steps: list[Workload], tokens: int, requests: int, epochs: int = 4) -> list[Workload]:
-    """Cut the recorded steps down to about `tokens` tokens in all, `requests` requests in each step, `epochs` steps.
+    """Cut the recorded steps down to about `tokens` tokens in all, `requests` requests a step, at most `epochs` steps.
 
     Siblings are the responses to one problem in one step. Only problems of the last recorded step are taken, as many as
     fit, each with its last `epochs` groups of siblings. Step k of the sample holds the k-th of these groups of every
