@@ -29,7 +29,10 @@ DATE = "%Y-%m-%d_%H-%M-%S"
 
 
 def resolve_folders(started: str) -> None:
-    """Register the names of configs/config.yaml for a run's folder. started: date and time, equal on all ranks."""
+    """Register the functions `either` and `started`, with which configs/config.yaml names a run's folder.
+
+    started: date and time of the start, equal on all ranks.
+    """
     OmegaConf.register_new_resolver("either", lambda first, second: first or second, replace=True)
     OmegaConf.register_new_resolver("started", lambda: started, replace=True)
 
@@ -56,7 +59,7 @@ if __name__ == "__main__":
         print(usage())
         sys.exit()
     ranks.join()
-    resolve_folders(ranks.gather(time.strftime(DATE))[0])  # all ranks share the folder that the main rank names
+    resolve_folders(ranks.gather(time.strftime(DATE))[0])  # the main rank's time names the folder of all ranks
     with ranks.main_first():
         explain_config_error(sys.argv[1:])
     main()

@@ -1,1 +1,1 @@
-"""One module per task of run.py; each has `run(config, overrides, folder)`."""
+"""The tasks of run.py (registry.py lists them), and all code that only they need."""

@@ -1,4 +1,4 @@
-"""Folders that are made once and kept in the cache: policies, heads."""
+"""Folders that are made once and kept in the cache: policies and draft heads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 def cached_folder(final: Path, write: Callable[[Path], None]) -> Path:
     """Return `final`; if it is not there, let `write` fill a folder that gets this name when it is complete.
 
-    So an interrupted `write` leaves nothing that looks complete. Whoever wants a folder beside one that another process
-    is making waits for it: making a policy takes all cores, and two at once take far longer than one after the other.
+    So an interrupted `write` leaves nothing that looks complete. While another process makes a folder beside `final`,
+    this function waits: making a policy takes all cores, and two at once take far longer than one after the other.
     """
     if final.is_dir():
         return final
@@ -34,7 +34,7 @@ def cached_folder(final: Path, write: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Inside, no other process is in here for the same folder. The lock ends with the process, however it ends."""
+    """Lock the folder inside the `with` block: other processes wait here. A process that ends releases its lock."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

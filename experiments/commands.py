@@ -1,6 +1,6 @@
-"""The list of tasks as people read it: `python run.py --help`, and docs/commands.md.
+"""Print the list of tasks for `python run.py --help` and for the page docs/commands.md.
 
-`python -m experiments.commands > docs/commands.md` writes the page anew; a test compares the two.
+`python -m experiments.commands > docs/commands.md` writes the page again. A test fails if the page is out of date.
 """
 
 import io
@@ -10,11 +10,11 @@ from rich.table import Table
 
 from experiments.registry import TASKS
 
-WIDTH = 120  # columns of the help where the output is no terminal
+WIDTH = 120  # columns of the help if the output is no terminal
 
 
 def usage() -> str:
-    """The text that `python run.py --help` prints."""
+    """Return the text that `python run.py --help` prints."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("task")
     table.add_column("what it does")
@@ -33,7 +33,7 @@ def usage() -> str:
 
 
 def markdown() -> str:
-    """docs/commands.md."""
+    """Return the text of docs/commands.md."""
     rows = [f"| `{task.name}` | {task.help} | `python run.py {task.example}` |" for task in TASKS.values()]
     return "\n".join(
         [

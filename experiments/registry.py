@@ -1,7 +1,7 @@
-"""Every task that `python run.py task=NAME` runs. The head of configs/task/NAME.yaml describes the task.
+"""This module lists the tasks that `python run.py task=NAME` can run.
 
-`python run.py --help`, the error for an unknown task and docs/commands.md are made from this list.
-tests/experiments/smoke_tasks.py has a run of seconds of each.
+The comment at the top of configs/task/NAME.yaml describes a task. `python run.py --help`, docs/commands.md and the
+error for an unknown task are made from this list. tests/experiments/smoke_tasks.py can run each task in seconds.
 """
 
 from collections.abc import Callable
@@ -17,24 +17,24 @@ COMMAND = "python run.py "
 
 @dataclass(frozen=True)
 class Task:
-    """`module.run(config, overrides, folder)` does the task's work."""
+    """A task: its name, and the module whose `run(config, overrides, folder)` does the work."""
 
     name: str
     module: str
 
     def load(self) -> Callable[..., Any]:
-        """Import the module. Tasks import vLLM and TRL, which takes seconds, so only the chosen one is imported."""
+        """Import the task's module and return its `run`. Other tasks are not imported: that takes seconds."""
         run: Callable[..., Any] = import_module(self.module).run
         return run
 
     @property
     def help(self) -> str:
-        """What the task does, in a line: the first one of its config."""
+        """The first line of the task's config file, which says what the task does, without the full stop at its end."""
         return self._head()[0].rstrip(".")
 
     @property
     def example(self) -> str:
-        """What to type after `python run.py`: the first command in the head of its config."""
+        """An example of what to type after `python run.py`: the first command in the comment that heads the config."""
         command = next(line for line in self._head() if line.startswith(COMMAND))
         return command.removeprefix(COMMAND).split("    ")[0]
 

@@ -1,9 +1,9 @@
-"""Reward for short texts, for smoke runs.
+"""Reward for short texts, for quick tests of the whole training.
 
-The responses of a group differ in length and so in this reward, which gives even a random policy a gradient.
+The responses to a problem differ in length, and so in this reward. So even a random policy gets a gradient.
 """
 
 
 def brevity_reward(completions: list[str]) -> list[float]:
-    """1 for an empty completion, 1/2 at 100 characters, close to 0 for long completions."""
+    """Return for each completion 1 if it is empty, 1/2 if it has 100 characters, close to 0 if it is long."""
     return [100.0 / (100.0 + len(completion)) for completion in completions]

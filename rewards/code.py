@@ -1,8 +1,8 @@
 """Reward for code: 1.0 if the response's last code block passes all tests of its problem in the sandbox, else 0.0.
 
-The tests of a problem are a JSON string, so that they fit into one column of a data set. There are two forms.
-For functions it is {"entry", "tests", "prefix"}: `tests` is source that defines check(candidate), `entry` is the
-expression that gives the candidate, and `prefix` is put before the solution.
+The tests of a problem are a JSON string, so that they fit into one column of a data set. The string has one of two
+forms. For functions it is {"entry", "tests", "prefix"}: `tests` is source code that defines check(candidate), `entry`
+is an expression whose value is the candidate, and `prefix` is put before the solution.
 For programs it is {"tests": [[input, output], ...]}.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from rewards.sandbox import Sandbox, Verdict
 
-# A line that opens a fenced block: indentation or other text, the fence, the language, attributes.
+# Matches a line that opens a fenced block: indentation or other text, the fence, the language, attributes.
 _OPENING = re.compile(
     r"(?P<before>.*?)(?<![`~])(?P<fence>`{3,}+|~{3,}+)[ \t]*(?P<language>[\w+#-]*)(?P<attributes>[^`]*)$"
 )
@@ -25,7 +25,7 @@ _PYTHON = ("", "python", "python3", "py", "py3")
 
 @dataclass
 class _Block:
-    """A fenced block while its lines are read."""
+    """A fenced block whose lines are being read."""
 
     fence: str
     indent: str
@@ -34,7 +34,7 @@ class _Block:
 
     @classmethod
     def opened_by(cls, line: str) -> _Block | None:
-        """The block that a line outside of blocks opens, if any. Within a line of text only Python blocks open."""
+        """The block that a line outside of blocks opens, or None. After text, a line only opens blocks of Python."""
         match = _OPENING.match(line)
         if match is None:
             return None
@@ -46,13 +46,13 @@ class _Block:
         return cls(match["fence"], before if at_start else "", python)
 
     def is_closed_by(self, line: str) -> bool:
-        """Whether a line closes this block: it starts with the fence, and opens no other block."""
+        """Return whether a line closes this block: it starts with the fence, and only white space follows the fence."""
         rest = line.strip()
         length = len(rest) - len(rest.lstrip(self.fence[0]))
         return length >= len(self.fence) and not rest[length : length + 1].strip()
 
     def is_ended_by(self, line: str) -> bool:
-        """Whether a line opens another block. Then this block was closed within a line, or never."""
+        """Return whether a line opens another block. If so, this block closed inside an earlier line, or never."""
         rest = line.strip()
         return rest.startswith(self.fence) and not self.is_closed_by(line)
 
@@ -64,10 +64,10 @@ class _Block:
 
 
 def code_of(completion: str) -> str:
-    """The last complete fenced block without a language or with Python's. Empty if there is none.
+    """Return the last complete fenced block whose language is Python or not given. Empty if there is none.
 
-    An unfinished response has no answer. A block ends at a line that starts with its fence. A block without such a line
-    ends at its fence within a line.
+    So an unfinished response has no answer. A block ends at a line that starts with its fence. If there is no such
+    line, the block ends at its fence in the middle of a line.
     """
     answer = ""
     block: _Block | None = None
@@ -88,7 +88,7 @@ def code_of(completion: str) -> str:
 
 
 def leetcode_tests(text: str) -> str:
-    """Tests of a DeepCoder row, whose text ends in check(EXPRESSION). Raises ValueError for any other text."""
+    """Convert the tests of a DeepCoder row. text: ends in check(EXPRESSION). Raises ValueError for any other text."""
     try:
         *body, last = ast.parse(text).body
         match last:
@@ -101,7 +101,7 @@ def leetcode_tests(text: str) -> str:
 
 
 def humaneval_tests(row: dict[str, str]) -> str:
-    """Tests of a HumanEval row. The tests and the solution may use the functions that the row's prompt defines."""
+    """Convert the tests of a HumanEval row. The tests and the solution may use functions that its prompt defines."""
     prompt = row["prompt"]
     return json.dumps(
         {"entry": row["entry_point"], "tests": f"{prompt}\n{row['test']}", "prefix": f"{prompt}    pass\n"}
@@ -109,12 +109,12 @@ def humaneval_tests(row: dict[str, str]) -> str:
 
 
 def program_tests(cases: list[tuple[str, str]]) -> str:
-    """Tests of a program. cases: (standard input, expected standard output), which is compared word by word."""
+    """Convert the tests of a program. cases: (standard input, expected standard output, compared word by word)."""
     return json.dumps({"tests": cases})
 
 
 def job(source: str, tests: str) -> dict[str, Any]:
-    """The job that the sandbox runs. Raises ValueError for tests of another form."""
+    """Make the job that the sandbox runs. source: the solution. tests: JSON. Raises ValueError for unknown forms."""
     match json.loads(tests):
         case {"entry": str(entry), "tests": str(checks), "prefix": str(prefix)}:
             return {"source": prefix + source, "entry": entry, "tests": checks}
@@ -124,22 +124,22 @@ def job(source: str, tests: str) -> dict[str, Any]:
 
 
 class CodeReward:
-    """Judges completions. `verdicts` holds the verdicts of the last call, with their reasons."""
+    """Judges completions. The attribute `verdicts` holds the verdicts of the last call, with their reasons."""
 
     def __init__(self, sandbox: Sandbox):
         self.sandbox = sandbox
         self.verdicts: list[Verdict] = []
 
     def __call__(self, completions: list[str], tests: list[str]) -> list[float]:
-        """1.0 or 0.0 for each completion against the tests at the same index."""
+        """Return 1.0 or 0.0 for each completion, judged by the tests at the same index."""
         sources = [code_of(completion) for completion in completions]
         self.verdicts = self.sandbox.run([job(*pair) for pair in zip(sources, tests, strict=True)])
         return [float(verdict.passed) for verdict in self.verdicts]
 
     def take_counts(self) -> dict[str, int]:
-        """Counts of worker problems since the last call: see rewards/workers.py."""
+        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
         return self.sandbox.take_counts()
 
     def close(self) -> None:
-        """Kill the judges."""
+        """Kill the judge processes."""
         self.sandbox.close()

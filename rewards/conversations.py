@@ -1,4 +1,4 @@
-"""Reward functions for TRL: they map conversations and columns of the data set to one number each."""
+"""Reward functions for TRL: each maps conversations and columns of the data set to one number per conversation."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from rewards.workers import no_counts
 
 
 class Judge(Protocol):
-    """Scores response texts against references: MathsReward and CodeReward."""
+    """The interface of MathsReward, CodeReward and LibraryReward, which compare response texts with references."""
 
     def __call__(self, completions: list[str], references: list[str], /) -> list[float]:
-        """One reward for each completion."""
+        """Return one reward for each completion."""
 
     def take_counts(self) -> dict[str, int]:
-        """Counts of worker problems since the last call: see rewards/workers.py."""
+        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
 
 
 class BrevityConversations:
     """The brevity reward. It uses no workers, so nothing can go wrong with them."""
 
     def __call__(self, completions: list[Sequence[Mapping[str, str]]], **columns: Any) -> list[float]:
-        """One reward for each conversation."""
+        """Return one reward for each conversation."""
         return brevity_reward(_last_turns(completions))
 
     def take_counts(self) -> dict[str, int]:
-        """Zeros."""
+        """Return zeros."""
         return no_counts()
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 class JudgedConversations:
-    """A reward computed by a judge, which starts at the first call."""
+    """A reward that a judge computes. The judge starts at the first call."""
 
     def __init__(self, start: Callable[[], Judge], column: str):
         """start: starts the judge. column: the column of the data set that holds the judge's references."""
@@ -46,13 +46,13 @@ class JudgedConversations:
         self._judge: Judge | None = None
 
     def __call__(self, completions: list[Sequence[Mapping[str, str]]], **columns: Any) -> list[float]:
-        """One reward for each conversation."""
+        """Return one reward for each conversation."""
         if self._judge is None:
             self._judge = self._start()
         return self._judge(_last_turns(completions), columns[self._column])
 
     def take_counts(self) -> dict[str, int]:
-        """Counts of problems with the judge's workers since the last call: see rewards/workers.py."""
+        """Return counts of problems with the judge's workers since the last call (names: rewards/workers.py)."""
         return no_counts() if self._judge is None else self._judge.take_counts()
 
     def close(self) -> None:

@@ -1,15 +1,15 @@
-"""Fork server: a jailed process that has imported what solutions need. It forks a fresh, confined child for each one.
+"""Fork server: a jailed process with all imports that solutions need. It forks a confined child for each solution.
 
 The fork server never sees tests, answers or solutions: they reach the child through pipes that the judge
-(rewards/judge.py) made. So a child's memory holds nothing of another solution, and no expected value.
+(rewards/judge.py) made. So the memory of a child holds no other solution and no expected value.
 
-The judge sends orders over the control socket, one message each. START comes with three descriptors (requests in,
-replies out, standard output) and the CPU seconds that the child may use. ASK asks for the child's CPU seconds so far.
-KILL kills the child. When a child has ended, the fork server sends back its wait status and its CPU seconds.
+The judge sends orders over the control socket, each in one message. START comes with three descriptors (requests in,
+replies out, standard output) and the CPU seconds that the child may use. ASK asks how many CPU seconds the child has
+used. KILL kills the child. When a child has ended, the fork server sends its wait status and its CPU seconds.
 
 The fork server itself kills a child that exceeds its CPU time. The kernel's own limit (RLIMIT_CPU) is imprecise: it
-charges a whole clock tick to the process that runs at the tick, so a solution that sleeps over every tick would pay
-almost nothing, and an honest one that happens to run at every tick too much.
+charges a whole clock tick to the process that runs at the tick. A solution that sleeps at every tick would be charged
+almost nothing, and an honest one that happens to run at every tick would be charged too much.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rewards.solution import answer_calls, read_frame, run_program
 ORDER = struct.Struct("<cd")  # START, ASK or KILL; for START the CPU seconds that the child may use
 START, ASK, KILL = b"R", b"T", b"K"
 REPORT = struct.Struct("<id")  # wait status, CPU seconds
-RUNNING = -1  # stands in a report for the wait status of a child that has not ended
+RUNNING = -1  # in a report, in place of the wait status: the child has not ended
 BROKEN = 111  # exit status of a child that could not be confined; its traceback is in the log
 _CHECK_S = 0.02  # shortest time between two checks of a child's CPU time
 
@@ -74,12 +74,12 @@ def main() -> None:
 
 
 def _wait(control: socket.socket, pid: int, max_cpu_s: float) -> tuple[int, float]:
-    """Wait until a child ends, obeying the judge meanwhile. Returns the child's wait status and CPU seconds.
+    """Wait until a child ends, and obey the judge meanwhile. Returns the child's wait status and CPU seconds.
 
-    A child is killed when it has used max_cpu_s. It has a single thread, so it cannot use its remaining CPU seconds in
-    less time by the clock, and needs no check before that.
+    A child is killed when it has used max_cpu_s. It has a single thread, so to use its remaining CPU seconds takes at
+    least as long by the clock, and no check is needed before.
     """
-    cpu_clock = ~pid << 3 | 2  # number of the clock that measures the child's CPU time, by the kernel's rule
+    cpu_clock = ~pid << 3 | 2  # id of the clock of the child's CPU time, by the kernel's rule
     ended = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
@@ -106,7 +106,7 @@ def _wait(control: socket.socket, pid: int, max_cpu_s: float) -> tuple[int, floa
 
 
 class _Forker:
-    """Forks confined children without namespaces (isolation=weak)."""
+    """Forks confined children that have no namespaces (isolation=weak)."""
 
     jailed = False
 
@@ -122,7 +122,7 @@ class _Forker:
         return pid
 
     def _child(self, fds: list[int]) -> NoReturn:
-        """Read the job, close all other descriptors, give up all rights, run the solution."""
+        """Body of a child: read the job, close all other descriptors, give up all rights, and run the solution."""
         status = BROKEN
         try:
             requests, replies, output = fds
@@ -155,7 +155,7 @@ class _Forker:
 
 
 class _Jailed(_Forker):
-    """Forks children inside a jail. It is process 1 of a PID namespace, and each child of a new one."""
+    """Forks children in a jail (isolation=full). It is process 1 of a PID namespace, and each child of a new one."""
 
     jailed = True
 
@@ -176,7 +176,7 @@ class _Jailed(_Forker):
         isolation.enter_jail(root)
 
     def fork(self, fds: list[int]) -> int:
-        """Start a child in a PID namespace of its own: see _Forker."""
+        """See _Forker. The child gets its own PID namespace."""
         isolation.unshare(isolation.NEWPID)
         pid = super().fork(fds)
         isolation.rejoin_pid_namespace(self.namespace)

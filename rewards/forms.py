@@ -12,7 +12,7 @@ from typing import Any
 
 from rewards.code import humaneval_tests, leetcode_tests, program_tests
 
-# Calls with their accepted results. Results are compared as JSON, so a tuple equals the list of its items.
+# Tests that call the candidate and compare its results with the accepted ones, as JSON: a tuple equals a list.
 _CALLS = """
 import json
 
@@ -30,12 +30,12 @@ def check(candidate):
 
 
 def tests_of(form: str, tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
-    """Tests of one problem. form: one of FORMS. row: all columns of the problem. max_tests: None for all tests."""
+    """Convert the tests of one problem. form: a key of FORMS. row: all columns of the problem. max_tests: None: all."""
     return FORMS[form](tests, row, max_tests)
 
 
 def _humaneval(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
-    """`tests` defines check(candidate). The row's `prompt` defines what tests and solution may use."""
+    """Convert HumanEval's tests: source that defines check(candidate). Tests and solution may use the `prompt`."""
     columns = {"test": tests, "prompt": row.get("prompt"), "entry_point": row.get("entry_point")}
     texts = {name: value for name, value in columns.items() if isinstance(value, str)}
     if texts.keys() < columns.keys():
@@ -44,7 +44,7 @@ def _humaneval(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str
 
 
 def _mbpp(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
-    """`tests` is a list of assert statements.
+    """Convert MBPP's tests: a list of assert statements.
 
     The candidate is the function that they call and that the row's `code` defines.
     """
@@ -66,7 +66,7 @@ def _mbpp(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
 
 
 def _deepcoder(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
-    """`tests` is {functional: source}, {inputs, outputs, fn_name?} or a list of {input, output, ...}."""
+    """Convert DeepCoder's tests: {functional: source}, {inputs, outputs, fn_name?} or list of {input, output, ...}."""
     tests = json.loads(tests) if isinstance(tests, str) else tests
     match tests:
         case {"functional": str(source)}:
@@ -79,8 +79,8 @@ def _deepcoder(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str
             name = _function_name(tests[0], row)
         case _:
             raise ValueError(f"tests of an unknown form: {str(tests)[:80]}")
-    # The longest inputs are kept: they are the hardest, and slow solutions fail them. DeepCoder's own reward does the
-    # same.
+    # The longest inputs are kept, because they are the hardest, and slow solutions fail them. DeepCoder's own reward
+    # does the same.
     cases = sorted(cases, key=lambda case: -len(str(case[0])))[:max_tests]
     if not cases:
         raise ValueError("no tests")
@@ -93,7 +93,7 @@ def _deepcoder(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str
 
 
 def _function_name(case: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
-    """Name of the function to call; None for a program."""
+    """Return the name of the function to call; None if the solution is a program."""
     if case.get("type") == "function_call":
         return str(case.get("fn_name") or "") or None
     if case.get("testtype") != "functional":
@@ -106,21 +106,21 @@ def _function_name(case: Mapping[str, Any], row: Mapping[str, Any]) -> str | Non
 
 
 def _lines(expected: Any) -> Any:
-    """Expected standard output. Some rows have the list of its lines inside another list, which is removed."""
+    """Return the expected standard output. Some rows have its list of lines inside another list, which is removed."""
     nested = isinstance(expected, list) and len(expected) == 1 and isinstance(expected[0], list)
     return expected[0] if nested else expected
 
 
 def _joined(text: Any) -> str:
-    """Standard input or output as one text. Rows have it as one text or as a list of lines."""
+    """Return standard input or output as one text. Rows have it as one text or as a list of lines."""
     return "\n".join(map(str, text)) if isinstance(text, list) else str(text)
 
 
 def _call(arguments: Any, expected: Any) -> tuple[list[Any], list[Any]]:
-    """Arguments of a call, and the results that count as right.
+    """Return the arguments of a call, and the results that count as right.
 
-    LiveCodeBench writes both as JSON, with one argument on each line. TACO has plain values; some of its results are
-    inside a list.
+    LiveCodeBench writes both as JSON, with one argument on each line. TACO has plain values, and some of its results
+    are inside a list.
     """
     if not isinstance(arguments, str):
         return arguments, _accepted(expected)
@@ -132,7 +132,7 @@ def _call(arguments: Any, expected: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _accepted(expected: Any) -> list[Any]:
-    """The results that count as right: the expected value, and the only item of a list that has just one."""
+    """Return the results that count as right: the expected value and, if it is a list of one item, that item."""
     return [expected, expected[0]] if isinstance(expected, list) and len(expected) == 1 else [expected]
 
 

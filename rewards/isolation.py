@@ -1,4 +1,4 @@
-"""Confine a solution with what Linux offers: namespaces, resource limits, a list of allowed system calls.
+"""Confine a solution by means of Linux: namespaces, resource limits, and a list of allowed system calls.
 
 The fork server (rewards/forkserver.py) calls `enter_jail` once for itself, and `confine` in every child that it forks.
 Both call the kernel through ctypes. Every call that fails raises OSError.
@@ -25,12 +25,12 @@ NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
-_SYS_PIVOT_ROOT, _SYS_MOUNT_SETATTR, _SYS_CAPSET = 155, 442, 126  # numbers of x86_64, like all numbers below
+_SYS_PIVOT_ROOT, _SYS_MOUNT_SETATTR, _SYS_CAPSET = 155, 442, 126  # of x86_64, like all numbers below
 NOBODY = 65534
 
-# The reasons in the verdicts on solutions that used too much CPU time, or were ended by the clock.
+# The reasons in verdicts on solutions that used too much CPU time, and on those that slept too long.
 CPU_TIME, WALL_TIME = "CPU time", "wall time"
-# A solution that used less than this share of a core since it started counts as asleep. A solution that used more is
+# A solution that has used less than this share of a core since its start counts as asleep. If it has used more, it is
 # computing on a busy machine.
 MIN_CPU_SHARE = 1 / 20
 
@@ -40,7 +40,7 @@ class Limits:
     """Resource limits of one solution."""
 
     cpu_s: int = 4  # seconds of CPU time for all tests together
-    wall_s: float = 10.0  # seconds by the clock, after which a solution that sleeps is ended
+    wall_s: float = 10.0  # seconds by the clock after which a sleeping solution is ended
     memory_mb: int = 1024  # MiB of address space; the interpreter itself takes 150 of them
     file_mb: int = 16  # MiB for all files of its temporary directory together
     output_kb: int = 4096  # KiB of standard output, or of one returned value
@@ -48,7 +48,7 @@ class Limits:
 
     @property
     def max_wall_s(self) -> float:
-        """Seconds by the clock that no solution exceeds, however slowly it computes."""
+        """The longest time by the clock that a solution can take, in seconds, even if it computes slowly."""
         return max(self.wall_s, self.cpu_s / MIN_CPU_SHARE)
 
 
@@ -72,15 +72,15 @@ def unshare(flags: int) -> None:
 
 
 def rejoin_pid_namespace(fd: int) -> None:
-    """Let future children start in the PID namespace behind `fd` again. Raises OSError."""
+    """Make future children start in the PID namespace to which `fd` refers. Raises OSError."""
     _call("setns", fd, NEWPID)
 
 
 def map_ids(pid: int) -> None:
     """Map user and group ids into the new user namespace of the child process `pid`. Raises OSError.
 
-    Root inside the namespace is this user outside. If this user is the real root, the user nobody is mapped too, and
-    solutions then run as nobody.
+    Root inside the namespace is this process's user outside. If that user is the real root, the user nobody is mapped
+    too, and solutions then run as nobody.
     """
     proc = Path(f"/proc/{pid}")
     nobody = f"{NOBODY} {NOBODY} 1\n" if os.getuid() == 0 else ""
@@ -108,7 +108,7 @@ def enter_jail(root: str) -> None:
             target = root + library
             os.makedirs(target, exist_ok=True)
             _mount(library, target, None, _MS_BIND | _MS_REC)
-    os.makedirs(f"{root}/tmp", exist_ok=True)  # exists already if the libraries are in /tmp; solutions do not see those
+    os.makedirs(f"{root}/tmp", exist_ok=True)  # exists already if libraries are in /tmp; solutions get another /tmp
     os.chdir(root)
     _system_call("pivot_root", _SYS_PIVOT_ROOT, b".", b".")
     _call("umount2", b".", _MNT_DETACH)
@@ -117,16 +117,16 @@ def enter_jail(root: str) -> None:
     _system_call("mount_setattr", _SYS_MOUNT_SETATTR, -1, b"/", 0x8000, read_only, len(read_only))  # AT_RECURSIVE
 
 
-# The fork server ends a child at its CPU limit (rewards/forkserver.py). If it does not, the kernel does so at this
-# multiple of the limit. The kernel counts by clock ticks, so it may count more than the child used.
+# The fork server kills a child at its CPU limit (rewards/forkserver.py). If that fails, the kernel kills it at this
+# multiple of the limit. The kernel counts clock ticks, so it may count more than the child used.
 _BACKSTOP = 4
 
 
 def confine(limits: Limits, jailed: bool, nobody: bool) -> None:
     """Give up all rights for good. A forked child calls this last, before it runs foreign code. Raises OSError.
 
-    jailed: whether the child is in the jail, in a PID namespace of its own. It then gets a temporary directory of its
-    own; without the jail it cannot open any file. nobody: whether to change to the user nobody.
+    jailed: whether the child is in the jail, in its own PID namespace. If so, it gets its own temporary directory; if
+    not, it cannot open any file. nobody: whether to change to the user nobody.
     """
     if jailed:
         unshare(NEWNS)
@@ -178,9 +178,9 @@ _FILES = {
     "rename": 82, "mkdir": 83, "rmdir": 84, "unlink": 87, "chmod": 90, "mkdirat": 258, "unlinkat": 263,
     "renameat": 264, "renameat2": 316,
 }  # fmt: skip
-# Duplicate descriptors, get and set flags of descriptors, get flags of files. Not F_SETOWN, which sends signals. Not
-# F_SETFL, and above not utimensat: all children share one open /dev/null, and its flags and times would carry notes
-# from one solution to the next.
+# The allowed commands of fcntl duplicate descriptors, get and set flags of descriptors, and get flags of files.
+# F_SETOWN is forbidden, because it sends signals. So are F_SETFL and, above, utimensat: all children share one open
+# /dev/null, whose flags and times could pass messages from one solution to the next.
 _FCNTL, _FCNTL_COMMANDS = 72, (0, 1, 2, 3, 1030)
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # 1: EPERM
@@ -188,9 +188,10 @@ _X86_64 = 0xC000003E
 
 
 def _program(files: bool) -> list[tuple[int, int, int, int]]:
-    """The filter as Berkeley packet filter instructions: (operation, jump if true, jump if false, operand).
+    """Make the filter as Berkeley packet filter instructions: (operation, jump if true, jump if false, operand).
 
-    They read struct seccomp_data: the call's number is at offset 0, the architecture at 4, the arguments from 16 on.
+    files: see _filter_system_calls. The instructions read struct seccomp_data: the call's number is at offset 0, the
+    architecture at 4, the arguments from 16 on.
     """
     allow, refuse = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)
     program = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, _X86_64), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]

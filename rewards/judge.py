@@ -1,8 +1,8 @@
 """Judge: a trusted process that runs tests against a solution, which runs in the sandbox.
 
 The judge alone knows the expected values. The tests call `candidate`, which sends the arguments to a confined child and
-returns the child's answer as plain data (rewards/values.py). So values are compared here, in the judge: a solution can
-answer anything, but it has no verdict to write, no check to patch and no expected value to find.
+returns the child's answer as plain data (rewards/values.py). So values are compared here, in the judge. A solution can
+answer anything, but it cannot write a verdict, change a check, or find an expected value.
 
 The judge reads jobs as JSON lines from standard input and writes verdicts as JSON lines to standard output.
 """
@@ -38,9 +38,9 @@ _NAMES_FOR_TESTS = {
     "is_same_list": values.is_same_list,
     "is_same_tree": values.is_same_tree,
 }
-_ROUNDING_S = 1e-6  # seconds by which a sum of CPU times may be rounded
-# Extra bytes of address space that the judge may use after its start. A malicious answer of a few MB can need a hundred
-# times as much memory when it is parsed.
+_ROUNDING_S = 1e-6  # seconds of rounding errors in a sum of CPU times
+# Extra bytes of address space that the judge may use after its start. To parse a malicious answer of a few MB can
+# take a hundred times as much memory.
 _MEMORY_BYTES = 512 << 20
 _CHECK_S = 0.5  # seconds between two checks of the CPU time of a solution that has exceeded its wall time
 
@@ -49,22 +49,22 @@ PASSED = "passed"  # the reason in the verdict on a solution that passed
 
 
 class Failed(BaseException):
-    """The solution cannot continue; the text is the reason.
+    """The solution cannot continue. The text says why.
 
-    It is no Exception, so that tests which tolerate exceptions do not swallow it.
+    This class is not an Exception, so that tests which catch exceptions do not catch it.
     """
 
 
 class CandidateError(Exception):
-    """The solution raised an exception; the text describes that."""
+    """The solution raised an exception. The text describes that exception."""
 
 
 class ForkServer:
-    """The fork server of this judge."""
+    """Starts this judge's fork server, and holds its process and its control socket."""
 
     def __init__(self, isolation_mode: str, limits: Limits):
-        """Raises OSError, with the kernel's reason, where the machine does not allow this isolation."""
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps messages apart
+        """isolation_mode: full or weak. Raises OSError, with the kernel's reason, if the machine does not allow it."""
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps message boundaries
         with tempfile.TemporaryDirectory(prefix="jail-") as root:
             arguments = [str(theirs.fileno()), isolation_mode, root, json.dumps(asdict(limits))]
             self.process = subprocess.Popen(
@@ -85,7 +85,7 @@ class ForkServer:
 
 
 class Child:
-    """One confined process, from fork to end. No method waits longer than the solution may take."""
+    """One confined process, from its fork to its end. No method waits longer than the solution may take."""
 
     def __init__(self, server: ForkServer, began: float, spent_s: float, limits: Limits):
         """Start the child.
@@ -107,10 +107,10 @@ class Child:
         os.set_blocking(self.requests, False)
 
     def _wait(self, fd: int, event: int) -> None:
-        """Wait until `fd` is ready. Raises Failed for a solution that is beyond its wall time and sleeps.
+        """Wait until `fd` is ready. Raises Failed if the solution has exceeded its wall time and sleeps.
 
-        A solution that computes is ended by its CPU time instead. On a busy machine that takes longer by the clock, and
-        the verdict must not depend on how busy the machine is.
+        A solution that computes may go on until its CPU time is used up. On a busy machine that takes longer by the
+        clock, and the verdict must not depend on how busy the machine is.
         """
         poll = select.poll()
         poll.register(fd, event)
@@ -125,14 +125,14 @@ class Child:
             self.next_check = now + _CHECK_S
 
     def _report(self) -> tuple[int, float]:
-        """The fork server's next report: the child's wait status, or RUNNING, and its CPU seconds."""
+        """Receive the fork server's next report: the child's wait status or RUNNING, and its CPU seconds."""
         status, cpu_s = REPORT.unpack(self.control.recv(REPORT.size))
         if status != RUNNING:
             self.exit = status, cpu_s
         return status, cpu_s
 
     def send(self, data: bytes) -> None:
-        """Send a message. If the child has ended, this is noticed later, when its reply is awaited."""
+        """Send a message to the child. If the child has ended, the next wait for its reply will show that."""
         view = memoryview(struct.pack("<I", len(data)) + data)
         while view:
             self._wait(self.requests, select.POLLOUT)
@@ -155,7 +155,9 @@ class Child:
         return bytes(parts)
 
     def receive(self) -> Any:
-        """The value of the next reply. Raises CandidateError for an exception, Failed for a malformed reply."""
+        """Return the value of the next reply. Raises CandidateError if the solution raised an exception, Failed if the
+        reply is malformed.
+        """
         (size,) = struct.unpack("<I", self.read(self.replies, 4, exactly=True))
         if size > self.limits.output_kb << 10:
             raise Failed("returned too much")
@@ -169,7 +171,7 @@ class Child:
         return value
 
     def end(self) -> str:
-        """Wait until the child ends and say how it ended; "" if it ended well. Raises Failed like every wait."""
+        """Wait until the child ends. Returns how it failed; "" if it ended well. Raises Failed as _wait does."""
         if self.exit is None:
             self._wait(self.control.fileno(), select.POLLIN)
         if self.exit is None:
@@ -194,7 +196,7 @@ class Child:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The judgement on one solution. tests: number of calls answered, or of programs passed."""
+    """The judgement on one solution. tests: number of answered calls, or of passed runs of a program."""
 
     passed: bool
     why: str
@@ -202,13 +204,13 @@ class Outcome:
 
 
 def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
-    """Judge a function: run `check(candidate)` of its tests."""
+    """Judge a function: run `check(candidate)` of its tests. job: made by rewards/code.py."""
     names: dict[str, Any] = dict(_NAMES_FOR_TESTS)
     exec(compile(job["tests"], "tests", "exec", optimize=0), names)  # PYTHONOPTIMIZE must not remove its assertions
     request = {"source": job["source"], "entry": job["entry"], "stdin": None}
     child = Child(server, time.monotonic(), 0.0, limits)
     calls = 0
-    failure = ""  # kept here too, because tests with a bare `except:` swallow Failed
+    failure = ""  # stored, because tests with a bare `except:` catch Failed
 
     def candidate(*arguments: Any, **keywords: Any) -> Any:
         nonlocal calls, failure
@@ -247,7 +249,7 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outco
 
 
 def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
-    """Judge a program: run it once for each [input, expected output], all runs within the time of one solution."""
+    """Judge a program: run it once for each [input, expected output]. All runs share the time of one solution."""
     began, spent_s = time.monotonic(), 0.0
     for passed, (stdin, expected) in enumerate(job["tests"]):
         child = Child(server, began, spent_s, limits)
@@ -272,7 +274,7 @@ def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome
 
 
 def main() -> None:
-    """Body of a worker (rewards/workers.py). Arguments: full or weak, limits as JSON."""
+    """Body of a worker process (rewards/workers.py). Its arguments: full or weak; limits as JSON."""
     die_with_parent()  # otherwise the end of standard input would be noticed only between two jobs
     jobs, verdicts = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what tests print must not be read as a verdict
@@ -285,7 +287,7 @@ def main() -> None:
     print(json.dumps({"ready": True}), file=verdicts)
     _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
     memory = address_space() + _MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))  # the fork server runs already, and keeps its own limit
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))  # not for the fork server, which is already running
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in jobs:
         # The judge's own CPU time is limited too, because a malicious answer can be slow to compare.

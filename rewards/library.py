@@ -1,12 +1,12 @@
-"""Reward by a library's own scorer: reasoning-gym judges the answers to the problems that it makes.
+"""Reward for problems of the library reasoning-gym, which makes the problems and also scores the answers.
 
-A problem is identified by task, options, seed and index, from which the library can make it again in any process. Some
-tasks depend on the order of Python's sets. So problems are made in processes with a fixed hash seed, and a worker
-reports an error if its question differs from the original one.
+Task, options, seed and index identify a problem: from them the library can make it again in any process. Some tasks
+depend on the order of Python's sets. So problems are made in processes with a fixed hash seed, and a worker reports an
+error if its question differs from the original one.
 
 Only workers import the library. Some of its scorers evaluate the policy's text as Python. So every answer is scored in
-a child process without rights (rewards/isolation.py): it can open no file, no socket and no process. A child that hangs
-or fills the memory is killed, and its answer scores 0.
+a child process without rights (rewards/isolation.py), which cannot open files or sockets or start processes.
+A child that hangs or fills the memory is killed, and its answer scores 0.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from das.process import die_with_parent
 from rewards.isolation import Limits, confine
 from rewards.workers import FAILURES, Workers, command
 
-BLOCK = 100  # problems made with one seed; some tasks make all of them at once
+BLOCK = 100  # number of problems made with one seed; some tasks make all of them at once
 _PATIENCE = 10  # seconds by the clock that a worker may take for each second of its CPU time
 _CHECK_S = 0.05  # time between two checks of a child
-_LIMITS = {"memory_mb": 2048, "file_mb": 0}  # limits of a child, beside its CPU time
+_LIMITS = {"memory_mb": 2048, "file_mb": 0}  # further limits of a child, beside its CPU time
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _BRACES = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
 
 
 def library_command(*arguments: str) -> list[str]:
-    """Command line of a worker; with arguments (see `main`), of a process that makes problems."""
+    """Return the command line of a worker, or of a process that makes problems. arguments: see `main`."""
     # One thread only: a forked child loses its parent's threads, and may not start its own.
     return ["env", "PYTHONHASHSEED=0", "OPENBLAS_NUM_THREADS=1", "OMP_NUM_THREADS=1", *command("library", *arguments)]
 
 
 def final_answer(completion: str) -> str | None:
-    r"""The text of the last complete <answer>...</answer> or \boxed{...}, whichever ends later. None without either."""
+    r"""Return the text in the last complete <answer>...</answer> or \boxed{...}, whichever ends later; None if none."""
     ends = [(match.end(), match[1]) for match in _TAGGED.finditer(completion)]
     opened: list[tuple[int, bool]] = []  # where the text of each open brace begins, and whether it is a box
     for token in _BRACES.finditer(completion):
@@ -58,20 +58,20 @@ def final_answer(completion: str) -> str | None:
 
 
 def digest(question: str) -> str:
-    """Short SHA-256 of a question."""
+    """The first 16 hexadecimal digits of a question's SHA-256."""
     return hashlib.sha256(question.encode()).hexdigest()[:16]
 
 
 class LibraryReward:
-    """The library's score of each answer, 0 to 1, computed in worker processes. Without an answer it is 0."""
+    """Worker processes compute the library's score of each answer, from 0 to 1. No answer scores 0."""
 
     def __init__(self, parallel: int, timeout_s: float):
-        """timeout_s: CPU seconds to score one answer, and as many to make its problem. Raises WorkerError."""
+        """timeout_s: CPU seconds to score one answer, and again to make its problem. Raises WorkerError."""
         line = library_command(str(timeout_s))
         self._workers = Workers(line, parallel, 3 * _PATIENCE * timeout_s, timeout_s)
 
     def __call__(self, completions: Sequence[str], entries: Sequence[str]) -> list[float]:
-        """Score each answer. entries: the problems, as JSON. Raises ValueError for one that cannot be made again."""
+        """Score each answer. entries: the problems, as JSON. Raises ValueError if one cannot be made again."""
         answers = [final_answer(completion) for completion in completions]
         asked = [index for index, answer in enumerate(answers) if answer is not None]
         rewards = [0.0] * len(answers)
@@ -85,7 +85,7 @@ class LibraryReward:
         return rewards
 
     def take_counts(self) -> dict[str, int]:
-        """Counts of worker problems since the last call: see rewards/workers.py."""
+        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
         return self._workers.counts.take()
 
     def close(self) -> None:
@@ -93,12 +93,12 @@ class LibraryReward:
         self._workers.close()
 
 
-# ---- in a process of its own ----
+# ---- in a worker process ----
 
 
 @lru_cache(maxsize=64)
 def _block(task: str, options: str, seed: int) -> Any:
-    """BLOCK problems of a task."""
+    """Make a dataset of BLOCK problems of a task."""
     import reasoning_gym
 
     return reasoning_gym.create_dataset(task, seed=seed, size=BLOCK, **json.loads(options))
@@ -106,17 +106,17 @@ def _block(task: str, options: str, seed: int) -> Any:
 
 @lru_cache(maxsize=4096)
 def _problem(task: str, options: str, seed: int, index: int) -> tuple[Any, Mapping[str, Any]]:
-    """The library's dataset, and its problem number `index`, counted from the problems with the first seed."""
+    """Return the library's dataset with problem number `index`, and this problem. seed: of the first BLOCK problems."""
     block, place = divmod(index, BLOCK)
     dataset = _block(task, options, seed + BLOCK * block)
     problem = dataset[place]
-    with suppress(Exception):  # some tasks have no answer of their own to score
-        dataset.score_answer(answer=problem["answer"], entry=problem)  # imports what a child could not
+    with suppress(Exception):  # some tasks know no answer that could be scored
+        dataset.score_answer(answer=problem["answer"], entry=problem)  # imports modules that a child cannot import
     return dataset, problem
 
 
 def _reply(answer: str, entry: str, timeout_s: float) -> dict[str, Any]:
-    """The worker's reply: the score (None if its child was killed or died), or the error in the problem."""
+    """Make the worker's reply: the score (None if the scoring child died), or the error in the problem."""
     named = json.loads(entry)
     dataset, problem = _problem(named["task"], named["options"], named["seed"], named["index"])
     if digest(problem["question"]) != named["question"]:
@@ -127,7 +127,7 @@ def _reply(answer: str, entry: str, timeout_s: float) -> dict[str, Any]:
 def confined(score: Callable[[], float], timeout_s: float) -> float | None:
     """Call `score` in a child without rights. Returns its result in [0, 1]; 0 if it raises; None if the child died.
 
-    timeout_s: CPU seconds. A child that sleeps is ended after 10 times as many seconds by the clock.
+    timeout_s: CPU seconds of the child. It is also killed after 10 times as many seconds by the clock.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -144,7 +144,7 @@ def confined(score: Callable[[], float], timeout_s: float) -> float | None:
     os.waitpid(pid, 0)
     try:
         return min(1.0, max(0.0, float(written)))
-    except ValueError:  # nothing, or what foreign code wrote
+    except ValueError:  # the child wrote nothing, or foreign code wrote something else
         return None
 
 
@@ -159,7 +159,7 @@ def _child(score: Callable[[], float], writing: int, timeout_s: float) -> NoRetu
         os.dup2(0, 1)
         try:
             value = float(score())
-        except Exception:  # scorers parse whatever the policy wrote
+        except Exception:  # scorers may fail on what the policy wrote
             value = 0.0
         os.write(3, repr(value).encode())
     finally:
@@ -167,7 +167,7 @@ def _child(score: Callable[[], float], writing: int, timeout_s: float) -> NoRetu
 
 
 def _make(task: str, options: str, seed: int, count: int, lines: TextIO) -> None:
-    """Write {"index", "question"} of `count` problems, a line each; {"unknown": all tasks} or {"error"} instead."""
+    """Write `count` lines {"index", "question"}. On failure the last line is {"error"} or {"unknown": all tasks}."""
     from reasoning_gym.factory import DATASETS
 
     if task not in DATASETS:
@@ -183,9 +183,9 @@ def _make(task: str, options: str, seed: int, count: int, lines: TextIO) -> None
 
 
 def main() -> None:
-    """Body of a worker (rewards/workers.py), whose argument is the CPU time of an answer.
+    """Body of a worker process (rewards/workers.py). Its argument is the CPU time of an answer, in seconds.
 
-    With the arguments task, options, seed and count it makes problems instead.
+    With the four arguments task, options, seed and count, the process makes problems instead.
     """
     die_with_parent()
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)

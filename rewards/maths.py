@@ -1,10 +1,10 @@
 """Reward for maths: 1.0 if math-verify finds the boxed answer equal to the gold answer, else 0.0.
 
-math-verify can compute for ever and fill the memory. Its own time limit is a signal, which a long computation inside C
-code does not notice. So `MathsReward` uses worker processes, which have a memory limit and can be killed.
+math-verify can compute for ever and fill the memory. Its own time limit is a signal, which cannot interrupt a long
+computation in C code. So `MathsReward` uses worker processes, which have a memory limit and can be killed.
 `accuracy_reward` computes the same reward in this process, for policies that never write such answers.
 
-All limits count CPU time: a machine that is busy, or that pauses, changes no reward.
+All limits count CPU time, so a busy or paused machine changes no reward.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rewards.workers import RETIRES, Workers, address_space, command
 # CPU seconds for each call of math-verify: parse the gold answer, parse the response, compare two expressions. Parsing
 # an ordinary answer takes about a millisecond.
 _TIMEOUT_S = 2
-_NEVER_S = 3600  # disables math-verify's own limit, which is by the clock
+_NEVER_S = 3600  # disables math-verify's own limit, which counts time by the clock
 _PATIENCE = 10  # seconds by the clock that a worker may take for each second of its CPU time
 _MEMORY_BYTES = 2 << 30  # address space of a worker; an idle worker uses 0.06 GiB
 # sympy caches what it computes. A worker that has grown by this many bytes is replaced, so that no response takes the
@@ -47,9 +47,10 @@ def _extraction() -> list[Any]:
 
 @contextmanager
 def _cpu_limit() -> Iterator[None]:
-    """Raise math-verify's TimeoutException in this block when the main thread has computed for too long in it.
+    """Raise math-verify's TimeoutException in the `with` block after _TIMEOUT_S CPU seconds of the main thread.
 
-    The timer counts the CPU time of all threads, so it is started again if others used it up.
+    The timer counts the CPU time of all threads. If it ends before the main thread has used up its time, it is started
+    again for the rest.
     """
     from math_verify.errors import TimeoutException
 
@@ -71,7 +72,7 @@ def _cpu_limit() -> Iterator[None]:
 
 
 def _parse(text: str, mode: str) -> list[Any]:
-    """Parse a text with math-verify; empty if it fails or takes too long. Raises MemoryError."""
+    """Parse a text with math-verify. Returns an empty list if that fails or takes too long. Raises MemoryError."""
     from math_verify import parse
     from math_verify.errors import TimeoutException
 
@@ -88,7 +89,7 @@ def _parse(text: str, mode: str) -> list[Any]:
 
 
 def _equal(gold: Any, parsed: Any) -> bool:
-    """Whether math-verify finds two expressions equal; False if it fails or takes too long. Raises MemoryError."""
+    """Return whether math-verify finds two expressions equal; False if it fails or is too slow. Raises MemoryError."""
     from math_verify import verify
     from math_verify.errors import TimeoutException
 
@@ -111,7 +112,7 @@ def _gold(answer: str) -> tuple[Any, ...]:
 
 
 def readable(answer: str) -> bool:
-    """Whether math-verify can parse a gold answer. Call it from the main thread, like accuracy_reward."""
+    """Return whether math-verify can parse a gold answer. Call this from the main thread, like accuracy_reward."""
     try:
         return bool(_gold(answer))
     except ValueError:
@@ -119,9 +120,9 @@ def readable(answer: str) -> bool:
 
 
 def _has_box(completion: str) -> bool:
-    """Whether the text has a box at all.
+    """Return whether the text has a box.
 
-    Skipping texts without a box changes no reward, and saves the parser's search through long unfinished responses.
+    A text without a box scores 0.0 anyway. To skip it saves the parser's search through long unfinished responses.
     """
     return "\\boxed" in completion
 
@@ -131,11 +132,10 @@ _AND = re.compile(r"[\s$]*(,|(,\s*)?(and|or|\\text\{\s*(and|or)\s*\}))[\s$]*")
 
 
 def _boxed(completion: str) -> str:
-    """The last complete box, together with the boxes before it that are joined to it by only a comma, "and" or "or".
+    """Return the last complete box, with the boxes before it that only a comma, "and" or "or" separates from it.
 
-    math-verify by itself reads all boxes of a text as one set, and any formula if there is no complete box. Then an
-    intermediate result in a box would make a right answer wrong, and a formula in an unfinished text could make it
-    right.
+    By itself math-verify reads all boxes of a text as one set, so an intermediate result in a box would make a right
+    answer wrong. If there is no complete box, it reads any formula, so an unfinished text could count as right.
     """
     opened: list[tuple[int, bool]] = []  # position of each open brace, and whether it opens a box
     boxes: list[tuple[int, int]] = []  # begin and end of each box that is inside no other box
@@ -176,15 +176,17 @@ def accuracy_reward(completions: list[str], answers: list[str]) -> list[float]:
 
 
 class MathsReward:
-    """accuracy_reward in worker processes. hung: number of responses so far that hung or killed their worker."""
+    """Computes accuracy_reward in worker processes. hung: number of responses so far that hung or killed a worker."""
 
     def __init__(self, parallel: int, timeout_s: float):
-        """timeout_s: CPU seconds for one response. Then its worker is killed and it scores 0.0. Raises WorkerError."""
+        """timeout_s: CPU seconds for one response. After them its worker is killed, and it scores 0.0. Raises
+        WorkerError.
+        """
         self._workers = Workers(command("maths"), parallel, _PATIENCE * timeout_s, timeout_s)
         self.hung = 0
 
     def __call__(self, completions: Sequence[str], answers: Sequence[str]) -> list[float]:
-        """Like accuracy_reward. A response that hangs or kills its worker scores 0.0."""
+        """Return what accuracy_reward returns. A response that hangs or kills its worker scores 0.0."""
         pairs = list(zip(completions, answers, strict=True))
         with_box = [index for index, (completion, _) in enumerate(pairs) if _has_box(completion)]
         rewards = [0.0] * len(pairs)
@@ -198,7 +200,7 @@ class MathsReward:
         return rewards
 
     def take_counts(self) -> dict[str, int]:
-        """Counts of worker problems since the last call: see rewards/workers.py."""
+        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
         return self._workers.counts.take()
 
     def close(self) -> None:
@@ -207,7 +209,7 @@ class MathsReward:
 
 
 def main() -> None:
-    """Body of a worker (rewards/workers.py)."""
+    """Body of a worker process (rewards/workers.py)."""
     die_with_parent()  # otherwise the end of standard input would be noticed only between two answers
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)

@@ -1,7 +1,7 @@
-"""Differences in notation that math-verify overlooks, so that it finds different answers equal.
+"""Find differences in notation that math-verify overlooks when it takes different answers for equal.
 
 math-verify drops the base of a numeral (52_8 becomes 52), reads the set {0, 1} like the pair (0, 1), and computes with
-infinity, so that twice infinity is infinity. The checks here never make an answer right. They only make some wrong.
+infinity, so that twice infinity is infinity. These checks can make an answer wrong, but never right.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _SPACING = re.compile(r"\s|\$|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-zA-Z])")
-# A numeral with something below it: 52_8, 52_{8}, {52}_8, \text{52}_{\text{eight}}, 1A_{16}. Not the 5 of C^5_3.
+# Matches a numeral with a subscript: 52_8, 52_{8}, {52}_8, \text{52}_{\text{eight}}, 1A_{16}. Not the 5 of C^5_3.
 _NUMERAL = re.compile(
     r"(?<![\w^{}.])(?:(?:\\(?:text|mathrm|mathbf))?\{)?\d[\dA-F.]*\}?_(?:\{(?:\\(?:text|mathrm)\{)?([^{}]*)\}|(.))"
 )
@@ -20,7 +20,7 @@ _INFINITE = re.compile(r"[+-]?\\infty")
 
 
 def may_be_equal(answer: str, gold: str) -> bool:
-    """Whether two answers can be equal, judging by their notation (LaTeX without a box)."""
+    """Return whether the notation of two answers allows that they are equal. answer, gold: LaTeX without a box."""
     answer, gold = (_BRACED_INFINITY.sub(r"\1", _SPACING.sub("", text)).rstrip(".") for text in (answer, gold))
     if _bases(gold) not in (_bases(answer), _bases(answer.rsplit("=", 1)[-1])):  # 52_8=42_{10} may say 42
         return False
@@ -30,18 +30,18 @@ def may_be_equal(answer: str, gold: str) -> bool:
 
 
 def _bases(text: str) -> set[str]:
-    """The bases of the numerals in a text, except base ten, the default."""
+    """The bases of the numerals in a text, without base ten, the default."""
     subscripts = {(braced or single).strip("()") for braced, single in _NUMERAL.findall(text)}
     return {_BASES.get(subscript, subscript) for subscript in subscripts} - {"10"}
 
 
 def _is_set(text: str) -> bool:
-    r"""Whether a text is a set that lists its elements, none of which is a tuple: \{0,1\}."""
+    r"""Return whether a text is a set that lists its elements, none of which is a tuple: \{0,1\}."""
     listed = text.startswith("\\{") and text.endswith("\\}") and text[2:3] not in ("(", "[")
     return listed and not any(word in text for word in (":", "|", "\\mid", "\\in", "\\cup", "\\cap", "\\setminus"))
 
 
 def _is_tuple(text: str) -> bool:
-    """Whether a text is a tuple or an interval of numbers: (0,1), [0,1)."""
+    """Return whether a text is a tuple or an interval of numbers: (0,1), [0,1)."""
     inside = text[1:-1]
     return text[:1] in ("(", "[") and text[-1:] in (")", "]") and "," in inside and not re.search(r"[()\[\]]", inside)

@@ -1,4 +1,4 @@
-"""Judge many solutions in parallel. Each judge (rewards/judge.py) has a jailed fork server of its own."""
+"""Judge many solutions in parallel. Each judge process (rewards/judge.py) has its own jailed fork server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rewards.isolation import WALL_TIME, Limits
 from rewards.workers import TIMEOUTS, WorkerError, Workers, command
 
-# A judge counts as stuck this many seconds after the longest time of a solution.
+# A judge counts as stuck if it takes this many seconds longer than a solution may take.
 _GRACE_S = 2.0
 
 # A right solution, which must pass before anything else is judged.
@@ -30,7 +30,7 @@ class SandboxError(RuntimeError):
 class Verdict:
     """The judgement on one solution.
 
-    tests: number of calls answered, or of programs passed. seconds: time in the sandbox, by the clock.
+    tests: number of answered calls, or of passed runs of a program. seconds: time in the sandbox, by the clock.
     """
 
     passed: bool
@@ -40,7 +40,7 @@ class Verdict:
 
 
 class Sandbox:
-    """Judges solutions, `parallel` at a time. The judges end with `close`, or with this process."""
+    """Judges solutions, `parallel` at a time. The judge processes end with `close`, or when this process ends."""
 
     def __init__(self, parallel: int, limits: Limits, isolation: str = "full"):
         """isolation: full (namespaces), or weak, which prints a warning to standard error. Raises SandboxError."""
@@ -61,7 +61,7 @@ class Sandbox:
             ) from error
 
         (verdict,) = self.run([_RIGHT])
-        if not verdict.passed:  # limits too small to start under would silently give every solution 0
+        if not verdict.passed:  # if no solution could start under these limits, all would silently score 0
             self.close()
             raise SandboxError(f"a right solution does not pass under reward.limits={asdict(limits)}: {verdict.why}")
 
@@ -74,9 +74,9 @@ class Sandbox:
         return verdicts
 
     def take_counts(self) -> dict[str, int]:
-        """Counts of worker problems since the last call: see rewards/workers.py."""
+        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
         return self._workers.counts.take()
 
     def close(self) -> None:
-        """Kill all judges, and with them their fork servers and solutions."""
+        """Kill all judge processes, with their fork servers and solutions."""
         self._workers.close()

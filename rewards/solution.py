@@ -30,7 +30,7 @@ _MAX_RECURSION = 100_000  # nested calls; LeetCode's own judge raises Python's l
 
 
 def prelude() -> dict[str, Any]:
-    """Names available to a solution function. They never replace Python's built-ins: math.pow must not hide pow."""
+    """Collect the names that a solution function can use. None replaces a built-in: math.pow must not hide pow."""
     names: dict[str, Any] = {}
     for name in _STARS:
         module = importlib.import_module(name)
@@ -46,7 +46,7 @@ PRELUDE["numpy"].random.seed(0)  # loads the module here, so that children need 
 
 
 def read_frame(fd: int) -> bytes | None:
-    """Read one length-prefixed message. None at the end of the stream."""
+    """Read one length-prefixed message. Returns None at the end of the stream."""
     header = _read(fd, 4)
     return None if header is None else _read(fd, struct.unpack("<I", header)[0])
 
@@ -77,7 +77,7 @@ def _start() -> None:
 def answer_calls(source: str, entry: str, requests: int, replies: int) -> None:
     """Define the solution, then answer each call of `entry` with ["value", value] or ["error", text].
 
-    requests, replies: file descriptors. Returns at the end of the requests.
+    requests, replies: file descriptors. Returns when there are no more requests.
     """
     _start()
     namespace = {**PRELUDE, "__name__": "solution"}
@@ -107,8 +107,8 @@ def _describe(error: BaseException) -> str:
 def run_program(source: str) -> None:
     """Run the solution as a main program. Raises what the solution raises, SystemExit included.
 
-    As at Python's exit, the output is complete when this returns or raises: atexit functions have run, and files that
-    the program left open are flushed.
+    When this function returns or raises, the output is complete, as after Python's exit: atexit functions have run, and
+    files that the program left open are flushed.
     """
     _start()
     atexit._clear()  # the functions that are registered so far belong to the fork server

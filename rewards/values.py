@@ -1,4 +1,4 @@
-"""Values exchanged between the tests and a solution: plain data as JSON, never objects that a solution defines.
+"""Exchange values between the tests and a solution: plain data as JSON, never objects that a solution defines.
 
 A solution answers from its own process. Its answer is rebuilt from built-in types only. So the tests never meet an
 object of the solution (with its own `__eq__`, for example), and nothing is unpickled.
@@ -14,8 +14,8 @@ from typing import Any
 
 # A linked list or tree with more nodes is refused, because it may be a cycle.
 _MAX_NODES = 100_000
-# How many values of a set, or keys of a dict, may share a hash. Honest values hardly ever do, except tuples that differ
-# only in -1 and -2, which have the same hash in Python.
+# This many values of a set, or keys of a dict, may have the same hash. Honest values hardly ever have, except tuples
+# that differ only in -1 and -2, which have the same hash in Python.
 _MAX_EQUAL_HASHES = 256
 
 
@@ -45,9 +45,9 @@ def list_node(values: list[Any]) -> ListNode | None:
 
 
 def tree_node(values: list[Any]) -> TreeNode | None:
-    """Return the tree whose nodes are `values`, level by level. A None stands for an absent node.
+    """Return the tree whose nodes are `values`, level by level. None stands for an absent node.
 
-    Raises ValueError for values behind the last level.
+    Raises ValueError if values remain after the last level.
     """
     if not values or values[0] is None:
         return None
@@ -94,12 +94,12 @@ def tree_values(root: TreeNode | None) -> list[Any]:
 
 
 def is_same_list(one: Any, other: Any) -> bool:
-    """Whether two linked lists (or None) are equal. Any other value equals nothing."""
+    """Return whether two linked lists (or None) are equal. Any other value equals nothing."""
     return _is(one, ListNode) and _is(other, ListNode) and bool(list_values(one) == list_values(other))
 
 
 def is_same_tree(one: Any, other: Any) -> bool:
-    """Whether two trees (or None) are equal. Any other value equals nothing."""
+    """Return whether two trees (or None) are equal. Any other value equals nothing."""
     return _is(one, TreeNode) and _is(other, TreeNode) and bool(tree_values(one) == tree_values(other))
 
 
@@ -108,7 +108,7 @@ def _is(value: Any, kind: type) -> bool:
 
 
 def _pack(value: Any) -> Any:
-    """The value in JSON's types. Subclasses become their base: a defaultdict becomes a dict, which it equals."""
+    """Convert a value to JSON's types. A subclass becomes its base: a defaultdict becomes the dict that it equals."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, numbers.Integral):
@@ -136,7 +136,7 @@ def _pack(value: Any) -> Any:
 
 
 def _check_hashes(values: Iterable[Any]) -> None:
-    """Raise ValueError if many values have equal hashes: building a set or dict of them takes quadratic time."""
+    """Raise ValueError if many values have the same hash: to build a set or dict of them takes quadratic time."""
     count = max(Counter(map(hash, values)).values(), default=0)
     if count > _MAX_EQUAL_HASHES:
         raise ValueError(f"{count} values have the same hash")
@@ -158,7 +158,7 @@ def _build_dict(items: list[Any]) -> dict[Any, Any]:
 
 
 def _check_nodes(values: list[Any]) -> list[Any]:
-    """Return the values of a linked list or tree. Raises ValueError for more values than list_values may return."""
+    """Return the values of a linked list or tree unchanged. Raises ValueError if there are more than _MAX_NODES."""
     if len(values) > _MAX_NODES:
         raise ValueError(f"linked list or tree of more than {_MAX_NODES} nodes")
     return values
@@ -188,15 +188,15 @@ def _unpack(packed: Any) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """JSON of a value.
+    """Convert a value to JSON.
 
-    Raises TypeError for a value that is not plain data, ValueError or RecursionError for a structure without end.
+    Raises TypeError for a value that is not plain data, ValueError or RecursionError for a structure without an end.
     """
     return json.dumps(_pack(value)).encode()
 
 
 def decode(data: bytes) -> Any:
-    """Inverse of encode. Raises ValueError for data that encode cannot have written."""
+    """Inverse of encode. Raises ValueError for data that encode cannot have produced."""
     try:
         return _unpack(json.loads(data))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

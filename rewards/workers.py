@@ -1,7 +1,7 @@
 """A pool of worker processes that answer JSON lines. A worker that hangs or dies is replaced.
 
 A worker runs `main` of a module of this package. Its first line is {"ready": true} or {"ready": false, "why": ...}.
-After that it answers every line it receives with one line. An answer with {"retires": true} is its last one.
+After that it answers each line that it receives with one line. After an answer with {"retires": true} it ends.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _ROOT = Path(__file__).resolve().parent.parent
 _START_S = 300.0
 
 _CHECK_S = 0.05  # shortest time between two checks of a worker's CPU time
-RETIRES = "retires"  # key of an answer: whether the worker ends after it, and is to be replaced
+RETIRES = "retires"  # key of an answer: whether the worker ends after it and must be replaced
 
-# Counters of problems with workers: their names in metrics.jsonl.
-DEATHS = "judge_deaths"  # workers that died while they answered; the question was then asked once more
+# Names of the counts of problems with workers, as in metrics.jsonl.
+DEATHS = "judge_deaths"  # workers that died over a question, which is asked at most once more
 FAILURES = "judge_failures"  # questions without an answer: the worker hung, or the second worker died too
 TIMEOUTS = "judge_timeouts"  # solutions that were ended by the clock, not by their CPU time
 
 
 class Counts:
-    """Counters of problems with one pool of workers. Thread-safe."""
+    """Counts of problems with one pool of workers. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,16 +57,16 @@ class Counts:
 
 
 def no_counts() -> dict[str, int]:
-    """The counts of a reward that uses no workers."""
+    """Counts of zero, as of a reward that uses no workers."""
     return {DEATHS: 0, FAILURES: 0, TIMEOUTS: 0}
 
 
 class WorkerError(RuntimeError):
-    """A worker could not start. The message is the worker's own, or says that there was none."""
+    """A worker could not start. The message comes from the worker, or says that the worker sent none."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Command line that calls `main` of rewards/`module`.py. The user's own site-packages are not on its path."""
+    """Return the command line that calls `main` of rewards/`module`.py, without the user's own site-packages."""
     boot = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from rewards.{module} import main; main()"
     return [sys.executable, "-s", "-P", "-c", boot, *arguments]
 
@@ -81,8 +81,8 @@ class _Worker:
     """One worker process."""
 
     def __init__(self, command_line: list[str]):
-        # The process leads a session of its own: it and its children are killed together, and an interrupt at the
-        # terminal reaches only the trainer.
+        # The process gets its own session, so that it can be killed together with its children, and an interrupt at the
+        # terminal does not reach it.
         self.process = subprocess.Popen(
             command_line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
@@ -106,7 +106,7 @@ class _Worker:
         return dict(json.loads(line))
 
     def _cpu_s(self) -> float:
-        """CPU seconds of the process, by its kernel clock."""
+        """CPU seconds that the process has used, by the kernel's clock for it."""
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def ask(self, question: bytes, timeout_s: float, max_cpu_s: float) -> dict[str, Any] | None:
@@ -166,10 +166,10 @@ class Workers:
             worker = self._idle.get()
             try:
                 answer = worker.ask(line, self._timeout_s, self._max_cpu_s)
-            except EOFError:  # did the question kill the worker, or something else? A second worker will show
+            except EOFError:  # a second worker will show whether the question killed it
                 self._replace(worker)
                 self.counts.add(DEATHS)
-                if worker.process.returncode == -signal.SIGXCPU:  # the question used up the CPU time: no second try
+                if worker.process.returncode == -signal.SIGXCPU:  # it used up its CPU time: no second try
                     break
                 continue
             if answer is not None:
@@ -190,9 +190,9 @@ class Workers:
         self._start()
 
     def ask(self, questions: Sequence[Any]) -> list[dict[str, Any] | None]:
-        """Ask all questions. Returns answers in the same order. Raises WorkerError.
+        """Ask all questions. Returns the answers in the same order. Raises WorkerError.
 
-        An answer is None if a worker hung over the question, or two workers died over it.
+        An answer is None if a worker hung on the question or used up its CPU time, or if two workers died on it.
         """
         return list(self._threads.map(self._ask, questions))
 

@@ -1,4 +1,4 @@
-"""Compare the verifier's tokens with the softmax (level 1 of exactness), and responses with responses (level 2)."""
+"""task=audit: compare the verifier's tokens with the softmax (level 1), and responses without and with drafts (2)."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-LISTED = 20  # logits that are compared at each position: the largest ones and the emitted token's
+LISTED = 20  # number of largest logits that are compared at each position, beside the emitted token's
 VOCAB, DRAFT = 64, 4  # level 1: tokens in the vocabulary, drafted tokens of a request
 REQUESTS = 1000  # level 1: requests in a pass
-UNLIKELY = 1e-4  # level 1: a p-value below this is no chance result
+UNLIKELY = 1e-4  # level 1: a p-value below this means that the distributions differ
 
 
 def distribution(draws: int) -> dict[str, Any]:
-    """Level 1: at least `draws` tokens that the verifier emitted for fixed logits.
+    """Level 1: let the verifier emit at least `draws` tokens for fixed logits, and test whether they fit the softmax.
 
-    A third of the requests draft from the same distribution, a third always the likeliest token, and a third always the
-    least likely one.
+    In a third of the requests, drafted tokens come from the softmax itself; in a third they are always the likeliest
+    token, and in a third always the least likely one. Returns the number of draws, the p-value and the device.
     """
     import torch
     from vllm import SamplingParams
@@ -44,10 +44,10 @@ def distribution(draws: int) -> dict[str, Any]:
 
 
 def chi_square_p(counts: np.ndarray, probabilities: np.ndarray) -> float:
-    """p-value of Pearson's chi-square test: how likely counts at least as unusual are if `probabilities` are true.
+    """p-value of Pearson's chi-square test: the chance of counts at least as unusual if `probabilities` are true.
 
     It is the upper tail Q(degrees of freedom / 2, statistic / 2) of the regularised incomplete gamma function.
-    torch has that function, so that no statistics package is needed at run time.
+    torch has that function, so no statistics package is needed.
     """
     import torch
 
@@ -58,7 +58,7 @@ def chi_square_p(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def listed_response(output: Any) -> dict[str, Any]:
-    """Make a response for `sample_agreement`: token ids, and for each position {token: logit} of the largest logits.
+    """Convert a response for `sample_agreement`: token ids, and for each position {token: logit} of the largest logits.
 
     output: the RequestOutput of a vLLM engine that reports raw logits.
     """
@@ -70,7 +70,10 @@ def listed_response(output: Any) -> dict[str, Any]:
 
 
 def sample_agreement(plain: Sequence[dict[str, Any]], drafted: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Agreement of the responses without and with drafts, up to the first token that differs."""
+    """Count how far the responses without and with drafts agree, up to the first token that differs in each pair.
+
+    plain, drafted: made by `listed_response`. Returns counts and the largest differences of logits.
+    """
     tokens = agreeing = sequences = positions = equal = 0
     at_divergence, largest = [], 0.0
     for without, with_drafts in zip(plain, drafted, strict=True):
@@ -80,7 +83,7 @@ def sample_agreement(plain: Sequence[dict[str, Any]], drafted: Sequence[dict[str
         sequences += same
         tokens += max(len(without["tokens"]), len(with_drafts["tokens"]))
         agreeing += common
-        # Logits after a common beginning come from equal texts: they may only differ by the kernels' rounding.
+        # As long as the texts are equal, logits may only differ by the rounding of the kernels.
         difference = 0.0
         for i in range(min(common + 1, len(without["logits"]), len(with_drafts["logits"]))):
             difference = largest_difference(without["logits"][i], with_drafts["logits"][i])
@@ -102,12 +105,12 @@ def sample_agreement(plain: Sequence[dict[str, Any]], drafted: Sequence[dict[str
 
 
 def largest_difference(a: dict[int, float], b: dict[int, float]) -> float:
-    """The largest difference of logits over the tokens that both positions list."""
+    """The largest difference between logits of the same token, over the tokens in both dicts; inf if there are none."""
     return max((abs(a[token] - b[token]) for token in a.keys() & b.keys()), default=float("inf"))
 
 
 def describe_distribution(measured: dict[str, Any]) -> str:
-    """The line that is printed about level 1, equal distributions."""
+    """Return the line to print about level 1. measured: from `distribution`."""
     verdict = "agrees" if measured["p_value"] > UNLIKELY else "DIFFERS"
     return (
         f"level 1 distribution  {verdict}: chi-square p = {measured['p_value']:.3g} over {measured['draws']} draws, "
@@ -116,7 +119,7 @@ def describe_distribution(measured: dict[str, Any]) -> str:
 
 
 def describe_sample(sample: dict[str, Any]) -> str:
-    """The line that is printed about level 2, equal samples."""
+    """Return the line to print about level 2. sample: from `sample_agreement`, with the count `accepted`."""
     first = sample["largest_logit_difference_at_first_divergence"]
     return (
         f"level 2 sample        {sample['tokens_agreeing']} of {sample['tokens']} tokens, "

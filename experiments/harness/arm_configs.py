@@ -1,6 +1,6 @@
-"""The config of every arm of a comparison: the user's overrides with the arm's own group.
+"""Make the config of every arm of a comparison: the user's overrides plus the choice of the arm.
 
-With `vary`, every combination of the settings to try becomes an arm.
+With the setting `vary`, every combination of the values to try becomes an arm.
 """
 
 import itertools
@@ -16,19 +16,19 @@ from experiments.run.errors import CONFIGS, UserError
 from experiments.run.known_keys import leaves
 from experiments.run.plain import plain
 
-VARIABLE = ("drafter", "head", "budget", "arm", "engine", "schedule")  # what leaves the arms their common work
-VARIED = "das"  # the arm whose settings `vary` varies; where it is not among the arms, the last of several
+VARIABLE = ("drafter", "head", "budget", "arm", "engine", "schedule")  # arms may differ in these
+VARIED = "das"  # `vary` varies this arm; if it is not in the comparison, the last of several arms
 
 
 def arm_configs(overrides_of_arms: Mapping[str, list[str]]) -> dict[str, RunConfig]:
-    """The config of every arm, from the overrides that make it."""
+    """Compose the config of every arm. overrides_of_arms: arm -> the overrides that make its config."""
     return {name: run_config(compose_config(overrides)) for name, overrides in overrides_of_arms.items()}
 
 
 def arm_overrides(composed: DictConfig, names: Sequence[str], overrides: list[str]) -> dict[str, list[str]]:
-    """Arm -> the overrides that make its config, in the order of `names`. With `vary`, variants replace one arm: das,
-    or else the last.
+    """Return arm -> the overrides that make its config, in the order of `names`.
 
+    composed: the config, read for `vary`. With `vary`, variants replace one arm: das, or the last if das is not named.
     Raises UserError for arms that are named twice or do not exist, and for settings that cannot be varied.
     """
     if len(set(names)) != len(names) or not names:
@@ -48,12 +48,12 @@ def arm_overrides(composed: DictConfig, names: Sequence[str], overrides: list[st
 
 
 def arm_config(name: str, overrides: list[str]) -> RunConfig:
-    """The config of one arm."""
+    """Compose the config of the arm `name` from the user's overrides."""
     return run_config(compose_config(own_overrides(name, overrides)))
 
 
 def own_overrides(name: str, overrides: list[str]) -> list[str]:
-    """The user's overrides with this arm's group. Raises UserError for an arm that does not exist."""
+    """The user's overrides with arm=`name` and without `vary`. Raises UserError for an arm that does not exist."""
     if not (CONFIGS / "arm" / f"{name}.yaml").exists():
         known = sorted(path.stem for path in (CONFIGS / "arm").glob("*.yaml"))
         raise UserError(f"unknown arm {name!r}: choose from {', '.join(known)}")
@@ -62,12 +62,11 @@ def own_overrides(name: str, overrides: list[str]) -> list[str]:
 
 
 def variants(vary: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Name of an arm -> its overrides.
+    """Make the variants that `vary` asks for. Returns name of a variant -> its overrides.
 
     {"drafter": {"window": [1, 4]}} gives the arms window_1 and window_4. A list in place of a config group,
-    {"budget": ["fixed", "classes"]}, gives the arms fixed and classes.
-    Raises UserError for values that are no list, for settings that change the work, and for an arm's name that
-    configs/arm has already.
+    {"budget": ["fixed", "classes"]}, gives the arms fixed and classes. Raises UserError if values are not a list, if a
+    setting changes the work of an arm, or if configs/arm has an arm of that name already.
     """
     axes = []
     for key, values in leaves(vary) if vary else ():
@@ -92,7 +91,7 @@ def variants(vary: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _label(key: str, value: Any) -> str:
-    """The last word of the key with the value; the value alone for a config group."""
+    """The part of a variant's name for one setting: the last word of the key and the value; for a group, the value."""
     words = f"{key.rsplit('.', 1)[1]}_{_text(value)}" if "." in key else _text(value)
     return re.sub(r"[^\w.+-]", "_", words)
 

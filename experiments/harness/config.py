@@ -1,8 +1,7 @@
-"""The config as frozen, typed dataclasses: made once from Hydra's config, read everywhere, changed nowhere.
+"""The config as frozen, typed dataclasses. `run_config` makes them once from Hydra's config.
 
-`run_config` is the door. configs/ documents every setting with its unit or source; a dataclass here lists the settings
-that code reads. Settings that are handed on as they are (to TRL's GRPOConfig, to the engine, to a drafter, to a budget)
-stay mappings.
+configs/ documents every setting with its unit or source. A dataclass here lists the settings that the code reads.
+Settings that are passed on unchanged (to TRL's GRPOConfig, the engine, a drafter or a budget) stay mappings.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,30 +22,30 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ArmConfig:
-    """configs/arm"""
+    """The settings of configs/arm."""
 
     name: str
     method: str  # a row of das/engine/methods.py
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
-    self_draft: Settings | None = None  # the format of the weights of self-drafts; None: the default
-    online: bool = False  # whether the head or draft model that drafts learns in the run
-    online_rate: float | None = None  # factor on the learning rates of what learns in the run; None: that of the head
+    self_draft: Settings | None = None  # format of the policy's weights that draft; None: the default
+    online: bool = False  # True if the head or draft model is trained during the run
+    online_rate: float | None = None  # factor on the learning rates during the run; None: online_rate of the head
 
     @property
     def drafts(self) -> bool:
-        """Whether the arm is meant to draft."""
+        """True if the arm should draft."""
         return self.row.drafts
 
     @property
     def row(self) -> Method:
-        """The method's row. Raises EngineError for an unknown method."""
+        """The row of das/engine/methods.py for this method. Raises EngineError for an unknown method."""
         return find_method(self.method)
 
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """configs/policy"""
+    """The settings of configs/policy."""
 
     name: str
     path: str | None  # directory or hub id; None: the small policy, which is made on the spot
@@ -55,7 +54,7 @@ class PolicyConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """configs/data"""
+    """The settings of configs/data."""
 
     name: str
     judged_by: str  # maths | code | reasoning_gym
@@ -68,10 +67,10 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """configs/reward"""
+    """The settings of configs/reward."""
 
     name: str  # maths | code | reasoning_gym | brevity
-    parallel: int = 1  # worker processes, judges of code
+    parallel: int = 1  # number of worker processes; for code, of judges
     timeout_s: float = 0.0  # seconds for one response; code has limits instead
     isolation: str = ""  # code only: full | weak
     limits: Settings | None = None  # code only: the limits of one solution
@@ -79,7 +78,7 @@ class RewardConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """configs/trainer: the settings that the harness reads, and all arguments of TRL's GRPOConfig."""
+    """The settings of configs/trainer: those that the harness reads, and all arguments of TRL's GRPOConfig."""
 
     max_steps: int
     num_generations: int
@@ -88,46 +87,46 @@ class TrainerConfig:
     chat_template_kwargs: Settings
     trim_padding: bool  # leave padding out of forward passes (experiments.training.trimmed)
     lag: int  # steps between the weights that sample and the update that uses the responses
-    arguments: Settings  # of GRPOConfig, those above but trim_padding and lag included
+    arguments: Settings  # arguments of GRPOConfig, with those above except trim_padding and lag
     trust_remote_code: bool = False
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """configs/engine"""
+    """The settings of configs/engine."""
 
-    max_model_len: int  # tokens, prompt and response
-    threads: int  # of engine and trainer on the CPU
+    max_model_len: int  # tokens of prompt and response together
+    threads: int  # CPU threads of engine and trainer
     kv_cache_gib: int
     batch_invariant: bool
     processes: int  # processes that train together
     launch: str  # the launcher of several processes: python -m LAUNCH run.py ...
-    own_process: bool  # whether the engine of a training has a process of its own
-    settings: Settings  # fields of EngineSettings, some of those above included
+    own_process: bool  # True if the engine of a training has its own process
+    settings: Settings  # fields of EngineSettings, with some of those above
 
 
 @dataclass(frozen=True)
 class DrafterConfig:
-    """configs/drafter"""
+    """The settings of configs/drafter."""
 
-    unit: str  # of the window: epoch | step
-    options: Settings  # of das.drafter.make_drafter, `warm` included
+    unit: str  # unit of the window: epoch | step
+    options: Settings  # options of das.drafter.make_drafter, with `warm`
     warm: str | None = None  # history.npz of an earlier run
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """configs/head"""
+    """The settings of configs/head."""
 
     warm: str  # in_domain | general
-    responses: int  # that a new head learns from
-    max_tokens: int  # of such a response
-    epochs: int
-    depth: int  # drafted tokens that the loss unrolls
+    responses: int  # number of responses from which a new head learns
+    max_tokens: int  # length of such a response
+    epochs: int  # passes through these responses
+    depth: int  # number of drafted tokens in the loss
     matrix_learning_rate: float
     other_learning_rate: float
-    share: float  # of each step's responses that train the head in the run
-    online_rate: float  # factor on both learning rates in the run
+    share: float  # share of each step's responses that train the head during the run
+    online_rate: float  # factor on both learning rates during the run
 
 
 @dataclass(frozen=True)
@@ -135,25 +134,25 @@ class CheckpointConfig:
     """The checkpoints of a training."""
 
     every: int  # training steps; 0: never
-    keep: int
+    keep: int  # how many of the newest checkpoints are kept
 
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Measurements of accuracy on held-out problems during a training (experiments/harness/evaluation/held_out.py)."""
+    """The settings `eval`: accuracy on held-out problems during a training (see evaluation/held_out.py)."""
 
     every: int  # training steps between evaluations; 0: none
-    data: str | None  # name in configs/data; None: problems that the training's own data holds out
-    path: str | None  # file to read that set from
-    task: str | None  # of data=reasoning_gym
-    problems: int | None  # None: all of a published set
+    data: str | None  # name in configs/data; None: held-out problems of the training's own data
+    path: str | None  # file from which that set is read
+    task: str | None  # for data=reasoning_gym: one of its tasks
+    problems: int | None  # how many problems; None: all of a published set
     samples: int  # responses to each problem
-    k: Sequence[int] | None  # of pass@k; None: powers of two
+    k: Sequence[int] | None  # the k of pass@k; None: powers of two
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Every setting of a run that trains or rolls out one arm. A comparison has one for each arm."""
+    """All settings of a run that trains or rolls out one arm. A comparison has a RunConfig for each arm."""
 
     arm: ArmConfig
     policy: PolicyConfig
@@ -180,16 +179,16 @@ class RunConfig:
 
     @property
     def responses_per_step(self) -> int:
-        """Responses of a training step, over all processes."""
+        """Number of responses in a training step, over all processes."""
         return responses_per_step(self.trainer.arguments, self.engine.processes)
 
     @property
     def problems_per_step(self) -> int:
-        """Problems of a training step, over all processes."""
+        """Number of problems in a training step, over all processes."""
         return problems_per_step(self.trainer.arguments, self.engine.processes)
 
     def with_problems(self, count: int) -> "RunConfig":
-        """The config with this number of problems. A run records it where data.problems=null asks for all problems."""
+        """Return the config with this number of problems. A run records it where data.problems=null asks for all."""
         settings = {**self.data.settings, "problems": count}
         return replace(
             self,
@@ -199,28 +198,28 @@ class RunConfig:
 
 
 def responses_per_step(trainer: Mapping[str, Any], processes: int) -> int:
-    """Responses of a training step over all processes. trainer: arguments of TRL's GRPOConfig."""
+    """Number of responses in a training step over all processes. trainer: arguments of TRL's GRPOConfig."""
     accumulated = trainer.get("gradient_accumulation_steps", 1)
     return int(trainer["per_device_train_batch_size"] * accumulated * processes)
 
 
 def problems_per_step(trainer: Mapping[str, Any], processes: int) -> int:
-    """Problems of a training step over all processes; each has `num_generations` responses."""
+    """Number of problems in a training step over all processes. trainer: arguments of TRL's GRPOConfig."""
     return responses_per_step(trainer, processes) // int(trainer["num_generations"])
 
 
 def steps_per_epoch(num_problems: int, problems_per_step: int) -> int:
-    """Steps that go once through all problems; problems that do not fill a step are left out."""
+    """Number of steps that go once through all problems. Problems that do not fill a step are left out."""
     return max(1, num_problems // problems_per_step)
 
 
-# Settings of the process, not of the engine in it.
+# Settings of configs/engine that concern the process, not the engine in it.
 ENGINE_PROCESS = ("threads", "kv_cache_gib", "processes", "launch", "own_process")
 OURS = ("trim_padding", "lag")  # settings of the trainer that TRL does not know
 
 
 def run_config(composed: DictConfig) -> RunConfig:
-    """Check the values of Hydra's config and make dataclasses of it. Raises UserError in one line."""
+    """Check the values of Hydra's config and convert it to dataclasses. Raises UserError in one line."""
     check_values(composed)
     resolved = plain(composed)
     data, trainer, engine, drafter = (resolved[name] for name in ("data", "trainer", "engine", "drafter"))
@@ -247,7 +246,7 @@ def run_config(composed: DictConfig) -> RunConfig:
 
 
 def cluster_settings(settings: Settings) -> ClusterSettings | None:
-    """Make the settings of a cluster of a file of configs/cluster. None for cluster=none. Raises UserError."""
+    """Convert the settings of configs/cluster. Returns None for cluster=none. Raises UserError."""
     if settings["name"] == "none":
         return None
     try:
@@ -257,17 +256,17 @@ def cluster_settings(settings: Settings) -> ClusterSettings | None:
 
 
 def data_config(settings: Settings) -> DataConfig:
-    """Make a DataConfig of the settings of a file of configs/data."""
+    """Convert the settings of a file of configs/data."""
     return _make(DataConfig, "data", settings, settings=settings)
 
 
 def reward_config(settings: Settings) -> RewardConfig:
-    """Make a RewardConfig of the settings of a file of configs/reward."""
+    """Convert the settings of a file of configs/reward."""
     return _make(RewardConfig, "reward", settings)
 
 
 def _make(kind: type[Group], group: str, given: Settings, **made: Any) -> Group:
-    """The dataclass `kind` with a group's settings of the same names, and `made`: fields that are no such setting."""
+    """Make the dataclass `kind` from a group's settings of the same names. made: fields that are not such settings."""
     values = {**given, **made}
     known: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]

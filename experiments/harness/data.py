@@ -1,4 +1,4 @@
-"""The rows that a run trains on: generated problems, or a published set."""
+"""Make the rows on which a run trains: generated problems, or a published set."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -11,17 +11,17 @@ from experiments.problems import load, reasoning_gym
 from experiments.run.errors import UserError
 
 Split = Literal["training", "evaluation"]
-AGENT = "calculator"  # problems that a policy works on with a tool
+AGENT = "calculator"  # problems that the policy solves with a tool
 GENERATED = ("puzzles", "arithmetic", "programs", AGENT)  # problems that are made here
 LIBRARY = "reasoning_gym"  # problems that a package makes
 MADE = (*GENERATED, LIBRARY)  # all other sets are read
 
 
 def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None = None) -> Dataset:
-    """Rows with `prompt` (a conversation), `problem_id`, and what the reward needs: `answer` or `tests`.
+    """Make rows with `prompt` (a conversation), `problem_id`, and what the reward needs, such as `answer` or `tests`.
 
     policy: its tokenizer measures prompts. note: called with one line about what was left out of a published set.
-    Raises UserError where there are fewer problems than asked for, or than a step takes.
+    Raises UserError if there are fewer problems than the settings ask for, or than a step takes.
     """
     rows, summary, _ = split_rows(config.data, "training", config, policy)
     if note is not None and summary:
@@ -32,10 +32,10 @@ def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None =
 
 
 def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
-    """The rows of a set, one line about it (empty for generated problems), and how many problems could not be used.
+    """Return the rows of a set, one line about it (empty for generated problems), and how many problems are unusable.
 
-    Most problems that cannot be used are too long (`room`), so the others are easier than the whole set. split: the
-    part of generated problems; a published set has a setting of its own for that, `part`.
+    Most unusable problems are too long (`room`), so the rows are easier than the whole set. split: which
+    generated problems to make; for a published set the setting `part` chooses that.
     """
     if data.name in GENERATED:
         try:
@@ -51,7 +51,7 @@ def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -
 
 
 def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]]:
-    """Make the rows of generated problems. Raises ValueError for more problems than there are."""
+    """Make the rows of generated problems. Raises ValueError if more are asked for than exist."""
     assert data.problems is not None
     problems: Sequence[Any]
     if data.name == "puzzles":
@@ -82,7 +82,7 @@ def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]
 
 
 def tools_of(data: DataConfig) -> list[Callable[..., Any]] | None:
-    """The tools that the policy may call, or None."""
+    """The tools that the policy may call; None if it has none."""
     if data.name != AGENT:
         return None
     from experiments.small_policy.calculator.tool import calculator
@@ -103,7 +103,7 @@ def weight_of_kinds(data: DataConfig) -> dict[str, float]:
 
 
 def weight_of_chain_steps(data: DataConfig) -> dict[int, float]:
-    """The relative frequency of generated problems, by the number of steps in their chain."""
+    """Number of steps in the chain of a generated problem -> relative frequency. Raises UserError for unequal lists."""
     if len(data.chain_steps) != len(data.weights):
         raise UserError("data.chain_steps and data.weights must be equally long: a weight for each length of chain")
     return {int(steps): float(weight) for steps, weight in zip(data.chain_steps, data.weights, strict=True)}

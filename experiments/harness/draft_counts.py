@@ -1,7 +1,7 @@
-"""Count, without an engine, how many tokens drafts of a text would have got right.
+"""Count, without an engine, how many drafted tokens of a recorded text would have been right.
 
-A drafter gives the logits of a draft that begins at any place of a response, given the true text before it. At every
-place the token that it draws with the verifier's noise (das/verify/coupled.py) is compared with the emitted one.
+A drafter gives logits for drafts that begin at each place of a response, given the true text before that place. From
+the logits a token is drawn with the verifier's noise (das/verify/coupled.py) and compared with the emitted token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from das.budget.acceptance import TokenCalibration
 from das.verify.coupled import CALIBRATION_MEMORY, CALIBRATION_TRUST, SCALES, squashed
 from das.verify.noise import keyed_draft
 
-LIKELIEST = SCALES.index(float("inf"))  # this scale draws the likeliest token
+LIKELIEST = SCALES.index(float("inf"))  # index of the scale that always draws the likeliest token
 POSITIONS = (
     0,
     32,
@@ -23,18 +23,18 @@ POSITIONS = (
     128,
     256,
     512,
-)  # in a response, where the bins of `by_position` begin; the last one ends nowhere
-BLOCK = 64  # places that are judged before the calibration learns from them, about what a pass verifies
+)  # positions in a response at which the bins of `by_position` begin; the last bin has no end
+BLOCK = 64  # the calibration learns after so many places, about as many as a pass verifies
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Drafts:
-    """Drafts of one response, from every place at which the drafter can begin.
+    """The drafts for one response, from every place at which the drafter can begin.
 
-    first: position in the response of the first place. by_depth: logits of drafted token 1, 2, ...; row t of entry j
-    predicts the token at position first + t + j. One entry stands for all depths where the depth changes nothing.
+    first: position in the response of the first place. by_depth: logits [places, tokens] of drafted token 1, 2, ...;
+    row t of entry j predicts the token at position first + t + j. A single entry is used for all depths.
     """
 
     first: int
@@ -42,35 +42,38 @@ class Drafts:
 
 
 class Counts:
-    """Counts of the tokens that a drafter drafted right, over all places of all texts that were added."""
+    """Counts how many drafted tokens are right, over all places of all responses that were added."""
 
     def __init__(self, tokens: int):
         """tokens: the length of the longest draft."""
         self.tokens = tokens
-        # Each list has an array for each text; places are its rows.
-        self._right: list[Ints] = []  # [places, scales]: drafted tokens before the first wrong one
+        # Each list has one array for each response.
+        self._right: list[Ints] = []  # [places, scales]: number of drafted tokens before the first wrong one
         self._room: list[Ints] = []  # [places]: tokens from the place to the response's end
-        self._margins: list[NDArray[np.float32]] = []  # [places, scales]: of the first drafted token
+        self._margins: list[NDArray[np.float32]] = []  # [places, scales]: margins of the first drafted token
 
     def add(self, drafts: Drafts, response: Sequence[int], seed: int) -> None:
-        """Count the drafts of one response. Logits are already divided by the temperature. seed: keys the noise."""
+        """Count the drafts of one response. seed: of the request, keys the noise.
+
+        The logits must already be divided by the temperature.
+        """
         emitted, first = np.array(response, np.int64), drafts.first
         places = len(emitted) - first
         if places < 1:
             return
-        running = np.ones((places, len(SCALES)), bool)  # drafts that have been right so far
+        running = np.ones((places, len(SCALES)), bool)  # whether a draft has been right so far
         right = np.zeros((places, len(SCALES)), np.int64)
         for depth, (tokens, margins) in enumerate(self._drawn(drafts, len(emitted), seed)):
             if depth == 0:
                 self._margins.append(margins)
-            running[places - depth :] = False  # they have come to the response's end
+            running[places - depth :] = False  # these drafts have reached the response's end
             running[: places - depth] &= tokens == emitted[first + depth :, None]
             right += running
         self._right.append(right)
         self._room.append(places - np.arange(places))
 
     def _drawn(self, drafts: Drafts, length: int, seed: int) -> Iterator[tuple[Ints, NDArray[np.float32]]]:
-        """For each depth the tokens drawn at every place and scale, and their margins."""
+        """Yield for each depth the tokens drawn at every place and scale, and their margins, both [places, scales]."""
         scales, first = np.array(SCALES, np.float32), drafts.first
         alike = len(drafts.by_depth) == 1
         for depth in range(min(self.tokens, length - first)):
@@ -81,21 +84,21 @@ class Counts:
             yield (tokens[depth:], margins[depth:]) if alike else (tokens, margins)
 
     def share(self, scale: int) -> float:
-        """The share of places at which the first drafted token is the emitted one. scale: as an index into SCALES."""
+        """The share of places at which the first drafted token equals the emitted one. scale: index into SCALES."""
         return float((np.concatenate(self._right)[:, scale] > 0).mean())
 
     @property
     def best(self) -> int:
-        """The scale that is right most often, which an engine learns to use; the smallest of several."""
+        """Index of the scale whose first token is right most often, which engines learn to use. Ties: the smallest."""
         return int(np.argmax([self.share(scale) for scale in range(len(SCALES))]))
 
     def tokens_per_pass(self, scale: int, tokens: int) -> float:
-        """Mean tokens of a pass that verifies a draft of `tokens` tokens, over all places."""
+        """Mean number of tokens that a pass emits if it verifies a draft of `tokens` tokens, over all places."""
         right, room = np.concatenate(self._right)[:, scale], np.concatenate(self._room)
         return float(np.minimum(np.minimum(right, tokens) + 1, room).mean())
 
     def by_depth(self, scale: int) -> list[float]:
-        """For drafted token 1, 2, ...: the share that is right where all tokens before it are right."""
+        """For drafted token 1, 2, ...: the share of right tokens among drafts whose earlier tokens are all right."""
         right, room = np.concatenate(self._right)[:, scale], np.concatenate(self._room)
         shares = []
         for depth in range(self.tokens):
@@ -106,9 +109,9 @@ class Counts:
         return shares
 
     def by_position(self, scale: int, first: int) -> list[tuple[int, int, float]]:
-        """For each bin of positions in the response: where it begins, its places, and its tokens per pass.
+        """Return for each bin of positions in the response: its begin, its number of places, its mean tokens per pass.
 
-        first: position of each text's first place. The longest drafts count.
+        first: position of the first place of every response. Drafts have their full length.
         """
         bins = []
         for begin, end in zip(POSITIONS, [*POSITIONS[1:], np.inf], strict=True):
@@ -123,12 +126,12 @@ class Counts:
         return bins
 
     def reliability(self, scale: int) -> tuple[float, list[tuple[int, float, float]]]:
-        """Compare the probabilities that an engine gives drafted tokens with the share that is accepted.
+        """Compare the acceptance probability that an engine predicts for drafted tokens with the accepted share.
 
-        They are learned from the winner's margin while the places come, each given before its token is verified. The
-        second half of the places is judged: a run is much longer than the text, so the first passes, in which an engine
-        knows little, hardly count there. Returns the mean of |probability - accepted share of its bin|, and for
-        each bin that is not empty its tokens, their mean probability, and the share that was accepted.
+        The prediction is learned from the margin of the drawn token, place after place, and is made before the token is
+        verified. Only the second half of the places is judged, because the first passes, in which an engine knows
+        little, hardly matter in a long run. Returns the mean of |probability - accepted share of its bin|, and for each
+        bin that is not empty: its number of tokens, their mean probability, and the accepted share.
         """
         margins = squashed(np.concatenate(self._margins)[:, scale])
         right = np.concatenate(self._right)[:, scale] > 0

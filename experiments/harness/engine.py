@@ -1,4 +1,4 @@
-"""Prepare an arm's engine: its process, its settings, and the order in which requests are handed to it."""
+"""Prepare an arm's engine: its process, its settings, and the order in which it gets requests."""
 
 from pathlib import Path
 
@@ -27,10 +27,10 @@ def prepare_process(config: RunConfig) -> None:
 
 
 def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
-    """Settings of the arm's engine. policy: directory or hub id.
+    """Make the settings of the arm's engine. policy: directory or hub id.
 
-    Raises UserError, in one line, for an impossible drafter, budget or engine setting, and for a history that is
-    missing, damaged or of another policy.
+    Raises UserError, in one line, for an impossible drafter, budget or engine setting, and for a history file that is
+    missing, damaged or belongs to another policy.
     """
     drafter = dict(config.drafter.options)
     if config.drafter.warm is not None:
@@ -64,9 +64,9 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
 
 
 def make_schedule(name: str) -> LongestFirst | None:
-    """The order in which requests are handed to the engine, by its name in configs/. None: as they are given.
+    """Return the order in which the engine gets requests; None for the given order. name: longest_first or given.
 
-    Raises UserError for an unknown name.
+    Raises UserError for another name.
     """
     if name not in ("longest_first", "given"):
         raise UserError(f"schedule={name}: choose longest_first or given")

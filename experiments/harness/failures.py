@@ -1,7 +1,7 @@
-"""A training or a process of a task that fails says why in one line; its log has the traceback.
+"""Report failures of trainings, and of the processes of a task, in one line. The traceback goes to the log.
 
-A task and each process that it starts talk over a pipe. The process sends (kind, value). The last message of one that
-fails is ("refused", message) for bad input, or ("error", message).
+A task and each process that it starts talk over a pipe. The process sends messages (kind, value). If it fails, its last
+message is ("refused", message) for bad input, or ("error", message) for anything else.
 """
 
 import errno
@@ -44,7 +44,7 @@ def one_line_failure(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def reporting(pipe: Connection, log: Path) -> Iterator[None]:
-    """The body of a process that a task started: its output goes to the log, and an error to the parent as one line."""
+    """Wrap the body of a task's child process: output goes to the log, and an error goes to the parent in one line."""
     die_with_parent()
     with quiet_into(log):
         try:
@@ -59,24 +59,24 @@ def reporting(pipe: Connection, log: Path) -> Iterator[None]:
 
 
 def tell(pipe: Connection, message: Any) -> None:
-    """Send a message unless the other end is dead.
+    """Send a message. Does nothing if the process at the other end has died.
 
-    The parent learns of a dead process from `expect`, which reads its last message or finds that there is none. The
-    parent of a process may have gone because it ends the task for another one's failure.
+    If the child has died, the parent learns this from `expect`. If the parent has gone, it is ending the task because
+    another child failed.
     """
     with suppress(BrokenPipeError, ConnectionResetError):
         pipe.send(message)
 
 
 def log_of(name: str, folder: Path) -> Path:
-    """The log of an arm. folder: that of the task."""
+    """Path of the log of an arm. folder: of the task."""
     return folder / "arms" / name / "log.txt"
 
 
 def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
-    """The value of the next message of an arm's process. The message must be of this kind.
+    """Wait for the next message of an arm's process, which must be of this kind. Returns the value of the message.
 
-    name: that of the arm. folder: that of the task.
+    name: of the arm. folder: of the task.
     Raises UserError if the arm refused its input, RunFailed if it failed, was killed, or sent another kind of message.
     """
     log = log_of(name, folder)
@@ -94,9 +94,9 @@ def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
 
 
 def in_own_process(name: str, folder: Path, function: Any, *arguments: Any) -> Any:
-    """The function's result, computed in a process of its own, so that the engines of several arms stay apart.
+    """Call a function in a child process, so that the engines of several arms do not meet. Returns its result.
 
-    Its log and its errors are those of the arm `name` of the task in `folder`; `expect` says what is raised.
+    The log and the errors are those of the arm `name` of the task in `folder`. Raises what `expect` raises.
     """
     _, pipe = spawned(_answer, log_of(name, folder), function, arguments)
     with closing(pipe):

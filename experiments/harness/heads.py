@@ -1,5 +1,5 @@
-"""Drafters that can be trained. An EAGLE-3 head is checked, made on the spot and kept in the cache. A head or a draft
-model is trained beside the policy."""
+"""Drafters that can be trained. An EAGLE-3 head is checked, or made and kept in the cache. A head, an MTP layer or a
+draft model is trained beside the policy."""
 
 import hashlib
 import json
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from das.heads.training import OnlineHead
 
 WARM = ("in_domain", "general")
-SIBLINGS = 4  # responses to each problem that a head first learns from
+SIBLINGS = 4  # responses to each problem, for the first training of a head
 REPORT = "warm_up.json"
-CHAINS = ("arithmetic", "programs")  # data whose other family is puzzles; that of all other data is arithmetic
+CHAINS = ("arithmetic", "programs")  # with head.warm=general, their heads learn from puzzles, others from arithmetic
 
 
 def check_head(config: RunConfig) -> None:
-    """Refuse what an eagle3 arm cannot do, before a head is made. Raises UserError in one line."""
+    """Check the settings of an EAGLE-3 arm before its head is made. Raises UserError in one line."""
     settings = config.head
     if settings.warm not in WARM:
         raise UserError(f"head.warm={settings.warm}: choose {' or '.join(WARM)}")
@@ -47,15 +47,16 @@ def check_head(config: RunConfig) -> None:
 
 
 def check_online(config: RunConfig) -> None:
-    """Refuse a run of several processes in which a drafter would learn. Raises UserError."""
+    """Refuse to train a drafter in a run of several processes. Raises UserError."""
     if config.arm.online and config.engine.processes > 1:
         raise UserError(f"arm {config.arm.name} trains what drafts in one process: set engine.processes=1")
 
 
 def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lambda line: None) -> RunConfig:
-    """The config with the folder of the arm's head, which is made if the cache lacks it. Other arms stay as they are.
+    """Return the config with the folder of the arm's head. The head is made if the cache lacks it.
 
-    policy: its folder. note: called with a line while a head is made. Raises UserError for the head of another policy.
+    The config of an arm without a head is returned unchanged. policy: its folder. note: called with lines while a head
+    is made. Raises UserError if the head belongs to another policy.
     """
     if config.arm.row.model != "head":
         return config
@@ -66,11 +67,11 @@ def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lamb
 
 
 def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | None":
-    """The drafter of the arm that is trained beside the policy; None for other arms.
+    """Load the arm's drafter, if it is trained beside the policy; else return None.
 
     config: returned by `with_head`. policy: its folder or hub id. model: the policy that is trained.
 
-    Raises UserError for a drafter or a policy that cannot be trained together.
+    Raises UserError if this drafter and this policy cannot be trained together.
     """
     if not config.arm.online:
         return None
@@ -86,7 +87,7 @@ def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | Non
 
 
 def _loaded(config: RunConfig, policy: str) -> "TrainedDrafter":
-    """Load the arm's drafter from its files. Raises ValueError for files of another form."""
+    """Load the arm's drafter from its files. Raises ValueError for files of the wrong form."""
     if config.arm.row.model == "head":
         from das.heads.files import load_head
 
@@ -135,7 +136,7 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
 
 
 def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[int]]:
-    """Token ids of the prompts whose responses a new head learns from: of problems that this run does not train on."""
+    """Token ids of the prompts for a new head, which learns from their responses. This run trains on other problems."""
     from transformers import AutoTokenizer
 
     data = config.data
@@ -156,7 +157,7 @@ def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[
 
 
 def _key(policy: Path, warm_up: Any) -> str:
-    """Name of a head's folder in the cache: a hash of the policy, of what the head is made from, and of the code."""
+    """Name of a head's folder in the cache: a hash of the policy, of all settings of the head, and of the code."""
     import torch
 
     sha = hashlib.sha256(torch.__version__.encode())

@@ -1,4 +1,4 @@
-"""A batch without an engine: vLLM's own InputBatch, built around given sampling parameters.
+"""Make a batch without an engine: vLLM's own InputBatch for given sampling parameters.
 
 Tests and benchmarks use it to run the verifier on logits of any shape.
 """
@@ -19,7 +19,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 @dataclass
 class PlainRunner:
-    """A das.verify.batch.RunningBatch."""
+    """The parts of vLLM's runner that the verifier reads (protocol: das.verify.batch.RunningBatch)."""
 
     input_batch: Any
     requests: dict[str, Any]
@@ -28,7 +28,7 @@ class PlainRunner:
 
 
 def plain_runner(parameters: Sequence[SamplingParams], vocab: int, device: str = "cpu") -> PlainRunner:
-    """A runner with one request for each of `parameters`: its prompt is [0], and nothing is generated yet.
+    """Make a runner with one request for each of `parameters`. A prompt is [0], and nothing is generated yet.
 
     vocab: number of tokens. device: name of a torch device.
     """
@@ -51,7 +51,7 @@ def plain_runner(parameters: Sequence[SamplingParams], vocab: int, device: str =
 
 
 def draft_metadata(drafts: Sequence[Sequence[int]], device: str = "cpu") -> SpecDecodeMetadata:
-    """vLLM's description of a pass that verifies `drafts`, one for each request.
+    """Make vLLM's description of a pass that verifies `drafts`: the drafted token ids of each request.
 
     Fields that KeyedSampler never reads are empty tensors.
     """

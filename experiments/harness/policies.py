@@ -1,4 +1,4 @@
-"""The folder of a run's policy. `policy=small` is made on the spot and cached."""
+"""Find the folder of a run's policy. A small policy is made when it is needed, and cached."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from experiments.small_policy.small import SmallPolicyConfig
 
 SMALL_MTP = "small_mtp"  # the small policy that has an MTP layer
-TEXTS = ("puzzles", "arithmetic")  # data whose text a draft model or an MTP layer is trained on
+TEXTS = ("puzzles", "arithmetic")  # draft models and MTP layers can be made for these data
 # Sizes of the small policy's draft model: one layer of two heads, where the policy has four layers of three or four.
 DRAFT_SIZES: dict[str, Any] = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_heads": 2, "intermediate_size": 384}
 
 
 def small_kind(config: RunConfig) -> str:
-    """The kind of small policy that is made for a run's data: calculator, programs, arithmetic or puzzles."""
+    """The kind of small policy for a run's data: calculator, programs, arithmetic or puzzles."""
     if config.data.name == AGENT:
         return "calculator"
     if config.data.judged_by == "code":
@@ -28,10 +28,10 @@ def small_kind(config: RunConfig) -> str:
 
 
 def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
-    """The configured directory or hub id; for `policy=small` the directory where it is cached, made if needed.
+    """Return the policy: the configured directory or hub id, or the cached directory of a small policy.
 
-    An arm that drafts with a small policy's draft model gets it made here, too. progress: called with a line while
-    they are made.
+    A small policy is made if the cache lacks it, and so is its draft model if the arm drafts with one. progress: called
+    with lines meanwhile.
     """
     from experiments.small_policy.small import build_small_policy
 
@@ -53,8 +53,8 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
 
 
 def draft_model_directory(config: RunConfig) -> str:
-    """The draft model of an arm that drafts with one: the configured directory or hub id, or where `policy_directory`
-    makes one for the small policy. Raises UserError for a policy that none is made for.
+    """Return the draft model of an arm that drafts with one: the configured directory or hub id, or else the folder in
+    which `policy_directory` makes one for the small policy. Raises UserError if none can be made for this policy.
     """
     configured = config.arm.speculative["model"]
     if configured is not None:
@@ -65,7 +65,7 @@ def draft_model_directory(config: RunConfig) -> str:
 
 
 def check_mtp(config: RunConfig) -> None:
-    """Refuse an MTP layer that the policy does not have, or a policy with one on other data. Raises UserError."""
+    """Refuse an arm whose policy lacks an MTP layer, and policy=small_mtp on unsuitable data. Raises UserError."""
     if config.policy.path is not None:
         return
     has_mtp = config.policy.name == SMALL_MTP
@@ -76,8 +76,8 @@ def check_mtp(config: RunConfig) -> None:
 
 
 def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
-    """The draft model that learns the same text as the small policy, with the same tokenizer. Raises UserError."""
-    other = config.policy.path is not None or config.policy.name == SMALL_MTP  # whose tokenizer is Qwen2's
+    """Describe a draft model with text and tokenizer of the small policy. Raises UserError for other policies."""
+    other = config.policy.path is not None or config.policy.name == SMALL_MTP  # small_mtp has the tokenizer of Qwen2
     if other or small_kind(config) not in TEXTS:
         raise UserError(
             "arm.speculative.model=null: a draft model is made for policy=small on puzzles and arithmetic only; name "
@@ -87,7 +87,7 @@ def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
 
 
 def _small_config(config: RunConfig) -> "SmallPolicyConfig":
-    """The small policy that learns the text of the data, in `policy.effort` of the optimizer steps of each phase."""
+    """Describe the small policy that learns the text of the data, with the share `policy.effort` of optimizer steps."""
     from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig
 
     kind = small_kind(config)
@@ -95,7 +95,7 @@ def _small_config(config: RunConfig) -> "SmallPolicyConfig":
     if kind == "calculator":
         from experiments.small_policy.calculator.corpus import CalculatorCorpus
 
-        # small.py does not know this corpus: its text is part of the names under which other policies are cached.
+        # small.py does not name this corpus, because its source is part of the cache keys of all other policies.
         policy = SmallPolicyConfig(logit_scale=1.25, corpus=CalculatorCorpus())  # type: ignore[arg-type]
     corpus = policy.corpus
     steps = {field.name: getattr(corpus, field.name) for field in fields(corpus) if field.name.endswith("_steps")}

@@ -21,15 +21,15 @@ from experiments.run.run_folder import versions, write_text
 from experiments.training import checkpoint
 
 TASKS = ("train", "compare")
-# Settings that change no token of the training.
+# Settings that change no token of the training, so that a resumed run may change them.
 FREE = ("resume", "checkpoint", "eval", "task", "wandb", "wandb_project", "out", "cache")
-FREE_KEYS = (  # more of them
+FREE_KEYS = (  # the same, for single keys of other groups
     *("engine.weight_check_every", "engine.own_process"),
     *("cluster.engines", "cluster.address", "cluster.silent_s", "cluster.start_s", "cluster.weights"),
 )
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written
-SHOWN = 5  # differences that a message names
+SHOWN = 5  # number of differences that a message names
 
 
 # ---- command line and lock ----
@@ -43,9 +43,9 @@ def remember(folder: Path, overrides: list[str]) -> None:
 
 
 def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
-    """The config and the overrides of the run in `folder`: its own command line, changed by the `overrides` given now.
+    """Return the config and the overrides of the run in `folder`: its own command line, changed by the new `overrides`.
 
-    Raises UserError where there is no such run, or its task cannot be resumed.
+    Raises UserError if there is no such run, or if its task cannot be resumed.
     """
     try:
         first = [str(override) for override in json.loads((folder / "overrides.json").read_text())]
@@ -72,7 +72,7 @@ def _key(override: str) -> str:
 def hold(folder: Path) -> IO[str]:
     """Lock the run in `folder` for as long as the returned file is open.
 
-    Raises UserError where another process holds the lock.
+    Raises UserError if another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / "lock").open("w")
@@ -84,7 +84,7 @@ def hold(folder: Path) -> IO[str]:
 
 
 def hint(folder: Path) -> str:
-    """The command that resumes the run, for the line that says why it stopped. Empty if it has no checkpoint yet."""
+    """Return the command that resumes the run, as the end of an error line. Empty if the run has no checkpoint yet."""
     saved = [*folder.glob(f"{CHECKPOINTS}/step_*"), *folder.glob(f"arms/*/{CHECKPOINTS}/step_*")]
     if not saved:
         return ""
@@ -93,29 +93,29 @@ def hint(folder: Path) -> str:
 
 
 def arguments(folder: Path, overrides: Sequence[str]) -> list[str]:
-    """Python's arguments that make the run in `folder` with these overrides, or resume the run there."""
+    """Return Python's arguments that start the run in `folder` with these overrides, or resume it from checkpoints."""
     settings = (
         [f"resume='{folder.absolute()}'"] if hint(folder) else [*overrides, f"hydra.run.dir='{folder.absolute()}'"]
     )
     return [str(CONFIGS.parent / "run.py"), *settings]
 
 
-# ---- whose checkpoints ----
+# ---- to which run checkpoints belong ----
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
-    """The settings by which a checkpoint recognises its run.
+    """Return the settings that identify a run. Each checkpoint records them.
 
-    train_arm.py adds `policy` and `data`: digests of the first weights and of the problems.
+    train_arm.py adds `policy` and `data`: digests of the initial weights and of the problems.
     """
     named = json.loads(json.dumps({key: value for key, value in config.resolved.items() if key not in FREE}))
     return {"config": {key: value for key, value in leaves(named) if key not in FREE_KEYS and value != {}}}
 
 
 def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: Path) -> None:
-    """Raise UserError, naming the differences, unless a checkpoint belongs to this run.
+    """Raise UserError, which names the differences, unless a checkpoint in `folder` belongs to this run.
 
-    theirs: the run's identity in the checkpoint in `folder`. ours: this run's.
+    theirs: the identity that the checkpoint records. ours: the identity of this run.
     """
     their_settings, our_settings = theirs["config"], ours["config"]
     if old_names := RENAMED.keys() & their_settings.keys():
@@ -143,15 +143,15 @@ def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: P
         )
 
 
-# ---- which checkpoint ----
+# ---- from which checkpoint to resume ----
 
 
 def newest(arms: Mapping[Path, RunConfig], note: Callable[[str], None]) -> int:
-    """Resume from the newest checkpoint that every arm completed: returns its step, 0 if there is none.
+    """Find the newest valid checkpoint that every arm has. Returns its step; 0 if there is no checkpoint.
 
-    arms: folder -> config. note: called with a line for each checkpoint that is damaged.
-    Raises UserError for checkpoints of another run, and where every checkpoint is damaged: starting again would
-    overwrite the finished steps.
+    arms: folder -> config. note: called with a line for each damaged checkpoint.
+    Raises UserError for checkpoints of another run, and if every checkpoint is damaged: a new start would overwrite the
+    finished steps.
     """
     identities = {arm / CHECKPOINTS: identity(config) for arm, config in arms.items()}
     common = set.intersection(*(set(checkpoint.steps(folder)) for folder in identities))
@@ -172,7 +172,7 @@ def newest(arms: Mapping[Path, RunConfig], note: Callable[[str], None]) -> int:
 
 
 def rewind(folder: Path, step: int) -> list[dict[str, Any]]:
-    """Bring an arm's folder back to the end of `step`. Returns its rows of metrics.jsonl.
+    """Reset an arm's folder to its state at the end of `step`. Returns the rows of metrics.jsonl that remain.
 
     Raises UserError unless every step up to `step` has exactly one row.
     """
@@ -188,7 +188,7 @@ def rewind(folder: Path, step: int) -> list[dict[str, Any]]:
         if path.suffix == ".tmp" or not number.isdigit() or int(number) > step:
             path.unlink()
     for later in checkpoint.steps(folder / CHECKPOINTS):
-        if later > step:  # damaged, or one that another arm lacks
+        if later > step:  # damaged, or missing in another arm
             checkpoint.discard(checkpoint.step_folder(folder / CHECKPOINTS, later))
     shutil.rmtree(folder / SCRATCH, ignore_errors=True)
     for path in (folder / "final.json", *folder.glob("history*.npz")):  # history_rank1.npz ...
@@ -197,10 +197,10 @@ def rewind(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def rewind_all(arms: Mapping[Path, RunConfig], folder: Path, progress: Progress) -> int:
-    """Bring the comparison in `folder` back to the newest checkpoint that every arm completed. Returns its step.
+    """Reset the comparison in `folder` to the newest valid checkpoint that every arm has. Returns its step.
 
-    arms: folder -> config. The comparison's metrics.jsonl is made anew from the arms' own, because an arm may have been
-    killed after it wrote its row and before the comparison did.
+    arms: folder -> config. The comparison's metrics.jsonl is rebuilt from those of the arms, because a run may be
+    killed after an arm wrote its row and before the comparison wrote it.
     """
     step = newest(arms, progress.note)
     rows_of_arms = [rewind(path, step) for path in arms]
@@ -210,20 +210,20 @@ def rewind_all(arms: Mapping[Path, RunConfig], folder: Path, progress: Progress)
 
 
 def interleaved(rows_of_arms: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The rows of several arms in the order in which arms in lock step write them: step by step, arm by arm."""
+    """Merge the rows of several arms into the order in which lock_step.py writes them: step by step, arm by arm."""
     return [row for rows_of_step in zip(*rows_of_arms, strict=True) for row in rows_of_step]
 
 
 def set_metrics(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Replace metrics.jsonl as a whole."""
+    """Replace the whole metrics.jsonl in `folder` by these rows."""
     write_text(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
-# ---- what the user is told ----
+# ---- messages ----
 
 
 def announce(folder: Path, step: int, progress: Progress) -> None:
-    """Say where the run in `folder` resumes."""
+    """Print from which step the run in `folder` resumes, and which packages have changed since."""
     progress.resume(step)
     if step:
         progress.note(f"resuming after step {step}, in {folder}")
@@ -235,7 +235,7 @@ def announce(folder: Path, step: int, progress: Progress) -> None:
 
 
 def changed_versions(folder: Path) -> str:
-    """A line about packages whose version has changed since the run began. Empty if none has."""
+    """Return a line about packages whose version has changed since the run began. Empty if none has changed."""
     with reading(folder / "meta.json"):
         first, now = json.loads((folder / "meta.json").read_text())["versions"], versions()
     changed = [

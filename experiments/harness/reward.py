@@ -13,7 +13,7 @@ from rewards.sandbox import Sandbox, SandboxError
 
 
 def make_reward(config: RewardConfig) -> ConversationReward:
-    """The reward in the form in which TRL calls it. Its workers and judges start at the first call.
+    """Make the reward function that TRL calls. Its worker processes start at the first call.
 
     Raises UserError for an unknown name.
     """
@@ -39,7 +39,7 @@ def make_reward(config: RewardConfig) -> ConversationReward:
 
 
 def check_judge(config: RewardConfig) -> None:
-    """Raise UserError where this machine does not allow the sandbox of reward=code."""
+    """Raise UserError if this machine does not allow the sandbox of reward=code. Other rewards need no check."""
     if config.name == "code":
         try:
             make_sandbox(config, parallel=1).close()
@@ -48,9 +48,9 @@ def check_judge(config: RewardConfig) -> None:
 
 
 def make_sandbox(config: RewardConfig, parallel: int) -> Sandbox:
-    """The sandbox of reward=code, for `parallel` solutions at a time.
+    """Make the sandbox of reward=code, for `parallel` solutions at a time.
 
-    Raises UserError for an unknown limit, SandboxError where this machine does not allow the isolation.
+    Raises UserError for an unknown limit, SandboxError if this machine does not allow the isolation.
     """
     limits = config.limits or {}
     known = [field.name for field in fields(Limits)]

@@ -1,4 +1,4 @@
-"""Rollouts without training: make the requests of each step, roll them out and record them."""
+"""Roll out without training: make the requests of each step, roll them out and record them."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -22,21 +22,21 @@ Prompt = dict[str, list[int]]  # {"prompt_token_ids": token ids}, as vLLM takes 
 
 @dataclass(frozen=True)
 class RolloutRun:
-    """Rollouts of one arm."""
+    """The settings of several rollouts with one arm."""
 
     config: RunConfig
     policy: str  # directory or hub id
     steps: int  # how many rollouts, each over the prompts of a training step
-    logprobs: int = 0  # how many of the likeliest tokens vLLM returns for each position, beside the emitted one
+    logprobs: int = 0  # number of likeliest tokens that vLLM returns for each position, beside the emitted one
 
 
 def tokenized(config: RunConfig, policy: str) -> list[tuple[str, Prompt]]:
-    """(problem id, prompt) of every problem of the data."""
+    """Return (problem id, prompt) of every problem of the data. policy: its tokenizer is used."""
     return tokenized_rows(config, policy, dataset(config, policy))
 
 
 def tokenized_rows(config: RunConfig, policy: str, rows: Iterable[dict[str, Any]]) -> list[tuple[str, Prompt]]:
-    """(problem id, prompt) of every row."""
+    """Return (problem id, prompt) of every row. policy: its tokenizer is used."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
@@ -51,7 +51,7 @@ def tokenized_rows(config: RunConfig, policy: str, rows: Iterable[dict[str, Any]
 
 
 def requests(run: RolloutRun, problems: list[tuple[str, Prompt]]) -> Iterator[RolloutRequest]:
-    """A request for each step. Every epoch goes through the problems in the same order."""
+    """Yield one RolloutRequest for each step. Every epoch goes through the problems in the same order."""
     from vllm import SamplingParams  # after prepare_process: vLLM reads the environment
 
     config, trainer = run.config, run.config.trainer

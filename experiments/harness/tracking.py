@@ -1,6 +1,6 @@
-"""W&B: the rows of metrics.jsonl, with one run per arm and one group per comparison. Offline unless asked otherwise.
+"""Send the rows of metrics.jsonl to W&B, with one W&B run for each arm and one group for each comparison.
 
-An outage of W&B neither stops nor delays training. metrics.jsonl has every row, whatever W&B misses.
+By default W&B is offline. An outage of W&B neither stops nor delays training: metrics.jsonl has every row.
 """
 
 import json
@@ -15,9 +15,9 @@ import psutil
 from experiments.harness.config import RunConfig
 
 ANSWER_S = 30.0  # seconds the server gets to answer at the start
-UPLOAD_S = 120.0  # seconds to finish uploading at the end; the rest stays on disk for `wandb sync`
+UPLOAD_S = 120.0  # seconds for the upload at the end; what remains stays on disk for `wandb sync`
 
-# Figures of each metric that W&B's table of runs shows. docs/metrics.md explains the names.
+# Metric -> the summaries of it that W&B shows in its table of runs. docs/metrics.md explains the metrics.
 SUMMARY = {
     "reward": "mean,max,last",
     "rollout_s": "mean,min,max,last",
@@ -34,13 +34,13 @@ SUMMARY = {
 
 
 class Tracker:
-    """A W&B run, or nothing when `wandb=off`."""
+    """Sends the rows of one arm to its W&B run. Does nothing if `wandb=off`."""
 
     def __init__(self, config: RunConfig, group: str, folder: Path, run_id: str | None = None):
         """Start the run.
 
-        config: as the run records it. group: W&B's name for the comparison. folder: the arm's, with its meta.json.
-        run_id: id of the W&B run to continue. Without one, an earlier run in `folder` is continued if there is one.
+        config: as the run records it. group: name of the W&B group. folder: of the arm, with its meta.json. run_id: id
+        of the W&B run to continue; None: an earlier W&B run in `folder` is continued, if there is one.
         """
         self.run: Any = None
         self._failed = True  # until `end` is called
@@ -79,7 +79,7 @@ class Tracker:
             if config.wandb != "online":
                 raise
             self._trouble = [f"W&B is out of reach, recording offline ({' '.join(str(error).split())[:200]})"]
-            _end_wandb()  # its process believes that the failed run is still active
+            _end_wandb()  # W&B's process still counts the failed run as active
             self.run = start(mode="offline")
         self.run.define_metric("step", hidden=True)
         self.run.define_metric("*", step_metric="step")
@@ -87,9 +87,9 @@ class Tracker:
             self.run.define_metric(name, step_metric="step", summary=summary)
 
     def log(self, row: dict[str, Any]) -> list[str]:
-        """Log one step: its numbers, its digests as text, its number of alarms.
+        """Send one step: its numbers, its digests as text, its number of alarms. row: see docs/metrics.md.
 
-        Returns what went wrong with W&B since the last call, one line each.
+        Returns a line for each problem with W&B since the last call.
         """
         if self.run is not None:
             values = {key: value for key, value in row.items() if isinstance(value, int | float | str)}
@@ -107,7 +107,7 @@ class Tracker:
         return trouble
 
     def end(self, final: dict[str, Any]) -> None:
-        """Note that the training came to its end. final: digests of weights and optimizer, for the run's summary."""
+        """Mark the training as finished. final: digests of weights and optimizer, for the summary of the W&B run."""
         if self.run is not None:
             self.run.summary.update(final)
             self._failed = False
@@ -119,7 +119,7 @@ class Tracker:
 
 
 def _end_wandb() -> None:
-    """End W&B's own process, by force where it does not end by itself: it may wait for its server for ever."""
+    """End W&B's own process. Kills it after ANSWER_S seconds, because it may wait for its server for ever."""
     import wandb
 
     ending = Thread(target=wandb.teardown, daemon=True)
@@ -133,14 +133,14 @@ def _end_wandb() -> None:
 
 
 def evaluation_values(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """An evaluation's numbers and digest under W&B's names: eval/pass_at_1, eval/pass_at_4 ..., eval/length_mean ..."""
+    """Return an evaluation's numbers and digest under their names in W&B: eval/pass_at_1, eval/length_mean ..."""
     values = {key: value for key, value in evaluation.items() if isinstance(value, int | float | str)}
     values |= {f"pass_at_{k}": value for k, value in evaluation["pass_at_k"].items()}
     return {f"eval/{key}": value for key, value in values.items()}
 
 
 def cluster_values(cluster: Mapping[str, Any]) -> dict[str, float]:
-    """A step's numbers of a cluster under W&B's names: cluster/lost_requests, cluster/engine_0/tokens_per_pass ..."""
+    """Return a cluster's numbers in a step under their names in W&B, such as cluster/engine_0/tokens_per_pass."""
     values = {f"cluster/{name}": value for name, value in cluster.items() if isinstance(value, int | float)}
     for engine, row in cluster.get("by_engine", {}).items():
         values |= {f"cluster/engine_{engine}/{name}": value for name, value in row.items() if value is not None}
@@ -148,6 +148,6 @@ def cluster_values(cluster: Mapping[str, Any]) -> dict[str, float]:
 
 
 def earlier_run(folder: Path) -> str | None:
-    """Id of the newest W&B run in the folder; None if there is none."""
+    """Return the id of the newest W&B run in the folder; None if there is none."""
     runs = sorted((folder / "wandb").glob("*run-*-*/run-*.wandb"))
     return runs[-1].stem.removeprefix("run-") if runs else None

@@ -1,7 +1,7 @@
-"""Train one arm: GRPO with the arm's drafts, leaving a run folder.
+"""Train one arm with GRPO, and write its run folder.
 
-transformers, TRL and vLLM are imported inside functions, after `prepare_process`: they read the environment when they
-are imported, and the parent of a comparison, which imports this module too, needs none of them.
+transformers, TRL and vLLM are imported inside functions, after `prepare_process`, because they read the environment
+when they are imported. The parent process of a comparison also imports this module, and needs none of them.
 """
 
 import hashlib
@@ -49,16 +49,16 @@ class ArmRun:
     policy: str  # directory or hub id
     folder: Path  # where the run's files go
     group: str  # W&B group
-    barrier: Barrier  # when the arm may roll out and train
-    callbacks: Sequence[Any] = ()  # of transformers' Trainer, beside the usual ones
-    start: int = 0  # steps already done. Their checkpoint is verified, and the folder is rewound to it (resume.py)
+    barrier: Barrier  # says when the arm may roll out and train
+    callbacks: Sequence[Any] = ()  # further callbacks of transformers' Trainer
+    start: int = 0  # steps already done. resume.py has verified their checkpoint and reset the folder to it
 
 
 def make_parts(arms: Sequence[RunConfig], note: Callable[[str], None]) -> str:
-    """Make the policy, draft models and heads of these arms where the cache lacks them, and look at their data.
+    """Make the policy, draft models and heads of these arms if the cache lacks them, and check their data.
 
-    This is done before the arms start, so that progress and errors are shown here. note: called with lines about it.
-    Returns the policy: a directory or hub id. Raises UserError for data that cannot be.
+    This is done before the arms start, so that the user sees progress and errors. note: called with lines about both.
+    Returns the policy: a directory or hub id. Raises UserError for impossible data.
     """
     first = arms[0]  # all arms share policy and data
     policies = [policy_directory(arm, note) for arm in arms]
@@ -71,12 +71,11 @@ def make_parts(arms: Sequence[RunConfig], note: Callable[[str], None]) -> str:
 
 
 def train_arm(run: ArmRun) -> None:
-    """Train the arm; final.json holds what the identity verdict needs beyond metrics.jsonl.
+    """Train the arm. final.json gets digests, with which a comparison checks that arms ended identically.
 
-    With several ranks all of them take part. Only the main one writes files, except that each rank saves its own part
-    of the history.
-    Raises RunFailed if a drafting arm drafted nothing, UserError for settings that cannot be and for a checkpoint of
-    other weights or data.
+    All ranks must call this. Only the main rank writes files, except that each rank saves its own part of the history
+    of past responses. Raises RunFailed if an arm that should draft drafted nothing, and UserError for impossible
+    settings and for a checkpoint of other weights or data.
     """
     prepare_process(run.config)
     train_alike()
@@ -118,7 +117,7 @@ def train_arm(run: ArmRun) -> None:
 
 
 def train_alike() -> None:
-    """Let a GPU compute the same bits each time. A CPU does so by itself."""
+    """Make a GPU compute the same bits in every run. A CPU does so without this."""
     import torch
 
     from das.trl.determinism import train_deterministically
@@ -128,7 +127,7 @@ def train_alike() -> None:
 
 
 def load_model(policy: str, dtype: str) -> Any:
-    """The policy to train. policy: directory or hub id."""
+    """Load the policy to train. policy: directory or hub id. dtype: of its weights."""
     from transformers import AutoModelForCausalLM
 
     from das.weights.sharding import sharded_loading
@@ -139,7 +138,7 @@ def load_model(policy: str, dtype: str) -> Any:
 
 
 def checkpoints(config: RunConfig, run: ArmRun, model: Any, rows: Any) -> "Checkpoints":
-    """The arm's checkpoints. Each records the settings, and digests of the first weights and of the rows."""
+    """Describe the arm's checkpoints. Each records the settings, and digests of the initial weights and of the rows."""
     from experiments.training.checkpoint_writer import Checkpoints
 
     # All ranks have read the same files, so one of them computes the digest.
@@ -151,7 +150,7 @@ def checkpoints(config: RunConfig, run: ArmRun, model: Any, rows: Any) -> "Check
 
 
 def grpo_arguments(config: RunConfig, folder: Path) -> Any:
-    """TRL's GRPOConfig with `config.trainer` and `config.checkpoint`. Raises UserError for what TRL refuses."""
+    """Make TRL's GRPOConfig from `config.trainer` and `config.checkpoint`. Raises UserError for what TRL refuses."""
     import torch
     from trl import GRPOConfig
 
@@ -177,7 +176,7 @@ def grpo_arguments(config: RunConfig, folder: Path) -> Any:
 
 
 def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
-    """TRL's trainer on the arm's engine. parts: its arguments that are neither settings nor the run's."""
+    """Build the trainer of the arm. parts: arguments of the trainer that do not follow from `run`."""
     from transformers import AutoTokenizer, PrinterCallback
 
     from experiments.training.trainer import SpeculativeGRPOTrainer
@@ -214,13 +213,13 @@ def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
 
 
 class StepLog:
-    """Records an arm's finished steps: in its run folder, in W&B, and at the barrier.
+    """Records an arm's finished steps in its run folder and in W&B, and reports them to the barrier.
 
-    On ranks other than the main one it records nothing; the trainer reports steps on the main rank alone.
+    On other ranks than the main one it records nothing, because the trainer reports steps on the main rank only.
     """
 
     def __init__(self, run: ArmRun, recorded: RunConfig, run_folder: RunFolder | None, reward: ConversationReward):
-        """recorded: the config as the run records it. run_folder: on the main rank."""
+        """recorded: the config as the run records it. run_folder: None on all ranks but the main one."""
         self._arm, self._barrier, self._reward = run.config.arm.name, run.barrier, reward
         self._run_folder = run_folder
         self._tracker = Tracker(recorded, run.group, run.folder) if run_folder is not None else None
@@ -247,7 +246,7 @@ class StepLog:
 
 
 def restore_last_files(run: ArmRun) -> None:
-    """Bring back the files that only a finished run has, from the checkpoint of its last step."""
+    """Copy the files that only a finished run has from the checkpoint of its last step."""
     last = checkpoint.step_folder(run.folder / resume.CHECKPOINTS, run.start)
     for name, place in ((FINAL, run.folder / FINAL), (HISTORY, ranks.own_file(run.folder / HISTORY))):
         saved = ranks.own_folder(last) / name
@@ -256,7 +255,7 @@ def restore_last_files(run: ArmRun) -> None:
 
 
 def check_drafted(config: RunConfig, folder: Path) -> None:
-    """Raise RunFailed if a drafting arm's run in `folder` drafted nothing."""
+    """Raise RunFailed if the arm should draft, but its run in `folder` drafted nothing."""
     if config.arm.drafts and not any(row["drafted"] for row in read.metrics(folder)):
         raise RunFailed(
             f"arm {config.arm.name} drafted nothing in {config.trainer.max_steps} steps: speculation was silently off; "
@@ -265,5 +264,5 @@ def check_drafted(config: RunConfig, folder: Path) -> None:
 
 
 def text_digest(text: str) -> str:
-    """Short SHA-256."""
+    """The first 16 hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -30,7 +30,7 @@ WANDB_MODES = ("online", "offline", "off")
 
 
 def check(config: RunConfig, in_steps: bool = True) -> None:
-    """Check all that can be checked without an engine. Raises UserError or EngineError in one line.
+    """Check everything that can be checked without an engine. Raises UserError or EngineError in one line.
 
     in_steps: False for a task that takes all problems at once, so that they need not fill a training step.
     """
@@ -102,13 +102,13 @@ def check_data(config: RunConfig) -> None:
 
 
 def check_agent(config: RunConfig) -> None:
-    """Refuse tasks that roll out one turn, where responses have several. Raises UserError."""
+    """Refuse tasks that cannot call tools for data that needs a tool. Raises UserError."""
     if config.task["name"] not in TRAINING:
         raise UserError(f"data={AGENT}: task={config.task['name']} calls no tools; choose {' or '.join(TRAINING)}")
 
 
 def check_cluster(config: RunConfig) -> None:
-    """Refuse a cluster where it cannot be. Raises UserError."""
+    """Refuse a cluster that the task, the arm, the data or this machine does not allow. Raises UserError."""
     if config.cluster is None:
         return
     if config.task["name"] not in WITH_CLUSTER:
@@ -163,7 +163,7 @@ def check_processes(config: RunConfig) -> None:
 
 
 def check_checkpoints(config: RunConfig) -> None:
-    """Refuse checkpoints between two steps that share a generation: they could not be resumed. Raises UserError."""
+    """Refuse checkpoints between two steps that share generated responses: none holds these. Raises UserError."""
     arguments, every = config.trainer.arguments, config.checkpoint.every
     accumulated = arguments.get("gradient_accumulation_steps", 1)
     generation = arguments.get("steps_per_generation", accumulated) * arguments.get("num_iterations", 1)
@@ -173,7 +173,9 @@ def check_checkpoints(config: RunConfig) -> None:
 
 
 def check_ahead(config: RunConfig) -> None:
-    """Refuse rollouts ahead, or an engine beside, a training that cannot have them. Raises UserError."""
+    """Refuse rollouts ahead of the training, or an engine in its own process, if the run cannot have them. Raises
+    UserError.
+    """
     trainer, engine = config.trainer, config.engine
     if not trainer.lag and not engine.own_process:
         return

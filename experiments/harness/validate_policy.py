@@ -14,7 +14,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 def check_policy(path: str, max_model_len: int) -> None:
     """Refuse a policy whose files are missing, damaged, or of different models. Raises UserError.
 
-    path: a folder. A hub id, which is no folder, is not checked here. max_model_len: tokens the engine must hold.
+    path: a folder; a hub id is not checked. max_model_len: tokens of prompt and response that the engine must hold.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -33,11 +33,11 @@ def check_policy(path: str, max_model_len: int) -> None:
 
 
 def _not_loadable(folder: Path, max_model_len: int) -> str:
-    """The reason why transformers cannot load the folder as one complete model. Empty if it can."""
+    """Say why transformers cannot load the folder as one complete model. Empty if it can."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, logging
 
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)  # no report of many lines
+    logging.set_verbosity(logging.CRITICAL)  # suppresses a report of many lines
     logging.disable_progress_bar()
     try:
         if "quantization_config" in PreTrainedConfig.get_config_dict(folder)[0]:
@@ -51,7 +51,7 @@ def _not_loadable(folder: Path, max_model_len: int) -> str:
             ignore_mismatched_sizes=True,  # they are reported instead
         )
         tokens = len(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
-    except Exception as error:  # any kind: safetensors, JSON, strict configs and tokenizers each raise their own
+    except Exception as error:  # safetensors, JSON, strict configs and tokenizers each raise errors of their own kinds
         return f"transformers cannot load it: {type(error).__name__}: {error}"
     finally:
         logging.set_verbosity(verbosity)
@@ -72,7 +72,7 @@ def _not_loadable(folder: Path, max_model_len: int) -> str:
 
 
 def _not_finite(folder: Path) -> str:
-    """Read all weights, and name one that is NaN or infinite. Empty if none is."""
+    """Read all weights and name a tensor with NaN or infinity in it. Empty if there is none."""
     import torch
     from safetensors import safe_open
 
@@ -96,7 +96,7 @@ def check_history(path: Path, policy: str) -> None:
     vocabulary = json.loads(config.read_text())["vocab_size"]
     with np.load(path, allow_pickle=False) as arrays:
         largest = int(arrays["tokens"].max(initial=0))
-        if "pairs" in arrays:  # of remembered distributions (das.drafter.distributions)
+        if "pairs" in arrays:  # tokens of remembered distributions (das.drafter.distributions)
             largest = max(largest, int((arrays["pairs"] >> 5).max(initial=0)))
     if largest >= vocabulary:
         raise UserError(

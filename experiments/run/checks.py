@@ -1,4 +1,4 @@
-"""Check that a config's values are of the right kind and of a plausible size. The kind follows from configs/."""
+"""Check the kind and the size of a config's values. The value of a key in configs/ shows which kind is right."""
 
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from experiments.run.known_keys import GROUPS, check_keys, leaves, plain_tree
 
 LARGEST = 2**31 - 1  # largest value of any number that is not in LIMITS
 
-# Keys that are null everywhere in configs/, with an example that shows their kind.
+# Keys that are null everywhere in configs/, each with an example value that shows the right kind.
 EXAMPLES: dict[str, Any] = {
     "resume": "outputs/compare/DATE",
     "paper": "das",
@@ -42,10 +42,10 @@ EXAMPLES: dict[str, Any] = {
     "task.mtp_rates": [0.9, 0.8],
     "task.step_ms": [[1, 9.5]],
 }
-# Keys with whole numbers in configs/ that may be fractions, too.
+# Keys that may be fractions, although configs/ has whole numbers for them.
 FRACTIONS = {"budget.ratio", "budget.margin", "reward.timeout_s", "reward.limits.wall_s", "data.weights"}
 FRACTIONS |= {"data.held_out", "task.draft_us", "task.minutes", "task.warm_up_minutes", "task.min_prob"}
-# Smallest and largest value. The largest is far above what any run of the papers needs: only a typing error exceeds it.
+# Smallest and largest value of a key. No run of the papers comes near the largest one: only a typing error exceeds it.
 LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),  # NumPy's range
     "policy.effort": (0.01, 1),  # a hundredth: a few optimizer steps
@@ -93,7 +93,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "eval.problems": (1, 10**6),
     "eval.samples": (1, 2**16),
     "eval.k": (1, 2**16),
-    "checkpoint.keep": (2, LARGEST),  # the last one may be torn
+    "checkpoint.keep": (2, LARGEST),  # 2, because the newest checkpoint may be incomplete
     "task.k": (1, 2**16),
     "task.steps": (1, 10**7),
     "task.max_num_seqs": (1, 2**16),
@@ -131,7 +131,7 @@ def _get(config: DictConfig, name: str) -> Any:
 
 @cache
 def _examples(task: str) -> dict[str, list[Any]]:
-    """Every value that a key has somewhere in configs/. Of the tasks only `task` counts."""
+    """Collect all values that each key has somewhere in configs/, but of configs/task only the file of `task`."""
     files = [("", CONFIGS / "config.yaml"), ("task", CONFIGS / "task" / f"{task}.yaml")]
     files += [(group, path) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
     examples: dict[str, list[Any]] = {}
@@ -202,7 +202,7 @@ def _kind(value: Any) -> str:
 
 
 def _kinds(examples: list[Any]) -> str:
-    """The kinds of the examples in words."""
+    """Describe the kinds of the examples in words."""
     words = set()
     for example in examples:
         kind = " and ".join(sorted({_kind(item) for item in _flat(example)})) if example is not None else "null"

@@ -1,4 +1,4 @@
-"""Commands of run.py in processes of their own, which end with this process."""
+"""Start commands in child processes, which are killed when this process ends."""
 
 import signal
 import subprocess
@@ -11,7 +11,9 @@ from das.process import die_with_parent
 def start(
     command: Sequence[str], errors: int | IO[str] = subprocess.PIPE, environment: dict[str, str] | None = None
 ) -> "subprocess.Popen[str]":
-    """Start a command whose output can be read as text. errors: takes its stderr. environment: None: this process's.
+    """Start a command whose output can be read as text.
+
+    errors: receives its stderr. environment: its environment variables; None: those of this process.
 
     The child has a session of its own, so an interrupt at the terminal does not reach it.
     """
@@ -29,7 +31,7 @@ def start(
 def run(command: Sequence[str], on_line: Callable[[str], Any], errors: int | IO[str] = subprocess.STDOUT) -> int:
     """Run a command and return its exit code. An interrupt is passed on to it.
 
-    on_line: called with each line of its output. errors: takes its stderr.
+    on_line: called with each line of its output. errors: receives its stderr.
     """
     with start(command, errors) as child:
         assert child.stdout is not None

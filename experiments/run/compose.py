@@ -1,4 +1,4 @@
-"""Compose a config from overrides. One line says what is wrong with them and what to change."""
+"""Compose a config from overrides. An error is one line, which says what is wrong and what to change."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _CHOICE = re.compile(
 
 
 def compose_config(overrides: list[str]) -> DictConfig:
-    """The config with these overrides. Raises UserError, in one line, for keys and choices that do not exist."""
+    """Return the config with these overrides. Raises UserError, in one line, for unknown keys and choices."""
     try:
         return compose("config", overrides=overrides)
     except _NO_CONFIG as error:
@@ -43,7 +43,10 @@ def config_error_line(error: Exception, overrides: list[str]) -> str:
 
 
 def _unknown_key(key: str, hydra_line: str, overrides: list[str]) -> str:
-    """Say what to do about a key that the config lacks. Hydra advises a plus sign, which helps where it is read."""
+    """Return an error line for a key that the config lacks. Hydra's own line advises a plus sign before the key.
+
+    Its line is returned only if that advice helps: if the config with a plus sign is valid.
+    """
     added = [f"+{override}" if override.split("=")[0] == key else override for override in overrides]
     try:
         config = compose("config", overrides=added)
@@ -90,7 +93,7 @@ def explain_config_error(arguments: list[str]) -> None:
 
 
 def _require_writable(folder: Path) -> None:
-    """Stop unless a run's folder can be created, or is there and can be written. Hydra would stop with a traceback."""
+    """Exit with one line unless the run's folder can be created or written. Hydra would exit with a traceback."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

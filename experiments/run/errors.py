@@ -25,11 +25,11 @@ class UserError(ValueError):
 
 
 class RunFailed(RuntimeError):
-    """A run that must not be trusted (nothing drafted, weights not synced); the message says why."""
+    """A run failed, or its results must not be trusted (for example, nothing was drafted). The message says why."""
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written, or is not what was written. The message says which one and why."""
+    """A checkpoint could not be written, or differs from what was written. The message says which one and why."""
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def stop(message: str, code: int) -> None:
-    """Print one line and exit."""
+    """Print the message as one error line, and exit with this code."""
     print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
     sys.exit(code)
 

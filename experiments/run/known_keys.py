@@ -1,4 +1,6 @@
-"""The settings that exist: configs/ names them, or a class that a group is handed on to has a field for them."""
+"""Refuse unknown settings. A setting is known if configs/ names it, or if the class that takes its group has a field
+of that name.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -13,19 +15,19 @@ from das.drafter.options import DrafterOptions
 from experiments.run.errors import CONFIGS, UserError
 
 GROUPS = ("policy", "data", "reward", "trainer", "engine", "cluster", "drafter", "head", "budget", "arm")
-# Groups whose files have a name of their own, and settings of their own. An arm is not among them: a comparison gives
-# all of its arms the settings of one.
+# Groups whose files have different settings; `name` says which file was chosen. `arm` is not among them, because in a
+# comparison all arms get the settings that the user gives for one of them.
 NAMED = ("policy", "data", "reward", "cluster", "budget", "task")
-# Groups with settings of any name: they are handed on as they are, or checked where they are read.
+# Groups in which every name is allowed: their settings are passed on unchanged, or checked by the code that reads them.
 OPEN = {
     *("arm.speculative", "engine.extra", "policy.chat_template_kwargs", "trainer.chat_template_kwargs"),
     *("data.hub", "data.kinds", "data.options", "reward.limits", "task.policies", "vary", "experiment"),
 }
-BUDGETS = ("arm.budget", "budget.over")  # settings that hold those of a budget
+BUDGETS = ("arm.budget", "budget.over")  # settings that contain the settings of a budget
 
 
 def check_keys(config: Mapping[str, Any]) -> None:
-    """Refuse settings that nothing reads. config: all of it, as plain values. Raises UserError in one line."""
+    """Refuse settings that nothing reads. config: the whole config as plain values. Raises UserError in one line."""
     for key, value in config.items():
         if key in (*GROUPS, "task"):
             _check_group(key, key, value)
@@ -37,7 +39,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
 
 
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of every setting. An empty group counts as a value."""
+    """Yield (dotted key, value) for every setting below `node`. An empty group counts as a value."""
     if not isinstance(node, dict) or (prefix and not node):
         yield prefix, node
         return
@@ -47,19 +49,19 @@ def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @cache
 def plain_tree(path: Path) -> dict[str, Any]:
-    """The settings of a file of configs/, without those of the files that it builds on."""
+    """Read the settings of one file of configs/, without those that it inherits from the files of its `defaults`."""
     tree = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items() if key not in ("defaults", "hydra")}
 
 
 def _check_group(group: str, prefix: str, node: Any) -> None:
-    """group: whose files in configs/ name the settings of `node`, which is at `prefix` of the config."""
+    """Refuse unknown settings in `node`. group: folder of configs/ that names the known ones. prefix: node's key."""
     if not isinstance(node, dict):
-        return  # the check of values says so
+        return  # checks.py refuses it
     choice = node.get("name") if group in NAMED else None
     if group in ("drafter", "budget") and ":" in str(node.get("name")):
-        return  # a class of the user's own refuses what it does not take
+        return  # the user's own class refuses settings that it does not take
     known = _keys(group, choice)
     for key, value in node.items():
         if f"{group}.{key}" in BUDGETS and isinstance(value, dict):
@@ -73,7 +75,7 @@ def _check_group(group: str, prefix: str, node: Any) -> None:
 
 
 def _refusal(group: str, choice: str | None, prefix: str, leaf: str) -> str:
-    """An error line about an unknown setting of a group, which says what to change."""
+    """Return an error line about an unknown setting of a group. It says what to change."""
     choices = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml") if leaf in _keys(group, path.stem))
     if choice is not None and choices:
         return f"{prefix}.{leaf}: only {group}={' or '.join(choices)} has this setting"
@@ -83,16 +85,16 @@ def _refusal(group: str, choice: str | None, prefix: str, leaf: str) -> str:
 
 
 def _no_such(prefix: str, key: str, known: set[str], where: str) -> str:
-    """known: keys that it might be a misspelling of."""
+    """Return an error line about an unknown key. known: the keys of which it might be a misspelling."""
     close = get_close_matches(key, [name for name in known if not key.startswith(f"{name}.")], n=1)
     return f"{prefix}{key}: there is no such setting; {f'did you mean {prefix}{close[0]}?' if close else where}"
 
 
 @cache
 def _keys(group: str, choice: str | None) -> set[str]:
-    """Dotted keys, groups among them, of one file of configs/GROUP, and of what configs/setting adds to the group.
+    """The known dotted keys of a group: those of its file `choice`, and those that configs/setting adds to the group.
 
-    Without such a file, as it is with a user's own, those of all files of the group.
+    If there is no such file (the user has one elsewhere), the keys of all files of the group are known.
     """
     chosen = CONFIGS / group / f"{choice}.yaml"
     keys = set()
@@ -104,7 +106,7 @@ def _keys(group: str, choice: str | None) -> set[str]:
 
 
 def _of_file(path: Path) -> set[str]:
-    """Keys of a file, and of those of its group that it builds on."""
+    """The dotted keys of a file, including those that it inherits from other files of its group."""
     bases = OmegaConf.select(OmegaConf.load(path), "defaults", default=[])
     inherited = (_of_file(path.parent / f"{base}.yaml") for base in bases if base != "_self_")
     return _parents(plain_tree(path)).union(*inherited)
@@ -118,11 +120,11 @@ def _parents(tree: dict[str, Any]) -> set[str]:
 
 @cache
 def _fields(group: str) -> frozenset[str]:
-    """Settings that configs/ need not name: fields of the class that takes the group."""
+    """The settings that are known although configs/ does not name them: fields of the class that takes the group."""
     if group == "drafter":
         return frozenset(field.name for field in fields(DrafterOptions))
     if group == "trainer":
-        from trl.trainer.grpo_config import GRPOConfig  # takes seconds, so only where configs/ do not name a setting
+        from trl.trainer.grpo_config import GRPOConfig  # takes seconds, and is rarely needed
 
         return frozenset(field.name for field in fields(GRPOConfig))
     return frozenset()

@@ -1,4 +1,4 @@
-"""Independent pieces of work, one a core."""
+"""Run independent functions in parallel, one on each core."""
 
 import multiprocessing
 import os
@@ -7,14 +7,14 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-_jobs: Sequence[Callable[[], Any]] = ()  # in a process of the pool
+_jobs: Sequence[Callable[[], Any]] = ()  # set in the processes of the pool
 
 
 def in_processes(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
     """Run the jobs in as many processes as there are cores. Returns their results in the order of the jobs.
 
-    The processes are forked, so only results are pickled, and a process must not have started threads of its own
-    before. Raises what a job raises.
+    The processes are forked, so only results are pickled. The calling process must not have started threads before.
+    Raises what a job raises.
     """
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(os.cpu_count(), fork, initializer=_take, initargs=(jobs,)) as pool:

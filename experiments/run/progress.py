@@ -1,4 +1,4 @@
-"""Live progress: a line for each step and arm, with the time that is left. On a terminal there is a bar, too."""
+"""Print progress: one line for each step of each arm, with the time that is left. A terminal also shows a bar."""
 
 import atexit
 import sys
@@ -11,9 +11,9 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """Prints as work goes on. steps: training steps of each arm; arms: how many arms report.
+    """Prints progress lines. steps: training steps of each arm. arms: number of arms that report.
 
-    terminal: where lines go. Tasks that redirect their output replace it. Where it is no terminal, lines stay plain.
+    terminal: the stream for the lines. Tasks that redirect their output replace it. Only terminals get colours.
     """
 
     def __init__(self, steps: int, arms: int = 1, terminal: TextIO = sys.stdout):
@@ -26,7 +26,7 @@ class Progress:
         self._bar: Bar | None = None
 
     def note(self, text: str, style: str | None = None) -> None:
-        """Print a line. style: rich's name of its colour, for terminals."""
+        """Print a line. style: its colour on a terminal, by the name that rich gives it."""
         if self._bar is not None:
             self._bar.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
         elif style is not None and self.terminal.isatty():
@@ -35,15 +35,15 @@ class Progress:
             print(text, file=self.terminal, flush=True)
 
     def resume(self, step: int) -> None:
-        """Leave out the first `step` steps, which an earlier process did."""
+        """Do not count the first `step` steps, which an earlier process has done."""
         self.total = (self.steps - step) * self.arms
 
     def start(self) -> None:
-        """Begin the first step: the time before it does not count towards the estimate."""
+        """Note that the first step begins. The estimate of the time that is left ignores the time before this call."""
         self.began = time.perf_counter()
         if self.total and self.terminal.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            # Drawn anew with every step only: a thread of its own would draw into redirected output.
+            # No automatic refresh: rich would draw from another thread, into redirected output.
             self._bar = Bar(
                 *columns,
                 console=Console(file=self.terminal),

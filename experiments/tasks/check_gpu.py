@@ -1,10 +1,10 @@
-"""task=check_gpu: everything that only a GPU can tell, in a quarter of an hour.
+"""task=check_gpu: check and measure everything that needs a GPU, in a quarter of an hour.
 
-Parts run one after another, most valuable first, each in a process of its own with a time limit. One that fails or
-hangs does not stop the others. Nothing is downloaded. Started again, it keeps the parts that passed with the same code
-on the same device. Without a GPU the same parts run at tiny shapes, as a test of the command.
+The parts run one after another, the most valuable first, each in its own process with a time limit. A part that fails
+or hangs does not stop the others. Nothing is downloaded. When the task is started again, it keeps the parts that passed
+with the same code on the same device. Without a GPU the parts run at tiny shapes, which only tests this command.
 
-result.json: parts.NAME.{ok,seconds,line,numbers}; device, commit, date, versions. report.html says the same.
+result.json: parts.NAME.{ok,seconds,line,numbers}; device, commit, date, versions. report.html shows the same.
 """
 
 import time
@@ -48,7 +48,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def chosen(names: Any) -> list[Part]:
-    """The parts that the settings name, in the order of PARTS. Raises UserError for unknown ones."""
+    """Return the parts with these names (None: all), in the order of PARTS. Raises UserError for an unknown part."""
     if names is None:
         return list(PARTS.values())
     unknown = [name for name in names if name not in PARTS]
@@ -58,7 +58,7 @@ def chosen(names: Any) -> list[Part]:
 
 
 def on_gpu(device: str, parts: list[Part]) -> bool:
-    """Whether the parts run on a GPU. Raises UserError for a machine that cannot."""
+    """Return whether the parts run on a GPU. device: auto, cuda or cpu. Raises UserError if they cannot run there."""
     if device not in ("auto", "cuda", "cpu"):
         raise UserError(f"task.device={device}: choose auto, cuda or cpu")
     if device == "cpu":

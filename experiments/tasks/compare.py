@@ -1,4 +1,4 @@
-"""task=compare: train arms on identical work; print the table and the identity verdict, write result.json."""
+"""task=compare: train several arms on identical work, and compare their times and whether results are identical."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ from experiments.run.run_folder import RunFolder
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Train every arm of `arms` from the same start; print and write the comparison."""
+    """Train every arm of the setting `arms` from the same start, and print and write the comparison."""
     config, path = run_config(composed), Path(folder)
     refuse_one_arm(config, overrides)
     overrides_of_arms = arm_overrides(composed, composed.arms, overrides)
@@ -50,7 +50,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     else:
         one_by_one.run_arms(arms, overrides_of_arms, path, progress)
     result = arm_analysis.compare_arms(path, list(arms))
-    run_folder.write_result(result)  # what follows adds to it: an error there must not lose hours of work
+    run_folder.write_result(result)  # written now, because an error in the lines below must not lose hours of work
     result["regime"] = regime(path, list(arms))
     if config.task["derived"]:
         result["derived"] = derived_ratios({name: path / "arms" / name for name in arms})
@@ -64,7 +64,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def check_stock(arms: Mapping[str, RunConfig]) -> None:
-    """Refuse arms that cannot be compared with vLLM as it comes. Raises UserError."""
+    """Refuse two arms of unmodified vLLM, or such an arm as the baseline. Raises UserError."""
     stock = [name for name, config in arms.items() if not config.arm.row.keyed]
     if len(stock) > 1:
         raise UserError(f"arms={list(arms)}: {' and '.join(stock)} are both vLLM as it comes; keep one")

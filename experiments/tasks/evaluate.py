@@ -1,7 +1,7 @@
-"""task=evaluate: how many problems of a set does a policy solve? pass@k with intervals, result.json and a figure.
+"""task=evaluate: measure how many problems of a set a policy solves (pass@k with intervals).
 
-The intervals are percentiles of the bootstrap over problems: the problems are drawn anew, with replacement, 10,000
-times. So they show how much another choice of problems would change the number.
+The intervals are percentiles of a bootstrap over problems: the problems are drawn 10,000 times with replacement. So an
+interval shows how much another choice of problems would change pass@k. Writes result.json and a figure.
 """
 
 import sys
@@ -31,12 +31,12 @@ from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
-GENERATED_PROBLEMS = 128  # where nobody says how many
-FULL = 4  # rollouts ask for so many times the requests that decode at once, so that their tails weigh little
+GENERATED_PROBLEMS = 128  # number of problems if no setting says how many
+FULL = 4  # a rollout has 4 times the requests that decode at once, so that its slow end costs little
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Sample, judge, print a line for each rollout and each k; write result.json and pass_at_k.png."""
+    """Sample and judge responses. Prints a line for each rollout and each k; writes result.json and pass_at_k.png."""
     at_least_one(composed.task, "samples", *(["problems"] if composed.task.problems is not None else []))
     config = _judged_by_its_own(run_config(composed))
     samples = int(config.task["samples"])
@@ -96,7 +96,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def _judged_by_its_own(config: RunConfig) -> RunConfig:
-    """The config with the number of problems that the task asks for, and the reward that judges the set."""
+    """Return the config with the number of problems of this task, and with the reward that judges this set."""
     problems = config.task["problems"]
     if problems is None:
         problems = GENERATED_PROBLEMS if config.data.name in MADE else config.data.problems
@@ -105,7 +105,7 @@ def _judged_by_its_own(config: RunConfig) -> RunConfig:
 
 
 def _rows(config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
-    """The result of `split_rows`. Errors about the number of problems name the key that set it."""
+    """Return the result of `split_rows`. An error about the number of problems names the key that the user set."""
     published = config.data.name not in MADE and config.task["problems"] is None
     key = "data.problems" if published else "task.problems"
     with renamed_keys({"data.problems": key, "eval.problems": key}):
@@ -124,7 +124,10 @@ def _warning(config: RunConfig, left_out: int, used: int) -> str:
 def _roll_out(
     config: RunConfig, policy: str, rows: list[dict[str, object]], parts: list[slice]
 ) -> Iterator[tuple[Rollout, Judged]]:
-    """Roll out and judge part after part. Seeds follow from problem and sample, so parts change no response."""
+    """Roll out and judge one part of the problems after the other; yields the two results for each part.
+
+    A seed depends on the problem and the sample only, so the division into parts changes no response.
+    """
     prepare_process(config)
     evaluation = Evaluation(config, policy, rows, make_reward(config.reward), int(config.task["samples"]))
     engine = build_in_process(engine_settings(config, policy))

@@ -1,4 +1,4 @@
-"""experiment=NAME: make the runs that a figure, table or ablation needs, and write its section of the report."""
+"""experiment=NAME: do the runs that a figure, table or ablation needs, and write its section of the report."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from experiments.run.run_folder import write_text
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Make the missing runs, then write the section: outputs/reproduce/NAME/report.md with its figures.
+    """Do the runs that are missing, then write the section with its figures to outputs/reproduce/NAME/report.md.
 
-    Raises RunFailed for the first run that failed.
+    Raises RunFailed with the reason of the first run that failed.
     """
     profile = str(composed.profile)
     experiment = planned_runs.load(str(composed.experiment.name), profile, planned_runs.passed_on(overrides))

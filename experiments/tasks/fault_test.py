@@ -1,4 +1,4 @@
-"""task=fault_test: strike the engines of a cluster at random. Does the run go on bit for bit, or stop in one line?"""
+"""task=fault_test: kill or disturb engines of a cluster. The run must end with identical results or one error line."""
 
 import json
 import os
@@ -26,31 +26,32 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.training import checkpoint
 
-# Our kind -> that of experiments/faults/sitecustomize.py, and its passes or weight syncs before it strikes.
+# Kind of fault here -> its kind in experiments/faults/sitecustomize.py, and the range from which the number of the pass
+# or weight sync that it strikes is drawn.
 PASSES, SYNCS = range(20, 100), range(1, 4)
 FROM_INSIDE = {"raise": ("engine", PASSES), "memory": ("memory", PASSES), "store": ("store", SYNCS)}
 KINDS = ("kill", "freeze", "slow", "driver", "gcs", *FROM_INSIDE)
 ENGINE, GCS = "ray::EngineActor", "gcs_server"  # names of Ray's processes
-STOPPED_S, RUNNING_S = 0.4, 0.1  # of a slow engine, in turn: it takes 5 times as long
-STRUCK = "struck"  # file of a run whose fault strikes from inside: it has
+STOPPED_S, RUNNING_S = 0.4, 0.1  # seconds that a slow engine stops and runs, in turn: it takes 5 times as long
+STRUCK = "struck"  # this file in a run's folder says that a fault of FROM_INSIDE has struck
 EXACT = ("completions_digest", "rewards_digest", "loss", "grad_norm")  # metrics that must be equal
 
 
 @dataclass
 class Fault:
-    """The outcome of one strike. ended: "survived", "one line", or a line about what went wrong."""
+    """The outcome of one fault. ended: "survived", "one line" (of error), or a line about what went wrong."""
 
     kind: str
-    struck: bool  # False: the run was over before
-    step: int  # the last one that had ended
+    struck: bool  # False: the run ended before the fault came
+    step: int  # the last step that was finished
     ended: str
-    orphans: list[str]
+    orphans: list[str]  # names of processes that were left behind
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Train once in one process, undisturbed; strike `task.faults` runs on a cluster, and write result.json.
+    """Train once in one process, undisturbed. Then disturb `task.faults` runs on a cluster, and write result.json.
 
-    Raises RunFailed unless every run is struck, ends equal or in one line, and leaves no process.
+    Raises RunFailed unless every run was struck, ended with identical results or one error line, and left no process.
     """
     if composed.cluster.name == "none":
         raise UserError("cluster=none: task=fault_test strikes engines of a cluster; set cluster=ray")
@@ -81,7 +82,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: random.Random) -> Fault:
-    """Start a run on a cluster, strike it once, and see how it ends."""
+    """Start a run on a cluster, strike it once with a fault of this kind, and return how it ended.
+
+    arguments: of run.py. folder: of the run. whole: folder of the undisturbed run. rng: draws moment and victim.
+    """
     environment = {}
     if kind in FROM_INSIDE:
         fault, counts = FROM_INSIDE[kind]
@@ -109,14 +113,14 @@ def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: 
 
 
 def victims_of(driver: psutil.Process, name: str) -> list[psutil.Process]:
-    """Processes below the driver whose names begin like this; none if it has ended."""
+    """The descendants of the driver whose names begin with `name`. Empty if the driver has ended."""
     with suppress(psutil.NoSuchProcess):
         return [child for child in driver.children(recursive=True) if child.name().startswith(name)]
     return []
 
 
 def slow_down(victim: psutil.Process, run: Any) -> None:
-    """Stop a process most of the time, until it ends or the run does."""
+    """Suspend a process most of the time, until it ends or the run ends."""
     with suppress(psutil.NoSuchProcess):
         while run.poll() is None:
             victim.suspend()
@@ -126,7 +130,7 @@ def slow_down(victim: psutil.Process, run: Any) -> None:
 
 
 def of_ray(driver: int) -> list[psutil.Process]:
-    """The living processes of the Ray that the process `driver` started. driver: its id."""
+    """The living processes of the Ray cluster that a driver process started. driver: id of that process."""
     found = []
     for pid in writers(f"{tempfile.gettempdir()}/{PREFIX}{driver}-"):
         with suppress(psutil.NoSuchProcess):
@@ -135,7 +139,7 @@ def of_ray(driver: int) -> list[psutil.Process]:
 
 
 def verdict(done: Any, whole: Path, folder: Path) -> str:
-    """Say how a struck run ended: "survived", "one line", or what went wrong. done: its exit code and its output."""
+    """Say how a struck run ended: "survived", "one line", or what went wrong. done: its exit code and output."""
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         hint = "resume=" if checkpoint.steps(folder / CHECKPOINTS) else ""

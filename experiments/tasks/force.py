@@ -1,18 +1,18 @@
-"""task=force: recorded responses through the real engine. How long does each arm take for real text?
+"""task=force: make the real engine emit recorded responses, and measure how long each arm takes for them.
 
-Weights are random, of any shape; the verifier emits the recorded tokens (das/verify/forced.py). The arm stock has
-vLLM's own sampler, so it emits as many tokens as were recorded, but others, and does not pay for forcing. All arms roll
-out the same responses, one arm after the other in every epoch, and each number of live requests has a history of its
-own.
+The weights are random, of any shape. The verifier emits the recorded tokens (das/verify/forced.py). The arm stock uses
+vLLM's own sampler: it emits the recorded number of tokens but not the recorded tokens, and spends no time on forcing
+them. In every epoch all arms roll out the same responses, one arm after the other. The drafters keep a separate history
+of past responses for each number of live requests.
 
-result.json: forced.{tokens, equal}: emitted tokens, and whether all are the recorded ones, in all arms but stock;
-arms.NAME.{rollout_s, tokens_per_pass, drafted, accepted}; ratio_to_none.NAME.{rollout_s,processor_s}.{overall,
-by_live}, and ratio_to_stock if that arm was run; processor_s is the time that the engine's process computed, which says
-more than rollout_s where other programs take the cores;
-replay_error.NAME: how far the simulator's rollout times are off. It is fitted to every other epoch, and judged on the
-epochs between them;
-ratio_at_row_price.PRICE.NAME.{overall,by_live}: replayed ratio to none, had a row (a request or a drafted
-token in a pass) cost PRICE times as much. Derived, not measured.
+result.json:
+forced.{tokens, equal}: for all arms but stock, how many tokens were emitted, and whether all are the recorded ones.
+arms.NAME.{rollout_s, tokens_per_pass, drafted, accepted}.
+ratio_to_none.NAME.{rollout_s, processor_s}.{overall, by_live}; and ratio_to_stock if the arm stock was run. processor_s
+is the CPU time of the engine's process. It says more than rollout_s if other programs use the cores, too.
+replay_error.NAME: relative error of the simulator's rollout times. It is fitted to odd epochs and judged on even ones.
+ratio_at_row_price.PRICE.NAME.{overall, by_live}: simulated, not measured: the ratio to none if every row of a pass (a
+request or a drafted token) cost PRICE times its measured time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ Results = dict[str, dict[tuple[int, int], ForcedResult]]  # by arm, then by (liv
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Roll everything out, replay it, print a line for each arm; write result.json and a figure."""
+    """Roll out all responses with all arms, then simulate them. Prints a table; writes result.json and a figure."""
     task = config.task
     path = check(task)
     shape = shape_of(task.shape)
@@ -81,7 +81,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def check(task: DictConfig) -> Path:
-    """The recording's path. Raises UserError, in one line, for impossible settings."""
+    """Check the task's settings and return the path of the recording. Raises UserError, in one line."""
     if task.rollouts is None:
         raise UserError("task.rollouts=PATH is missing: their form: experiments/recorded/rollouts.py")
     if BASELINE not in task.arms:
@@ -108,9 +108,9 @@ def check_live(shape: Shape, task: DictConfig) -> None:
 
 
 def arm_configs(config: DictConfig, shape: Shape, overrides: Sequence[str]) -> dict[str, DictConfig]:
-    """The config of every arm or variant, with weights of the shape's own type unless the user names another.
+    """Return the config of every arm or variant. The weights have the shape's data type unless the user names another.
 
-    Raises UserError for an unknown arm, and EngineError for one whose package is missing.
+    Raises UserError for an arm that is unknown or drafts with a model, EngineError for an arm whose package is missing.
     """
     common = [f"engine.dtype={shape.dtype}", *(override for override in overrides if not override.startswith("arm="))]
     of_arms = arm_overrides(config, config.task.arms, common)
@@ -135,7 +135,10 @@ def roll_all(
     run_folder: RunFolder,
     progress: Progress,
 ) -> Results:
-    """All rollouts; the first arm changes with every rollout. Raises RunFailed if an arm emits other tokens."""
+    """Do all rollouts. The arms take turns in being the first. Raises RunFailed if an arm emits other tokens.
+
+    works: live requests -> the recorded responses of each epoch. end: the token that ends every response.
+    """
     results: Results = {arm: {} for arm in arms}
     step = 0
     for live, epochs in works.items():
@@ -154,7 +157,9 @@ def roll_all(
 
 
 def measured(results: Results, live: Sequence[int], stock: str | None) -> dict[str, Any]:
-    """Sum each arm's times and counts, and divide the times by the baseline's. stock: the arm of vLLM as it comes."""
+    """Sum the times and counts of each arm, and divide its times by the baseline's. stock: name of the arm that runs
+    unmodified vLLM; None if there is none.
+    """
 
     def total(arm: str, key: str, requests: int | None = None) -> float:
         return float(sum(each.row[key] for (n, _), each in results[arm].items() if requests in (None, n)))

@@ -1,4 +1,4 @@
-"""task=kill_test: kill a comparison at random points and resume it. Does it end bit for bit like one left alone?"""
+"""task=kill_test: kill a comparison at random moments and resume it. It must end bit for bit like one left alone."""
 
 import json
 import os
@@ -22,11 +22,12 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.training import checkpoint
 
-KINDS = ("run", "parent", "arm", "checkpoint", "sync", "engine")  # the last kills nothing: the engine raises an error
-FROM_INSIDE = ("sync", "engine")  # experiments/faults/sitecustomize.py strikes in the process itself
-CLOCK = ("draft_share", "pass_time_error")  # metrics that follow from times; other times end in _s
+KINDS = ("run", "parent", "arm", "checkpoint", "sync", "engine")  # "engine" kills nothing: the engine raises an error
+FROM_INSIDE = ("sync", "engine")  # experiments/faults/sitecustomize.py does these, inside the process
+CLOCK = ("draft_share", "pass_time_error")  # metrics that depend on times, beside those whose names end in _s
 BYTES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # of the last checkpoint
-# A checkpoint may also hold a draft head with its optimizers, the scales that coupled drafts learned, and the history.
+# Files that a checkpoint may have too: a draft head with its optimizers, the noise scales that drafts learned, and the
+# history of past responses.
 LEARNED = ("head.pt", "coupled.npz", "history.npz")
 
 
@@ -40,9 +41,10 @@ class Kill:
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Leave one run alone; stop `task.runs` others in the ways of `task.kinds`, resuming after each; write result.json.
+    """Do one undisturbed run. Then stop each of `task.runs` runs once in every way of `task.kinds`, and resume it each
+    time. Writes result.json.
 
-    Raises RunFailed unless all of them end equal.
+    Raises RunFailed unless all of them end with identical results and leave no process.
     """
     at_least_one(composed.task, "runs")
     kinds, arguments = plan(composed, overrides, KINDS, "compare")
@@ -73,7 +75,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def kill_in_turn(
     kinds: Sequence[str], arguments: Sequence[str], folder: Path, rows: int, rng: random.Random, progress: Progress
 ) -> list[Kill]:
-    """Stop the run in `folder` in one way after the other, in successive parts of its `rows` rows."""
+    """Stop the run in `folder` once in each way of `kinds`, at a random row of successive parts of its `rows` rows."""
     kills = []
     for part, kind in enumerate(kinds):
         resumed = [f"resume={folder}"] if (folder / "overrides.json").exists() else arguments
@@ -85,7 +87,7 @@ def kill_in_turn(
 
 
 def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: random.Random) -> Kill:
-    """Start or resume a run and stop it, in the way `kind` says, some time after `row` of its metrics.jsonl."""
+    """Start or resume a run, and stop it in the way `kind` some time after it wrote `row` rows of metrics.jsonl."""
     environment = {}
     if kind in FROM_INSIDE:
         environment = {"DAS_FAULT": f"{kind}:{rng.randrange(1, 3) if kind == 'sync' else rng.randrange(1, 200)}"}
@@ -119,7 +121,7 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
 
 
 def ready(kind: str, folder: Path, rows: int) -> bool:
-    """Whether the moment to kill has come."""
+    """Return whether the moment to kill has come. rows: the rows of metrics.jsonl that the run must have written."""
     if kind in FROM_INSIDE:
         return False
     if kind == "checkpoint":
@@ -130,7 +132,7 @@ def ready(kind: str, folder: Path, rows: int) -> bool:
 
 
 def compare(first: Path, second: Path) -> list[str]:
-    """List the differences of two runs, apart from times."""
+    """List the differences between the runs in two folders, apart from times."""
     folders = [Path(), *(path.relative_to(first) for path in sorted((first / "arms").iterdir()))]
     differences = []
     for name in folders:
@@ -147,7 +149,7 @@ def compare(first: Path, second: Path) -> list[str]:
 
 
 def differing_metrics(first: Path, second: Path) -> Iterator[str]:
-    """List the differences of the metrics.jsonl of two folders, apart from times."""
+    """Yield the differences between the metrics.jsonl of two folders, apart from times."""
     rows, other_rows = (timeless(read.metrics(folder)) for folder in (first, second))
     if [(row["arm"], row["step"]) for row in rows] != [(row["arm"], row["step"]) for row in other_rows]:
         yield ": gaps or doubles"
@@ -158,7 +160,7 @@ def differing_metrics(first: Path, second: Path) -> Iterator[str]:
 
 
 def differing_files(first: Path, second: Path) -> Iterator[str]:
-    """Names of an arm's files that are not equal: rollouts (apart from times), digests, checkpoints."""
+    """Yield names of files that differ between two folders of an arm: rollouts without times, digests, checkpoints."""
     names = [sorted(path.name for path in (arm / "rollouts").iterdir()) for arm in (first, second)]
     if names[0] != names[1]:
         yield "rollouts: other files"
@@ -180,5 +182,5 @@ def differing_files(first: Path, second: Path) -> Iterator[str]:
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows without the numbers that a clock decides."""
+    """Return the rows without the numbers that depend on times."""
     return [{key: value for key, value in row.items() if not key.endswith("_s") and key not in CLOCK} for row in rows]

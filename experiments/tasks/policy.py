@@ -1,4 +1,5 @@
-"""task=policy: make the small policy, sample it, and hold it against recorded rollouts of real models and the papers'.
+"""task=policy: make the small policy, sample responses from it, and compare them with recorded rollouts of real models
+and with numbers from the papers.
 
 result.json: figures.{median_length, p99_over_median, ..., correct} of the policy (docs/metrics.md), histogram and
 accepted_by_epoch; references.{recorded, papers, wanted}; rates and percentiles of lengths.
@@ -26,7 +27,7 @@ from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
-COLUMNS = {  # header of the table -> figure, and its form
+COLUMNS = {  # header of the table -> name of the figure, and its number format
     "median": ("median_length", ".0f"),
     "p99/median": ("p99_over_median", ".2f"),
     "longest/median": ("longest_over_median", ".2f"),
@@ -40,7 +41,7 @@ COLUMNS = {  # header of the table -> figure, and its form
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Sample the policy on the training distribution; print its figures beside the references', and draw them."""
+    """Sample the policy on the problems of the training. Prints and draws its figures beside the references'."""
     at_least_one(composed.task, "problems")
     config = run_config(composed)
     check(config, in_steps=False)
@@ -87,9 +88,9 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def likeness_table(
     own: Mapping[str, Any], recorded: Mapping[str, Any], published: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """The policy's figures beside those of recorded traces, of the papers, and those that are wanted.
+    """Make a table of four kinds of figures: the policy's, the wanted ones, those of recorded traces, and the papers'.
 
-    "-" where nobody recorded or published a figure.
+    A cell is "-" if nobody recorded or published the figure.
     """
     lines = {"small policy": own, "wanted": published["wanted"], **recorded, **published["papers"]}
     cells = [[name, *(shown(line.get(key), form) for key, form in COLUMNS.values())] for name, line in lines.items()]
@@ -97,7 +98,7 @@ def likeness_table(
 
 
 def shown(value: float | list[float] | None, form: str) -> str:
-    """A number, a range (from, to) or "-"."""
+    """Format a number, or a range [from, to]; None becomes "-". form: format of a number, such as ".2f"."""
     if value is None:
         return "-"
     if not isinstance(value, list):

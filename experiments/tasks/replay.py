@@ -1,7 +1,7 @@
-"""task=replay: replay the recorded rollouts of a run; compare predicted and measured rollout times, arm by arm.
+"""task=replay: simulate the recorded rollouts of a run, and compare simulated with measured rollout times for each arm.
 
-The latency model is fitted to the passes of every other step. The prediction is judged on the steps between them.
-With task.latency=PATH the latency model is read instead of fitted.
+The latency model is fitted to the passes of every second step. The simulation is judged on the other steps.
+With task.latency=PATH the latency model is read from a file instead of fitted.
 result.json: latency, prefill_us; arms.NAME.{measured_s, predicted_s, error, step_error, tokens_per_pass,
 tokens_per_pass_measured} of the judged steps; ordering: whether both times put the arms in the same order.
 """
@@ -30,7 +30,7 @@ FITTED, JUDGED = slice(0, None, 2), slice(1, None, 2)  # steps that the latency 
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Fit the latency model, replay every arm, compare; print a line per arm."""
+    """Fit the latency model, simulate every arm, and compare the times. Prints a line for each arm."""
     task = config.task
     if task.form not in FITS:
         raise UserError(f"task.form={task.form}: choose one of {', '.join(FITS)}")
@@ -69,7 +69,10 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def judged(rows: list[dict[str, float]], steps: list[Step]) -> dict[str, float]:
-    """Compare measured rows of metrics with the same steps replayed. step_error: a step's mean absolute error."""
+    """Compare measured rows of metrics with the same steps simulated.
+
+    Returns means over steps; step_error is the mean of the absolute relative errors of single steps.
+    """
     measured, predicted = [row["rollout_s"] for row in rows], [step.rollout_s for step in steps]
     return {
         "measured_s": float(np.mean(measured)),
@@ -82,7 +85,10 @@ def judged(rows: list[dict[str, float]], steps: list[Step]) -> dict[str, float]:
 
 
 def arm_folders(path: str | None) -> dict[str, Path]:
-    """The arms of a comparison, or the one arm of another run, by name. Raises UserError if nothing was recorded."""
+    """Return name -> folder of the arms of a comparison, or of the only arm of another run.
+
+    path: the folder of the run. Raises UserError if nothing was recorded there.
+    """
     if path is None:
         raise UserError("task.run=FOLDER is missing: give the folder of a comparison, of task=rollout or of task=train")
     folder = Path(path)
@@ -98,7 +104,10 @@ def arm_folders(path: str | None) -> dict[str, Path]:
 
 
 def replayable(arms: dict[str, Path], progress: Progress) -> dict[str, Path]:
-    """The arms that draft nothing or with das. Prints a note for each other arm; raises UserError if none remains."""
+    """Keep the arms that draft nothing or draft with das. Prints a note for each other arm.
+
+    Raises UserError if none remains.
+    """
     known = {name: path for name, path in arms.items() if find_method(arm_config_of(path).arm.method).simulated}
     for name in arms.keys() - known.keys():
         progress.note(f"{name} is left out: only arms without drafts or with das can be replayed")
@@ -108,7 +117,7 @@ def replayable(arms: dict[str, Path], progress: Progress) -> dict[str, Path]:
 
 
 def _metrics(path: Path, rollouts: int, timelines: int) -> list[dict[str, float]]:
-    """rollout_s, tokens and passes of every step. Raises UserError unless each step has its rollout and timeline."""
+    """Read rollout_s, tokens and passes of all steps. Raises UserError if a step lacks its rollout or timeline."""
     with reading(path / "metrics.jsonl"):
         rows = [{key: float(row[key]) for key in ("rollout_s", "tokens", "passes")} for row in read.metrics(path)]
     if not rollouts == timelines == len(rows):
@@ -127,7 +136,7 @@ def _timelines(path: Path) -> list[dict[str, Any]]:
 
 
 def _timeline(path: Path, step: int) -> dict[str, Any]:
-    """A step's timeline. Raises UserError unless times rise and every pass has as many tokens as requests, or more."""
+    """Read the timeline of a step. Raises UserError if times do not rise, or a pass has fewer tokens than requests."""
     with reading(path / "rollouts" / f"step_{step:05d}.timeline.json.gz"):
         timeline = read.timeline(path, step)
         seconds, live, tokens = (np.array(timeline[key], float) for key in ("step_time_s", "step_live", "step_tokens"))

@@ -1,7 +1,8 @@
-"""task=reproduce: every figure, table and ablation, with the papers' numbers beside ours, as report.html and report.md.
+"""task=reproduce: reproduce every figure, table and ablation of the papers, and write report.html and report.md, which
+show the papers' numbers beside ours.
 
-With paper=das|efficient_rollout|nemo_rl it makes that paper's replay at its own scale alone. Published numbers, with
-their sources, are in experiments/papers/published.json.
+With paper=das|efficient_rollout|nemo_rl the task only simulates that paper's experiments at the scale of the paper. The
+published numbers, with their sources, are in experiments/papers/published.json.
 """
 
 import importlib
@@ -28,7 +29,7 @@ PAPERS = {
     "efficient_rollout": "EfficientRollout, arXiv 2606.18967",
     "nemo_rl": "System-integrated speculative decoding (NeMo RL), arXiv 2604.26779",
 }
-MINUTES = {"das": 6.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # of a replay, on 2 cores
+MINUTES = {"das": 6.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # time of a paper's simulation on 2 cores
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,11 @@ class Report:
     profile: str
     chapters: Mapping[str, Sequence[Section]]
     runs: Sequence[Run]
-    failed: Mapping[Run, str]  # with the reason
+    failed: Mapping[Run, str]  # failed run -> the reason
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Make one paper's replay, or everything."""
+    """Simulate the experiments of one paper, or reproduce everything."""
     if composed.paper is None:
         everything(composed, overrides, Path(folder))
     elif composed.paper in PAPERS:
@@ -53,7 +54,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def replay(composed: DictConfig, folder: Path) -> None:
-    """Compute the sections of one paper; write report.md, figures, result.json."""
+    """Simulate the experiments of one paper. Writes report.md, figures and result.json into `folder`."""
     published = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.json").read_text())
     module = importlib.import_module(f"experiments.papers.{composed.paper}")
     run_folder = RunFolder(folder, composed)
@@ -68,9 +69,9 @@ def replay(composed: DictConfig, folder: Path) -> None:
 
 
 def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
-    """Make all experiments in the profile, then the papers' replays, then the report. Finished runs are kept.
+    """Do the runs of all experiments in this profile, then the simulations of the papers, then write the report.
 
-    Raises RunFailed when a run failed. The report is written all the same and names the failed runs.
+    Finished runs are not repeated. Raises RunFailed if a run failed; the report is written before, and names that run.
     """
     profile = str(composed.profile)
     passed_on = planned_runs.passed_on(overrides)
@@ -98,7 +99,10 @@ def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
 
 
 def replay_runs(composed: DictConfig, overrides: Sequence[str], progress: Progress) -> dict[str, Run]:
-    """Paper -> its replay, for the papers whose recorded data is at hand. The user's task settings are passed on."""
+    """Return paper -> the run that simulates its experiments. DAS is left out if its recorded rollouts are missing.
+
+    overrides: the user's; those of the task are passed on to the runs.
+    """
     settings = [override for override in overrides if override.startswith("task.")]
     runs = {
         paper: Run(("task=reproduce", f"paper={paper}", *settings), MINUTES[paper])
@@ -115,7 +119,7 @@ def replay_runs(composed: DictConfig, overrides: Sequence[str], progress: Progre
 def sections_of(
     experiments: Sequence[Experiment], prefix: str, store: Path, profile: str, failed: Mapping[Run, str]
 ) -> list[Section]:
-    """Sections of the experiments whose names begin with `prefix`. Where a run failed, the section says so instead."""
+    """Write the sections of the experiments whose names begin with `prefix`. If a run failed, its section says so."""
     sections = []
     for experiment in experiments:
         if not experiment.name.startswith(prefix):
@@ -134,7 +138,7 @@ def sections_of(
 
 
 def replayed(folder: Path, paper: str, store: Path) -> list[Section]:
-    """Sections of a paper's replay, from its result.json in `folder`."""
+    """Read the sections of a paper's simulation from its result.json in `folder`. store: folder that keeps the runs."""
     result = read.result(folder)
     sections = result["sections"]
     sections[0]["setting"] = f"{result['preface']} {sections[0]['setting']}"  # the preface holds for all sections
@@ -155,7 +159,7 @@ def replayed(folder: Path, paper: str, store: Path) -> list[Section]:
 
 
 def write_report(report: Report) -> str:
-    """Write report.html, report.md and report.json; return where they are."""
+    """Write report.html, report.md and report.json. Returns their paths in words."""
     chapters, profile = report.chapters, report.profile
     orderings = [(section, o) for sections in chapters.values() for section in sections for o in section.orderings]
     met = sum(ordering.met is True for _, ordering in orderings)
@@ -177,17 +181,17 @@ def write_report(report: Report) -> str:
         "orderings": [{"figure": section.title, **asdict(o)} for section, o in orderings],
         "sections": {chapter: [asdict(section) for section in sections] for chapter, sections in chapters.items()},
     }
-    # Not result.json: a paper's replay alone writes that here.
+    # Not result.json: with paper=NAME the task writes a file of that name here.
     write_text(path.with_suffix(".json"), json.dumps(result, indent=1))
     return f"{path}.html and .md"
 
 
 def provenance(store: Path, runs: Sequence[Run]) -> str:
-    """Commits, device and time of the runs, in a sentence."""
+    """Say in one sentence on which device the runs were done, at which commits, and how long they took."""
     folders = [planned.folder(store) for planned in dict.fromkeys(runs) if planned.finished(store)]
     hashes = {json.loads((folder / "meta.json").read_text())["commit"] for folder in folders}
     commits = sorted(commit[:10] + "-dirty" * commit.endswith("-dirty") for commit in hashes)
-    timings = [folder / "command.json" for folder in folders]  # a run made by hand has none
+    timings = [folder / "command.json" for folder in folders]  # a run that the user started by hand has no such file
     minutes = sum(json.loads(path.read_text())["seconds"] for path in timings if path.exists()) / 60
     machine = meta(0)
     return (

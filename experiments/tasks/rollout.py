@@ -1,4 +1,4 @@
-"""task=rollout: one arm's rollouts without training. The policy stays the same, the history grows."""
+"""task=rollout: roll out with one arm, without training. The policy stays the same; the drafter's history grows."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ SUMMARISED = ("rollout_s", "tokens", "passes", "tokens_per_pass", "drafted", "ac
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Roll out `task.steps` batches of prompts; print a line for each, write result.json."""
+    """Roll out `task.steps` batches of prompts. Prints a line for each batch and writes result.json."""
     config = run_config(composed)
     check(config)
     steps = int(config.task["steps"])

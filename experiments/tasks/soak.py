@@ -1,4 +1,4 @@
-"""task=soak: GRPO steps for hours. After each step the run's processes are measured; at the end nothing may remain."""
+"""task=soak: train for hours and measure the processes after each step. At the end no process or file may remain."""
 
 import json
 import os
@@ -24,12 +24,12 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.training.barrier import Barrier
 
-ENDLESS = 10**7  # steps, the most that is allowed: the clock ends the training
+ENDLESS = 10**7  # training steps, the largest number allowed; the clock ends the training before
 ROLES = ("rewards.forkserver", "rewards.judge", "rewards.maths", "wandb-core", "resource_tracker")
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Train the arm for `task.minutes`; write soak.jsonl (a row for each step), result.json and soak.png."""
+    """Train the arm for `task.minutes`. Writes soak.jsonl (a row for each step), result.json and soak.png."""
     config = run_config(without_end(composed))
     minutes, warm_up_minutes = config.task["minutes"], config.task["warm_up_minutes"]
     if warm_up_minutes >= minutes:
@@ -40,7 +40,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     run_folder = RunFolder(path, config.resolved)
     policy = policy_directory(config, progress.note)
     progress.note(f"{minutes} minutes of {config.arm.name}; samples in {path / 'soak.jsonl'}")
-    scratch = path / "scratch"  # for temporary files, so that one that is left behind is found
+    scratch = path / "scratch"  # for all temporary files, so that remaining ones are found
     scratch.mkdir()
     os.environ["TMPDIR"] = str(scratch.resolve())
     processes, shared = watch(config, policy, path)
@@ -57,16 +57,16 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def without_end(composed: DictConfig) -> DictConfig:
-    """The config with more steps than fit into the time, so that the clock ends the training."""
+    """Return the config with more training steps than fit into the time, so that the clock ends the training."""
     endless = OmegaConf.merge(composed, {"trainer": {"max_steps": ENDLESS}})
     assert isinstance(endless, DictConfig)
     return endless
 
 
 def watch(config: RunConfig, policy: str, path: Path) -> tuple[dict[psutil.Process, str], set[int]]:
-    """Train in a process of its own and sample it after each step.
+    """Train in a child process, and measure it and its children after each step.
 
-    Returns the role of every process that was seen, and the inodes of the shared memory that they had mapped.
+    Returns the role of every process that was seen, and the inodes of the shared memory that these processes mapped.
     """
     child, ours = spawned(_train, config, policy, path / "arm", name="soak", daemon=False)
     assert child.pid is not None
@@ -85,7 +85,7 @@ def watch(config: RunConfig, policy: str, path: Path) -> tuple[dict[psutil.Proce
 
 
 def shared_inodes(process: psutil.Process) -> set[int]:
-    """Inodes of what a process has mapped from /dev/shm. Names do not tell: a semaphore is opened under another one."""
+    """Inodes of the files in /dev/shm that a process has mapped. Names do not help: those of semaphores change."""
     with suppress(OSError):  # the process has ended
         maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
         return {int(line.split()[4]) for line in maps if " /dev/shm/" in line}
@@ -93,7 +93,7 @@ def shared_inodes(process: psutil.Process) -> set[int]:
 
 
 def _rows(pipe: Connection, path: Path) -> Iterator[dict[str, Any]]:
-    """Numbers of each finished step, until the training is over. Raises RunFailed if its process ends before that."""
+    """Yield the numbers of each finished step until the training ends. Raises RunFailed if its process ends before."""
     while True:
         try:
             row = pipe.recv()
@@ -105,9 +105,9 @@ def _rows(pipe: Connection, path: Path) -> Iterator[dict[str, Any]]:
 
 
 def sample(trainer: psutil.Process, seen: dict[psutil.Process, str]) -> dict[str, Any]:
-    """Memory in MiB, open files, processes, CPU seconds of the trainer and its offspring, reaped children included.
+    """Measure the trainer and all its descendants: memory by role (MiB), open files, processes, CPU seconds.
 
-    Processes that were not in `seen` are added to it with their roles.
+    The CPU seconds include children that have ended. seen: process -> role; new processes are added to it.
     """
     memory: dict[str, float] = {}
     anonymous: dict[str, float] = {}
@@ -135,13 +135,13 @@ def sample(trainer: psutil.Process, seen: dict[psutil.Process, str]) -> dict[str
 
 
 def role_of(process: psutil.Process) -> str:
-    """The role of a child of the trainer, by its command line."""
+    """Return the role of a descendant of the trainer, which its command line shows."""
     line = " ".join(process.cmdline())
     return next((role for role in ROLES if role in line), process.name())
 
 
 def _train(config: RunConfig, policy: str, folder: Path, pipe: Connection) -> None:
-    """Body of the trainer's process. It sends each finished step's row, and None at the end."""
+    """Body of the trainer's process. It sends the row of each finished step through the pipe, and None at the end."""
     from transformers import TrainerCallback, TrainerControl, TrainerState
 
     class StopInTime(TrainerCallback):

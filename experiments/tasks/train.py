@@ -1,4 +1,4 @@
-"""task=train: one arm alone, on as many processes as engine.processes says."""
+"""task=train: train one arm, in as many processes as engine.processes says."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from experiments.training.barrier import Barrier
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Train the arm and print a line for each step. Only the main process prints; each writes a log."""
+    """Train the arm and print a line for each step. Only the main process prints; every process writes a log."""
     config, path = run_config(composed), Path(folder)
     progress = Progress(config.trainer.max_steps)
     if not ranks.is_main():

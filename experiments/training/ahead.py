@@ -18,23 +18,24 @@ if TYPE_CHECKING:
 
 
 class RolloutsAhead:
-    """At the start of step n the trainer hands its weights over, submits rollout n + lag with them, takes rollout n.
+    """At the start of step n it gives the new weights to the engine, submits rollout n + lag, and takes rollout n.
 
-    So the rollout of step n has the weights after max(0, n - lag) updates. Rows, seeds, history and the order of
-    rollouts are those of a training without lag. The last `lag` steps submit nothing.
+    So rollout n samples with the weights after max(0, n - lag) updates. Rows, seeds, history and the order of the
+    rollouts are the same as in a training without lag. The last `lag` steps submit nothing.
     """
 
     def __init__(self, trainer: "SpeculativeGRPOTrainer", lag: int):
         self.trainer = trainer
         self.lag = lag
-        self.taken: FinishedRollout | None = None  # the one that this step trains on
-        self._submitted: deque[Future[FinishedRollout]] = deque()  # of the steps from now on, in order
-        self._rows: Iterator[list[Mapping[str, Any]]] | None = None  # of the rollouts that were not submitted yet
+        self.taken: FinishedRollout | None = None  # the rollout on which this step trains
+        self._submitted: deque[Future[FinishedRollout]] = deque()  # rollouts of the coming steps, in order
+        self._rows: Iterator[list[Mapping[str, Any]]] | None = None  # rows of the rollouts that are not submitted yet
 
     def take(self, prompt_ids: list[list[int]]) -> FinishedRollout:
-        """Submit what is due, and wait for the rollout of this step. prompt_ids: the prompts that TRL trains on.
+        """Submit the rollouts that are due, then wait for the rollout of this step and return it.
 
-        Raises what the rollout raised, EngineError if it has other prompts.
+        prompt_ids: token ids of the prompts on which TRL trains. Raises what the rollout raised, and EngineError if the
+        rollout has other prompts.
         """
         step = self.trainer.state.global_step
         if self._rows is None:
@@ -51,22 +52,22 @@ class RolloutsAhead:
         return taken
 
     def resume(self, folder: Path, step: int) -> None:
-        """Go on from the checkpoint of `step` in this folder."""
+        """Load the submitted rollouts from the checkpoint of `step` in this folder."""
         ahead = load_ahead(folder)
         self._submitted = deque(map(done, ahead))
         self._rows = self._rows_from(step + len(ahead))
 
     def wait(self) -> None:
-        """Wait until the submitted rollouts are finished. Raises what they raised."""
+        """Wait until all submitted rollouts are finished. Raises what they raised."""
         for future in self._submitted:
             future.result()
 
     def save(self, folder: Path) -> None:
-        """Write what was submitted and not taken yet, for a checkpoint."""
+        """Write the rollouts that were submitted but not taken yet into the folder of a checkpoint."""
         save_ahead(folder, [future.result() for future in self._submitted])
 
     def _rows_from(self, number: int) -> Iterator[list[Mapping[str, Any]]]:
-        """The rows of rollout `number` and of all that follow, which TRL's dataloader will give to these steps."""
+        """Yield the rows of rollout `number` and of each later one, as TRL's dataloader will give them to the steps."""
         trainer = self.trainer
         sampler = GRPOTrainer._get_train_sampler(trainer)
         sampler.repeat_count = 1  # TRL repeats the rows for each of a step's micro-batches
@@ -74,10 +75,10 @@ class RolloutsAhead:
         return ([trainer.train_dataset[i] for i in taken] for taken in islice(indexes, number, None))
 
     def _submit(self, number: int, rows: list[Mapping[str, Any]]) -> None:
-        """Submit rollout `number`, with the weights as they are now."""
+        """Submit rollout `number`. It samples with the weights that the trainer has now."""
         trainer = self.trainer
         prompts = trainer._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
         step = trainer.state.global_step
-        new_weights = trainer._last_loaded_step != step  # TRL's: the step of the weights that the engine has
+        new_weights = trainer._last_loaded_step != step  # TRL's: the step at which the engine got its weights
         trainer._last_loaded_step = step
         self._submitted.append(trainer.vllm_generation.submit(trainer, rows, prompts, number, new_weights))

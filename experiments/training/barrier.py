@@ -1,4 +1,4 @@
-"""A barrier between arms: they roll out one after the other in each step, so that machine noise hits all alike."""
+"""A barrier between arms: in each step they roll out one after the other, so that machine noise hits all equally."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 class Barrier:
     """Says when this process may roll out and when it may train.
 
-    This one is for a run without other arms: it never waits, and hands each row of metrics to `report`.
+    This class is for a run without other arms: it never waits, and passes each row of metrics to `report`.
     """
 
     waited_s = 0.0  # seconds spent waiting for other arms, which must not count as this arm's time
@@ -16,7 +16,7 @@ class Barrier:
         self.report = report
 
     def before_rollout(self) -> None:
-        """Wait until no other arm is busy."""
+        """Wait until no other arm rolls out or trains."""
 
     def after_rollout(self) -> None:
         """Wait until every arm has rolled out this step."""

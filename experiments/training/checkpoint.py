@@ -1,8 +1,8 @@
 """Checkpoints on disk: each is complete or does not exist.
 
-A folder `step_00012` holds what was saved after step 12. Its files are written first, under another name, then a
-manifest with their SHA-256; one rename then gives the folder its name. So a checkpoint that a kill left half written
-never has that name, and one that was damaged or swapped later no longer matches its manifest.
+A folder `step_00012` holds what was saved after step 12. First its files are written into a folder of another name,
+then a manifest with their SHA-256, and last the folder is renamed. So a half-written checkpoint never has that name,
+and one that was damaged or swapped later does not match its manifest.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from experiments.run.errors import CheckpointError
 KIND = "das checkpoint 1"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_(\d{5,})")
-# A folder gets this prefix before it is deleted, because a half deleted one must not look like a torn checkpoint.
+# A folder gets this prefix before it is deleted, because a half-deleted one must not look like a damaged checkpoint.
 _DELETED = ".deleted-"
 
 
@@ -31,8 +31,8 @@ def step_folder(folder: Path, step: int) -> Path:
 def seal(scratch: Path, folder: Path, step: int, run_identity: Mapping[str, Any]) -> None:
     """Make the files in `scratch` the checkpoint of `step` in `folder`.
 
-    run_identity: the settings by which the run is known, fit for JSON; `run_identity` returns it. Both folders must be
-    on one file system. Raises the file system's OSError, also for a full disk.
+    run_identity: the settings that identify the run, as JSON values; the function `run_identity` reads them back. Both
+    folders must be on one file system. Raises OSError, also for a full disk.
     """
     files = {
         str(path.relative_to(scratch)): {"bytes": path.stat().st_size, "sha256": sha256(path)}
@@ -53,7 +53,7 @@ def seal(scratch: Path, folder: Path, step: int, run_identity: Mapping[str, Any]
 
 
 def run_identity(folder: Path, step: int) -> dict[str, Any]:
-    """The identity of the run that wrote the checkpoint of `step`. Raises CheckpointError for a damaged manifest."""
+    """Read the identity of the run that wrote the checkpoint of `step`. Raises CheckpointError if it is damaged."""
     identity: dict[str, Any] = _manifest(folder, step)["about"]
     return identity
 
@@ -90,14 +90,14 @@ def _manifest(folder: Path, step: int) -> dict[str, Any]:
 
 
 def steps(folder: Path) -> list[int]:
-    """Steps that have a checkpoint, complete or damaged, newest first."""
+    """List the steps that have a checkpoint, valid or damaged, newest first."""
     if not folder.is_dir():
         return []
     return sorted((int(match[1]) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))), reverse=True)
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints, and what is left of checkpoints whose deletion was killed."""
+    """Delete all but the newest `keep` checkpoints, and the remains of checkpoints whose deletion was interrupted."""
     for step in steps(folder)[keep:]:
         discard(step_folder(folder, step))
     for remains in folder.glob(f"{_DELETED}*"):
@@ -120,7 +120,7 @@ def sha256(path: Path) -> str:
 
 
 def flush(path: Path) -> None:
-    """Write a file, or the names in a folder, through to the disk."""
+    """Make the disk store a file's content, or the names of a folder's files (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,11 +1,9 @@
-"""Checkpoints from which a killed training continues bit for bit.
+"""Write checkpoints from which a killed training continues bit for bit.
 
 transformers saves and loads the policy, the optimizer, the scheduler, random states and its own counters (torch files,
-read with weights_only). This module adds three things: the order of the data, which TRL draws from a generator that no
-checkpoint holds; the drafter's history and everything else that the rollout side has learned; atomic writing.
-
-Of several ranks each writes its random state (transformers) and its rollout side; the main rank writes all that they
-share.
+read with weights_only). This project adds three things: the order of the data, which TRL draws from a generator that no
+checkpoint holds (trainer.py); the drafter's history and everything else that the rollout side has learned; and atomic
+writing. Each rank writes its own random state and its own rollout side. The main rank writes what all ranks share.
 """
 
 import json
@@ -29,12 +27,12 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 STATE = "trainer_state.json"  # written by transformers
-FINAL = "final.json"  # digests, so that resuming a run that had ended needs no engine
+FINAL = "final.json"  # digests of the final state, so that no engine is needed to resume a finished run
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of a run: their folder, how many are kept, and the identity that each records."""
+    """The checkpoints of a run: their folder, how many to keep, and the identity of the run, which each one records."""
 
     folder: Path
     keep: int
@@ -49,20 +47,20 @@ class CheckpointWriter:
         self.checkpoints = checkpoints
 
     def save(self, save_transformers_part: Callable[[], None]) -> None:
-        """Every rank writes its part into one folder. The main rank seals it, once all have written.
+        """Save a checkpoint. All ranks call it: each writes its part into one folder, which the main rank then seals.
 
         save_transformers_part: writes into the folder that transformers has chosen. Raises CheckpointError.
         """
         trainer = self.trainer
         scratch = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"  # transformers' choice
-        ranks.from_main(lambda: shutil.rmtree(scratch, ignore_errors=True))  # left by a run that was killed in here
+        ranks.from_main(lambda: shutil.rmtree(scratch, ignore_errors=True))  # left by a run that was killed here
         self._on_all_ranks(scratch, lambda: self._write(scratch, save_transformers_part))
         digests = final_digests(trainer)
         self._on_all_ranks(scratch, lambda: self._seal(scratch, digests))
 
     def _on_all_ranks(self, scratch: Path, work: Callable[[], None]) -> None:
-        """Do a part of the checkpoint in `scratch` on every rank. If one fails, all delete it and raise
-        CheckpointError.
+        """Call `work`, which writes a part of the checkpoint in `scratch`. If it fails on any rank, the main rank
+        deletes `scratch` and all ranks raise CheckpointError.
         """
         cause, problem = None, ""
         try:
@@ -97,12 +95,12 @@ class CheckpointWriter:
 
 
 def completed_epochs(folder: Path) -> int:
-    """Epochs that the run had completed when the checkpoint in this folder was saved."""
+    """The number of epochs that the run had completed when it saved the checkpoint in this folder."""
     return int(json.loads((folder / STATE).read_text())["epoch"])
 
 
 def put_back_mtp(generation: SpeculativeGeneration, saved: Path) -> None:
-    """Complete a saved policy by its MTP layer, as it is now, if it has one."""
+    """Add the policy's MTP layer in its present state to the saved policy. Does nothing if the policy has none."""
     policy, online = Path(generation.engine.model), generation.head
     if is_mimo(policy):
         learns = online is not None and isinstance(online.head, MtpLayer)
@@ -112,7 +110,7 @@ def put_back_mtp(generation: SpeculativeGeneration, saved: Path) -> None:
 def final_digests(trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
     """Digests of what all ranks have trained: weights, optimizer state, and the draft head if there is one.
 
-    All ranks must call it.
+    All ranks must call this function.
     """
     head = trainer.vllm_generation.head
     digests = {"final_weights": weights_digest(trainer.model), "optimizer": optimizer_digest(trainer.optimizer)}

@@ -1,4 +1,4 @@
-"""Problems are dealt out to ranks. A problem always goes to the same rank, because that rank holds its history."""
+"""Divide problems among ranks. A problem always goes to the same rank, because that rank holds its history."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,15 @@ from trl.trainer.utils import RepeatSampler
 
 
 class PlacedSampler(Sampler[int]):
-    """TRL's shuffled order of problems, dealt out so that problem i always goes to rank i mod `ranks`.
+    """Samples problems in TRL's shuffled order, divided so that problem i always goes to rank i mod `ranks`.
 
-    Every epoch is one permutation of all problems, the one that TRL draws. Each rank takes its problems in that order,
-    and a step takes equally many from each rank. The rows of a step are in rank order, because accelerate gives each
-    rank one run of them. Problems that do not fill a step are left out, as in TRL. With one rank the order is TRL's.
+    In every epoch TRL draws one permutation of all problems. Each rank takes its problems in that order, and a step
+    takes equally many from each rank. The rows of a step are sorted by rank, because accelerate gives each rank one
+    contiguous part of them. Problems that do not fill a step are left out, as in TRL. With one rank the order is TRL's.
     """
 
     def __init__(self, order: RepeatSampler, ranks: int):
-        """order: TRL's sampler. Raises ValueError when a step's problems cannot be shared out equally."""
+        """order: TRL's sampler. Raises ValueError if a step's problems cannot be divided equally."""
         self.order = order
         self.ranks = ranks
         self.share, rest = divmod(order.batch_size, ranks)  # problems of each rank in a step
@@ -35,5 +35,5 @@ class PlacedSampler(Sampler[int]):
                         yield index
 
     def __len__(self) -> int:
-        """Rows in an epoch."""
+        """Number of rows in an epoch."""
         return len(self.order)

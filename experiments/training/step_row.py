@@ -1,4 +1,4 @@
-"""The row of metrics.jsonl that a training step leaves (names: docs/metrics.md)."""
+"""Make the columns of the row that a training step writes to metrics.jsonl (docs/metrics.md explains the names)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from das.trl.lag import Sync
 
 
 def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:
-    """The columns that come from TRL's own logs."""
+    """Return the columns that come from TRL's own logs."""
     return {
         "learning_rate": logs["learning_rate"],
         "kl": logs.get("kl"),
@@ -22,7 +22,7 @@ def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:
 
 
 def of_syncs(syncs: Sequence[Sync]) -> dict[str, Any]:
-    """The columns about the weight sync. syncs: one of each rank."""
+    """Return the columns about the weight sync. syncs: one entry for each rank."""
     errors = [sync.error for sync in syncs]
     return {
         "sync_error": None if None in errors else max(error for error in errors if error is not None),
@@ -32,7 +32,7 @@ def of_syncs(syncs: Sequence[Sync]) -> dict[str, Any]:
 
 
 def of_rollout(rollout: Rollout, rewards: Sequence[float]) -> dict[str, Any]:
-    """The columns about the rollout and its rewards. rewards: one of each response."""
+    """Return the columns about the rollout and its rewards. rewards: one for each response."""
     return {
         "reward": float(np.mean(rewards)),
         **rollout_row(rollout),
@@ -44,7 +44,7 @@ def of_rollout(rollout: Rollout, rewards: Sequence[float]) -> dict[str, Any]:
 def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:
     """Raise TrainingDiverged unless all numbers are finite.
 
-    losses, norms: one of every rank, so that all ranks stop together.
+    losses, norms (of gradients): one number for each rank, so that all ranks stop together.
     """
     for rank, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
         if not np.isfinite([loss, norm]).all():

@@ -1,4 +1,4 @@
-"""The harness's trainer: TRL's GRPOTrainer, with less padding, that records exact numbers of every step."""
+"""The experiments' trainer: TRL's GRPOTrainer with speculative rollouts, less padding, metrics and checkpoints."""
 
 import functools
 import time
@@ -30,24 +30,22 @@ from experiments.training.placement import PlacedSampler
 from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
 from experiments.training.trimmed import without_padding
 
-ENTROPY_OPTIONS = ("compute_entropy", "compute_aux_loss")  # of TRL's forward pass; its other ones are of images
+ENTROPY_OPTIONS = ("compute_entropy", "compute_aux_loss")  # of TRL's forward pass; its other options carry images
 RewardFunction = Callable[..., list[float]]
 Evaluate = Callable[[SpeculativeGeneration, int], dict[str, Any] | None]
 
 
 class SpeculativeGRPOTrainer(GRPOTrainer):
-    """GRPO on SpeculativeGeneration, as in `das.speculate()`, with a row of metrics a step and with checkpoints.
+    """GRPO whose rollouts are speculative, as with `das.speculate()`. Each step makes a row of metrics.
 
-    barrier: in a comparison, arms wait there for each other.
-
-    A step: TRL calls `_generate_and_score_completions`, which calls `_generate_single_turn` and the reward; then
-    `training_step` for each micro-batch; then `log`; and, every `args.save_steps` steps, `_save_checkpoint`. Building a
-    trainer leaves TRL as it was.
+    In a step TRL calls `_generate_and_score_completions`, which calls `_generate_single_turn` and the reward; then
+    `training_step` for each micro-batch; then `log`; and every `args.save_steps` steps `_save_checkpoint`. TRL itself
+    is patched only while the trainer is built.
     """
 
-    brings_backend = True  # das.speculate() leaves it alone
+    brings_backend = True  # tells das.speculate() not to change this trainer
     vllm_generation: SpeculativeGeneration
-    _last_loaded_step: int  # TRL's: the step of the weights that the engine has
+    _last_loaded_step: int  # TRL's: the step at which the engine got its weights
 
     def __init__(
         self,
@@ -68,34 +66,35 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         cluster: ClusterSettings | None = None,
         **kwargs: Any,
     ):
-        """history_unit: the unit of the drafter's window, "epoch" or "step". schedule: the order in which requests are
-        handed to the engine; None keeps TRL's. on_step(row, rollout, rewards) is called on the main rank after every
-        step, with what all ranks did. evaluate(generation, step) is called before the first rollout (step 0) and after
-        every step; what it returns, unless None, joins the row's `eval`. head: a drafter to train beside the
-        policy, with which the engine must draft. trim_padding: leave padding out of forward passes; False computes
-        TRL's bits. lag: training steps between the weights that sample and the update that uses the responses.
-        own_process: the engine has a process of its own, and rolls out while the policy trains. cluster: engines in
-        other processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer.
+        """history_unit: the unit of the drafter's window, "epoch" or "step". barrier: in a comparison the arms wait for
+        each other there. schedule: the order in which requests are passed to the engine; None keeps TRL's order.
+        on_step(row, rollout, rewards) is called on the main rank after every step, with the results of all ranks.
+        evaluate(generation, step) is called before the first rollout (step 0) and after every step; its result, unless
+        None, is added to the row's `eval`. head: the drafter that is trained beside the policy; the engine must draft
+        with it. trim_padding: leave padding out of forward passes; False gives the same bits as TRL. lag: training
+        steps between the weights that sample and the update that uses the responses. own_process: the engine has its
+        own process, and rolls out while the policy trains. cluster: engines in other processes (das/cluster); None:
+        one engine. kwargs: further arguments of GRPOTrainer.
         """
         self.barrier = barrier
         self.on_step = on_step
         self.trim_padding = trim_padding
         self.rollouts_ahead = RolloutsAhead(self, lag)
-        self.ahead = lag > 0 or own_process  # whether rollouts are submitted and taken; False: TRL's own code
+        self.ahead = lag > 0 or own_process  # True: rollouts are submitted and taken; False: TRL's own code rolls out
         self.evaluate_policy = evaluate
         self._writer = CheckpointWriter(self, checkpoints)
         self._epochs_before = 0  # epochs that the run had completed when its checkpoint was saved
-        self._evaluations: list[dict[str, Any]] = []  # since the last row
+        self._evaluations: list[dict[str, Any]] = []  # evaluations since the last row
         self._reward = reward
         self._rewards: list[float] = []
         self._losses: list[float] = []
-        self._began = self._waited = self._exposed_s = 0.0  # of this step
+        self._began = self._waited = self._exposed_s = 0.0  # perf_counter() at the start of this step; seconds
         backend = functools.partial(
             choose_backend(cluster, own_process),
             engine=engine,
             history_unit=history_unit,
             schedule=schedule,
-            **({} if self.ahead else {"after_rollout": barrier.after_rollout}),  # rollouts ahead are not the step's
+            **({} if self.ahead else {"after_rollout": barrier.after_rollout}),  # rollouts ahead belong to other steps
         )
         with generation_backend(backend, self):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
@@ -116,15 +115,15 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
     # ---- a step: rows, rollout, reward ----
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> PlacedSampler:
-        # An epoch is one draw of TRL's sampler. Completed epochs are drawn again here; of the current epoch,
-        # transformers skips the steps that were trained already.
+        # TRL's sampler makes one draw for each epoch. The draws of completed epochs are repeated here. In the current
+        # epoch, transformers skips the steps that were trained already.
         sampler = super()._get_train_sampler(*args, **kwargs)
         for _ in range(self._epochs_before):
             torch.randperm(sampler.num_samples, generator=sampler.generator)
         return PlacedSampler(sampler, ranks.count())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        # A resumed training is past step 0; step 0 may have several rollouts.
+        # Only before the first rollout. A resumed training begins after step 0, and step 0 may have several rollouts.
         if self.state.global_step == 0 and not self.vllm_generation.rollouts:
             self._measure_policy()
         self.barrier.before_rollout()
@@ -134,7 +133,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         return super()._generate_and_score_completions(inputs)
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
-        """TRL asks for the responses of this step, and gets (token ids, log-probs of the sampled tokens)."""
+        """Return the responses of this step to TRL: (token ids, log-probs of the sampled tokens)."""
         began, waited_s = time.perf_counter(), self.barrier.waited_s
         if self.ahead and self.model.training:
             taken = self.rollouts_ahead.take(prompt_ids)
@@ -142,7 +141,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             generated: Any = taken.rollout.responses, taken.logprobs
         else:
             generated = super()._generate_single_turn(prompt_ids, *args, **kwargs)
-        # How long the trainer stood still for its rollout.
+        # Seconds for which the trainer waited for its rollout, without the time at the barrier.
         self._exposed_s += time.perf_counter() - began - (self.barrier.waited_s - waited_s)
         return generated
 
@@ -185,7 +184,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log(logs, start_time)
-        self.state.log_history.clear()  # it would grow without end, in memory and in checkpoints; see metrics.jsonl
+        self.state.log_history.clear()  # else it grows without end, in memory and in checkpoints; metrics.jsonl has it
         if "grad_norm" not in logs or (self.vllm_generation.last is None and self.rollouts_ahead.taken is None):
             return  # the summary at the end of training, not a step
         own, own_sync, weights = self._trained_on()
@@ -222,7 +221,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self.on_step(row, rollout, rewards)
 
     def _trained_on(self) -> tuple[Rollout, Sync, int]:
-        """The rollout of this step, how its weights had reached the engine, and how many updates they had seen."""
+        """Return the rollout of this step, its weight sync, and how many updates its weights had seen."""
         taken, generation = self.rollouts_ahead.taken, self.vllm_generation
         if taken is not None:
             return taken.rollout, taken.sync, taken.weights
@@ -230,10 +229,10 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         return generation.last, generation.sync, generation.last.step
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save once the submitted rollouts are finished."""
+        """Wait until the submitted rollouts are finished, then save."""
         self.rollouts_ahead.wait()
         save_transformers_part = super()._save_checkpoint
         self._writer.save(lambda: save_transformers_part(model, trial))
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write none. TRL would write one with every checkpoint."""
+        """Write no model card. TRL would write one with every checkpoint."""

@@ -1,7 +1,7 @@
-"""Forward passes that leave out most padding.
+"""Leave most padding out of forward passes.
 
 TRL pads the responses of a generation step to the longest of them, and every forward pass computes the padding too.
-Where one response has 800 tokens and most have 150, that is most of the work.
+If one response has 800 tokens and the others have 150, padding is most of the work.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,17 +27,17 @@ def without_padding(
     compute_aux_loss: bool = False,
     **others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Log-probs and entropies in passes over rows of similar length, each cut to its own longest row.
+    """Compute log-probs and entropies in several passes over rows of similar length, each pass cut to its longest row.
 
-    forward: TRL's GRPOTrainer._get_per_token_logps_and_entropies, whose arguments and results these are. multiple: of
-    the columns of prompts and of responses in a pass.
+    forward: TRL's GRPOTrainer._get_per_token_logps_and_entropies. This function has the same arguments and results.
+    multiple: the columns of prompts, and those of responses, are a multiple of it in every pass.
 
-    Only the forward pass is cut. Losses and metrics are TRL's own, over the whole micro-batch. So every loss_type means
-    what it means in TRL, and micro-batches are those that TRL makes. Log-probs differ from TRL's by float rounding.
+    Only the forward pass is cut. TRL makes the micro-batches, and computes losses and metrics over whole
+    micro-batches, so every loss_type means what it means in TRL. Log-probs differ from TRL's by float rounding.
     """
     options = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss, **others}
-    # The balance loss of a mixture of experts depends on which rows share a pass. Ranks that shard weights must run
-    # equally many passes.
+    # The balance loss of a mixture of experts depends on which rows share a pass, and ranks that shard weights must run
+    # equally many passes. In both cases passes are not divided by length.
     as_many = compute_aux_loss or ranks.count() > 1
     lengths = attention_mask.sum(dim=1).tolist()
     passes = similar_rows(lengths, batch_size or len(lengths), least=0.0 if as_many else LEAST)
@@ -56,7 +56,7 @@ def without_padding(
 def similar_rows(lengths: Sequence[int], at_most: int, least: float) -> list[list[int]]:
     """Divide rows into passes of similar length, longest first.
 
-    at_most: rows of a pass. least: the shortest row of a pass has at least this share of the tokens of its longest.
+    at_most: the most rows of a pass. least: the shortest row of a pass has at least this share of the longest's tokens.
     """
     passes: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
@@ -72,8 +72,8 @@ def trimmed(
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Cut off the columns that no row uses, left of the prompts and right of the responses.
 
-    ids, mask: [rows, tokens]. response: how many of the last columns are the responses'. multiple: of the columns that
-    remain of prompts and of responses. Returns ids, mask and response of what remains.
+    ids, mask: [rows, tokens]. response: how many of the last columns belong to the responses. multiple: the remaining
+    columns of prompts, and those of responses, are a multiple of it. Returns ids, mask and response after the cut.
     """
     start = mask.size(1) - response
     used = mask.bool().any(dim=0)
@@ -86,7 +86,10 @@ def trimmed(
 
 
 def in_place(parts: Sequence[torch.Tensor], passes: Sequence[Sequence[int]], width: int) -> torch.Tensor:
-    """The rows of all passes in their first order, filled up with zeros to `width` columns. parts: [rows, tokens]."""
+    """Put the rows of all passes back into their original order, filled up with zeros to `width` columns.
+
+    parts: one tensor [rows, tokens] for each pass. passes: the original row numbers of each pass.
+    """
     filled = torch.cat([pad(part, (0, width - part.size(1))) for part in parts])
     order = torch.tensor([row for rows in passes for row in rows], device=filled.device)
     return filled[order.argsort()]

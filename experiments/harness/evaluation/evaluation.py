@@ -1,7 +1,7 @@
 """Measure a policy on problems: sample responses, judge them, estimate pass@k.
 
-`Evaluation` asks for responses and judges them; task=evaluate uses it alone. `TrainingEvaluation` does so during a
-training, every few steps.
+`Evaluation` makes requests and judges responses; task=evaluate uses it directly. `TrainingEvaluation` uses it every few
+steps of a training.
 """
 
 import time
@@ -28,22 +28,22 @@ SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")  # arguments of GRP
 
 @dataclass(frozen=True)
 class Judged:
-    """The judgement on responses to some problems. All lists but `correct` have an entry for each response."""
+    """The judgement on responses to some problems. All lists except `correct` have an entry for each response."""
 
-    correct: list[int]  # right responses of each problem
+    correct: list[int]  # number of right responses to each problem
     rewards: list[float]
     lengths: list[int]
-    truncated: int  # responses that were cut off
-    counts: dict[str, int]  # what went wrong with the judge's workers
+    truncated: int  # number of responses that were cut off at the longest length
+    counts: dict[str, int]  # problems with the judge's workers, by kind (rewards/workers.py)
 
 
 class Evaluation:
-    """Problems, the responses to ask for, and the judge. The judge's workers start at the first use."""
+    """Makes requests for responses to problems, and judges them. The judge's workers start at the first use."""
 
     def __init__(
         self, config: RunConfig, policy: str, rows: Sequence[dict[str, Any]], judge: ConversationReward, samples: int
     ):
-        """policy: its tokenizer is used. rows: made by `held_out`. samples: responses to each problem."""
+        """policy: its tokenizer is used. rows: problems, made by `held_out`. samples: responses to each problem."""
         from transformers import AutoTokenizer
 
         self.samples = samples
@@ -54,7 +54,7 @@ class Evaluation:
         self._tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
 
     def request(self, step: int, problems: slice = slice(None)) -> RolloutRequest:
-        """Ask for the responses to these problems, all siblings side by side. step: part of their seeds."""
+        """Make the request for `samples` responses to each of these problems. step: part of the seeds."""
         from vllm import SamplingParams  # after prepare_process: vLLM reads the environment
 
         trainer = self._config.trainer
@@ -93,10 +93,10 @@ class Evaluation:
 
 
 class TrainingEvaluation:
-    """The evaluations of one training: before the first step, after every few, and after the last."""
+    """Evaluates the policy during a training: before the first step, after every few steps, and after the last one."""
 
     def __init__(self, config: RunConfig, policy: str, training: Any):
-        """training: the rows that are trained on. Raises UserError for problems that are trained on too."""
+        """training: rows of the training. Raises UserError if a problem of the evaluation is among them."""
         self._every, self._last = config.eval.every, config.trainer.max_steps
         self._ks = ks_of(config.eval.k, config.eval.samples, "eval")
         judge = make_reward(judge_config(config.reward, held_out_data(config)))

@@ -1,4 +1,4 @@
-"""The problems on which a training is evaluated (`eval.*`), and the reward that judges the responses."""
+"""Choose the problems on which a training is evaluated (`eval.*`), and the reward that judges the responses."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ TRAINING = ("train", "compare", "soak")  # the tasks that evaluate
 
 
 def check(config: RunConfig) -> None:
-    """Refuse evaluations that cannot be. Raises UserError in one line."""
+    """Refuse impossible settings of `eval`. Raises UserError in one line."""
     if not config.eval.every:
         return
     if config.task["name"] not in TRAINING:
@@ -45,9 +45,10 @@ def check(config: RunConfig) -> None:
 
 
 def ks_of(k: Sequence[int] | None, samples: int, group: str) -> list[int]:
-    """The k of pass@k, smallest first; 1 is among them. group: of the settings `k` and `samples`.
+    """Return the values of k for pass@k, smallest first and always with 1.
 
-    Raises UserError for a k above the number of samples.
+    k: the setting; None: powers of two. group: the name of the group of `k` and `samples`, for the error. Raises
+    UserError for a k above the number of samples.
     """
     if k is not None and max(k, default=1) > samples:
         raise UserError(f"{group}.k={list(k)}: pass@{max(k)} needs {group}.samples={max(k)} or more, not {samples}")
@@ -55,7 +56,7 @@ def ks_of(k: Sequence[int] | None, samples: int, group: str) -> list[int]:
 
 
 def held_out_data(config: RunConfig) -> DataConfig:
-    """The set to evaluate on. Raises UserError where there is none."""
+    """Return the set to evaluate on. Raises UserError if the settings choose none."""
     wanted = config.eval
     if wanted.data is not None:
         if wanted.data == LIBRARY and wanted.task is None:
@@ -91,26 +92,27 @@ def held_out_data(config: RunConfig) -> DataConfig:
 
 
 def judge_config(reward: RewardConfig, data: DataConfig) -> RewardConfig:
-    """The reward that says whether a response is right: the set's own, whatever the training rewards."""
+    """Return the reward that says whether a response is right: that of the set, even if the training has another."""
     return reward if reward.name == data.judged_by else reward_config(group_settings("reward", data.judged_by))
 
 
 def group_settings(group: str, name: str) -> dict[str, Any]:
-    """The settings of configs/GROUP/NAME.yaml. Raises UserError if there is no such file."""
+    """Read the settings of configs/GROUP/NAME.yaml. Raises UserError if there is no such file."""
     folder = CONFIGS / group
     if not (folder / f"{name}.yaml").exists() or Path(name).name != name:
         known = sorted(path.stem for path in folder.glob("*.yaml"))
         raise UserError(f"eval.{group}={name}: choose {', '.join(known)}")
     own: Any = OmegaConf.load(folder / f"{name}.yaml")
-    bases = own.pop("defaults", ["_self_"])  # not by Hydra, which the processes of arms have not started
+    bases = own.pop("defaults", ["_self_"])  # merged here, because Hydra is not running in the processes of arms
     merged: Any = OmegaConf.merge(*[own if base == "_self_" else group_settings(group, base) for base in bases])
     return plain(merged)
 
 
 def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[str], None] | None = None) -> Dataset:
-    """The rows to evaluate on, of the same form as the rows of the training.
+    """Make the rows to evaluate on, in the same form as the rows of the training.
 
-    Raises UserError for problems that are trained on too. note: called with one line about what was left out.
+    training: rows of the training; raises UserError if a problem is in both. note: called with one line about what was
+    left out.
     """
     data = held_out_data(config)
     with renamed_keys(EVAL_KEYS):
@@ -128,13 +130,13 @@ def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[
 
 
 def _keys(row: dict[str, Any]) -> tuple[str, str]:
-    """A problem is known by its id, or by its question without regard to white space."""
+    """Two keys of a problem: its id, and its question with normalised white space. Equal problems share a key."""
     return f"id {row['problem_id']}", " ".join(row["prompt"][-1]["content"].split())
 
 
 @contextmanager
 def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
-    """Let errors about a set name the keys by which the user chose it. names: key in the error -> the user's."""
+    """Make errors about a set name the keys that the user set. names: key in the error -> key of the user."""
     try:
         yield
     except UserError as error:

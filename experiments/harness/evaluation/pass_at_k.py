@@ -10,28 +10,29 @@ from statistics import NormalDist
 
 import numpy as np
 
-RESAMPLES = 10_000  # of the problems, for an interval
+RESAMPLES = 10_000  # how often problems are drawn for an interval
 LEVEL = 0.95
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """The estimate for one problem with `samples` responses, of which `correct` are right. k: 1 to `samples`."""
+    """Estimate pass@k for one problem with `samples` responses, of which `correct` are right. k: 1 to `samples`."""
     if not 1 <= k <= samples or not 0 <= correct <= samples:
         raise ValueError(f"k={k}, {correct} correct of {samples} samples: need 1 <= k <= samples")
     return 1 - comb(samples - correct, k) / comb(samples, k)
 
 
 def mean_pass_at_k(samples: int, correct: Sequence[int], k: int) -> float:
-    """The mean over problems. correct: right responses of each problem."""
+    """Mean of pass@k over problems. correct: number of right responses to each problem."""
     return float(np.mean([pass_at_k(samples, right, k) for right in correct]))
 
 
 def interval(samples: int, correct: Sequence[int], k: int) -> tuple[float, float]:
-    """The bounds of a 95 % interval of the mean: percentiles of its value over problems drawn anew with replacement.
+    """Bounds of a 95 % interval of the mean pass@k: percentiles over problems that are drawn with replacement.
 
-    The draws have a fixed seed, so that the same counts give the same interval. Where all problems are alike, the draws
-    say nothing. If all are solved, or none is, the open bound is the one that so many problems in a row allow
-    (0.025 ** (1 / n)). Otherwise every response counts as right with the same chance, and the bounds are Wilson's.
+    The draws have a fixed seed, so that the same counts give the same interval. If all problems have the same pass@k,
+    the draws say nothing. If then all n problems are solved, or none is, the open bound follows from the chance of n
+    equal results in a row (0.025 ** (1 / n)). Otherwise all responses are taken to be right with the same chance, and
+    the bounds are Wilson's.
     """
     values = np.array([pass_at_k(samples, right, k) for right in correct])
     outside = (1 - LEVEL) / 2
@@ -41,14 +42,14 @@ def interval(samples: int, correct: Sequence[int], k: int) -> tuple[float, float
             chance = outside ** (1 / len(values))
             return (0.0, 1 - chance) if value == 0 else (chance, 1.0)
         low, high = (1 - (1 - chance) ** k for chance in wilson(sum(correct), samples * len(correct)))
-        return min(low, value), max(high, value)  # many problems that are too alike for chance may leave the bounds
+        return min(low, value), max(high, value)  # many equal problems may lie outside Wilson's bounds
     chosen = np.random.default_rng(0).multinomial(len(values), np.full(len(values), 1 / len(values)), RESAMPLES)
     low, high = np.quantile(chosen @ values / len(values), [outside, 1 - outside])
     return float(low), float(high)
 
 
 def wilson(right: int, responses: int) -> tuple[float, float]:
-    """The bounds of Wilson's 95 % interval of the chance that a response is right."""
+    """Bounds of Wilson's 95 % interval of the chance that a response is right. right: number of right responses."""
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     share = right / responses
     middle = share + z**2 / (2 * responses)

@@ -1,4 +1,4 @@
-"""task=force: an engine for each arm, in a process of its own, that rolls out recorded responses."""
+"""task=force: one engine for each arm, each in its own process, which rolls out recorded responses."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,28 +21,28 @@ from experiments.harness.failures import expect, log_of, reporting, tell
 
 @dataclass(frozen=True)
 class ForcedRollout:
-    """A rollout that an engine is asked for. `end`: the token that ends every response, and occurs nowhere else."""
+    """A request to roll out recorded responses. end: the token that ends every response, and occurs nowhere else."""
 
     work: Workload
     end: int
-    live: int  # requests at once, the others wait; names the drafter's history, so that each has its own
+    live: int  # requests at once; the others wait. The drafter keeps a separate history for each such number
     epoch: int  # 1, 2 ...
 
 
 @dataclass
 class ForcedResult:
-    """The answer of an arm's engine."""
+    """The answer of an arm's engine to a ForcedRollout."""
 
-    row: dict[str, Any]  # of metrics.jsonl
+    row: dict[str, Any]  # row of metrics.jsonl
     timeline: dict[str, Any]  # step_time_s, step_live, step_tokens
-    equal: bool  # whether the emitted tokens (of the arm stock: their numbers) are the recorded ones
+    equal: bool  # True if the emitted tokens are the recorded ones; arm stock: if their numbers are
 
 
 class ForcedEngines:
-    """One engine for each arm. Rollouts run one at a time, so that the machine's noise hits all arms alike."""
+    """One engine for each arm. Rollouts run one at a time, so that noise of the machine hits all arms equally."""
 
     def __init__(self, arms: Mapping[str, DictConfig], policy: Path, sizes: Mapping[str, Any], folder: Path) -> None:
-        """Start all. arms: label -> config. sizes: further arguments of vllm.LLM. Logs go to folder/arms."""
+        """Start all engines. arms: label -> config. sizes: further arguments of vllm.LLM. Logs go to folder/arms."""
         self._folder = folder
         self._pipes = {}
         for name, config in arms.items():
@@ -56,7 +56,7 @@ class ForcedEngines:
             expect(pipe, "ready", name, self._folder)
 
     def roll_out(self, arm: str, rollout: ForcedRollout) -> ForcedResult:
-        """One rollout of an arm. Raises RunFailed when its engine fails."""
+        """Do one rollout with an arm. Raises RunFailed if its engine fails."""
         tell(self._pipes[arm], rollout)
         result: ForcedResult = expect(self._pipes[arm], "rolled", arm, self._folder)
         return result
@@ -68,7 +68,7 @@ class ForcedEngines:
 
 
 def _engine_process(plain_config: Any, policy: str, sizes: dict[str, Any], log: Path, pipe: Connection) -> None:
-    """Body of an engine's process, until the pipe closes."""
+    """Body of an engine's process. It ends when the pipe closes."""
     with reporting(pipe, log):
         config = run_config(OmegaConf.create(plain_config))
         prepare_process(config)
@@ -82,7 +82,7 @@ def _engine_process(plain_config: Any, policy: str, sizes: dict[str, Any], log: 
         pipe.send(("ready", None))
         while True:
             asked: ForcedRollout = pipe.recv()
-            if settings.row.history:  # the same responses come again with other live requests, each with its history
+            if settings.row.history:  # each number of live requests gets the same responses, and has its own history
                 llm.collective_rpc("das_use_proposer", args=(f"{asked.live} live", options))
             set_seats(llm, asked.live)
             llm.reset_prefix_cache()
@@ -97,9 +97,9 @@ def _engine_process(plain_config: Any, policy: str, sizes: dict[str, Any], log: 
 
 
 def set_seats(llm: Any, live: int) -> None:
-    """Let this many requests run at once, at most as many as the engine was built for.
+    """Let `live` requests run at once, at most as many as the engine was built for.
 
-    Raises EngineError where vLLM is too old for it.
+    Raises EngineError if vLLM is too old for it.
     """
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     if not hasattr(scheduler, "max_num_active_reqs"):
@@ -108,17 +108,17 @@ def set_seats(llm: Any, live: int) -> None:
 
 
 def as_recorded(responses: Sequence[Sequence[int]], work: Workload, only_lengths: bool = False) -> bool:
-    """Whether the emitted tokens, or only their numbers, are the recorded ones."""
+    """Return whether the responses equal the recorded ones. only_lengths: compare only their numbers of tokens."""
     if only_lengths:
         return [len(response) for response in responses] == work.lengths.tolist()
     return list(responses) == [work.response(i).tolist() for i in range(len(work))]
 
 
 def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool) -> Rollout:
-    """Roll the recorded responses out. keyed: whether das verifies, and so can emit the recorded tokens.
+    """Roll out the recorded responses. keyed: whether das verifies, so that the recorded tokens can be emitted.
 
-    vLLM as it comes rolls out as many tokens as were recorded. Without drafts a pass costs the same whatever its tokens
-    are. To force tokens, vLLM would need a logits processor, whose time would be no part of vLLM as it comes.
+    Unmodified vLLM only emits the recorded number of tokens. Without drafts the time of a pass does not depend on which
+    tokens it emits. To emit the recorded ones, vLLM would need a logits processor, which would add to its time.
     """
     from vllm import SamplingParams
 
@@ -138,7 +138,7 @@ def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool) 
                     params.max_tokens = len(response)
             return parameters
 
-    # The limit is the same for all: it must not tell the budget how long a response will be. The last token does.
+    # The limit is the same for all, so that the budget cannot learn the length of a response. The end token ends it.
     ending = {"max_tokens": int(work.lengths.max()), "stop_token_ids": [asked.end]} if keyed else {"ignore_eos": True}
     request = ForcedRequest(
         prompts_of(work),
@@ -155,6 +155,6 @@ def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool) 
 
 
 def prompts_of(work: Workload) -> Sequence[Any]:
-    """Make up a prompt for each response. Responses to the same problem share a prompt, which no other problem has."""
+    """Make up a prompt for each response. Responses to the same problem share a prompt; other problems have others."""
     number = {problem: i for i, problem in enumerate(dict.fromkeys(work.problems))}
     return [{"prompt_token_ids": [number[problem], *range(1, work.prompt)]} for problem in work.problems]

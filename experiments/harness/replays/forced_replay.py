@@ -1,4 +1,7 @@
-"""Replay the rollouts of task=force: measure the simulator's error, and compute their times at other prices."""
+"""Simulate the rollouts of task=force: measure the simulator's error, and predict times if rows of a pass cost less.
+
+A row of a pass is a request or a drafted token.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +17,14 @@ from experiments.harness.replays.recorded_arms import simulated_engine
 from experiments.replay.fitted_times import fit_form, fit_prefill
 
 BASELINE = "none"
-# Prices of a row, relative to the measured one. 0: a pass takes as long for any number of rows, as on a GPU with few.
+# Times of a row, relative to the measured time. 0: a pass takes as long with any number of rows, as on a GPU with few.
 ROW_PRICES = (1.0, 0.5, 0.25, 0.0)
 Results = Mapping[str, Mapping[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
-Works = Mapping[int, Sequence[Workload]]  # by live, the responses of each epoch
+Works = Mapping[int, Sequence[Workload]]  # live requests -> the responses of each epoch
 
 
 def fitted_times(results: Results, works: Works, arms: Sequence[str]) -> tuple[Drafting, float]:
-    """Fit the form of a pass's time to the odd epochs of `arms`. Returns it, and the seconds per prompt token."""
+    """Fit the time of a pass to the odd epochs of `arms`. Returns the form, and the seconds for each prompt token."""
     timelines = [each.timeline for arm in arms for (_, epoch), each in results[arm].items() if epoch % 2]
     form = fit_form(timelines, "drafting")
     assert isinstance(form, Drafting)
@@ -29,7 +32,10 @@ def fitted_times(results: Results, works: Works, arms: Sequence[str]) -> tuple[D
 
 
 def replayed(settings: EngineSettings, times: Times, works: Works) -> dict[tuple[int, int], float]:
-    """Simulated seconds of an arm's rollouts, by (live, epoch). Each number of live requests has its own history."""
+    """Simulate an arm's rollouts, with a separate history for each number of live requests.
+
+    Returns (live, epoch) -> seconds of the rollout.
+    """
     seconds = {}
     for live, epochs in works.items():
         longest = max(int(work.lengths.max()) for work in epochs)
@@ -40,11 +46,11 @@ def replayed(settings: EngineSettings, times: Times, works: Works) -> dict[tuple
 
 
 def replay(results: Results, works: Works, settings: Mapping[str, EngineSettings]) -> dict[str, Any]:
-    """`replay_error` and `ratio_at_row_price` of every arm that can be replayed.
+    """Compute `replay_error` and `ratio_at_row_price` of every arm that can be simulated.
 
-    replay_error: replayed over measured time of the even epochs, less 1.
-    ratio_at_row_price: price of a row -> arm -> replayed time over that of none, overall and by live requests. A row is
-    a request or a drafted token in a pass; the time of a pass without any row, and that of drafting, stay as measured.
+    replay_error: arm -> simulated / measured time of the even epochs, minus 1.
+    ratio_at_row_price: price -> arm -> simulated time / that of the arm none, overall and by live requests, if each row
+    takes `price` times its measured time. The time of a pass without rows, and that of drafting, stay as measured.
     """
     arms = [arm for arm in results if settings[arm].row.simulated]
     form, prefill = fitted_times(results, works, arms)

@@ -1,4 +1,4 @@
-"""Replay recorded arms with their own engine, drafter, budget and order of requests, at the prices of any machine."""
+"""Simulate recorded arms with the engine, drafter, budget and order of requests of their configs, on any machine."""
 
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,12 @@ from experiments.run.plain import plain
 from experiments.run.renamed import with_new_names
 
 GPU, MODEL = "H100", "7B"
-MOST_TOKENS = 500_000  # of responses; replaying 100,000 with drafts takes some seconds
-DOUBT = 1.3  # the dearer prices: a drafted token costs so many times as much, and VERIFY_TOKEN on top
+MOST_TOKENS = 500_000  # tokens of all responses; to simulate 100,000 of them with drafts takes some seconds
+DOUBT = 1.3  # in the pessimistic case a drafted token takes this many times as long, plus VERIFY_TOKEN
 
 
 def arm_config_of(path: Path) -> DictConfig:
-    """The config that the arm in this folder recorded. Raises UserError for a config without an arm."""
+    """Read the config that the arm in this folder recorded. Raises UserError for a config without an arm."""
     with reading(path / "config.yaml"):
         config = OmegaConf.load(path / "config.yaml")
         if config.arm.method is None:  # also raises if there is no arm
@@ -43,7 +43,7 @@ def arm_config_of(path: Path) -> DictConfig:
 
 
 def simulated_engine(settings: EngineSettings, times: Times, max_num_seqs: int, max_tokens: int) -> Engine:
-    """Make a simulated engine that drafts as these settings say. max_tokens: the longest response.
+    """Make a simulated engine that drafts as the settings say. max_tokens: of the longest response.
 
     Raises ValueError for a method that cannot be simulated.
     """
@@ -56,7 +56,7 @@ def simulated_engine(settings: EngineSettings, times: Times, max_num_seqs: int, 
 
 
 def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[Step]:
-    """Replay the steps of an arm with the engine, drafter, budget and order of requests of its own config."""
+    """Simulate the steps of an arm with the engine, drafter, budget and order of requests of its config."""
     drafter = plain(config.drafter)
     unit = drafter.pop("unit")
     settings = EngineSettings(
@@ -82,12 +82,13 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
 
 
 def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
-    """Divide each arm's rollout time by the first arm's, for a 7B policy on an H100 that gives the same responses.
+    """Simulate the arms for a 7B policy on an H100 that gives the same responses. Returns their rollout times, divided
+    by that of the first arm.
 
-    arms: name -> folder. Arms that draft in vLLM are left out. Nothing is returned if the first arm drafts, if several
-    processes rolled out, if responses have several turns, or if there are more than MOST_TOKENS.
-    Nobody measured these times: the price of a pass is derived from the GPU's data sheet, and drafting takes the time
-    that the run measured. `ratio_to_none_dearer` has the price of drafted tokens at the dear end of what is plausible.
+    arms: name -> folder. Arms that das/replay cannot simulate are left out. The result is empty if the first arm drafts
+    or cannot be simulated, if several processes rolled out, if responses have several turns, or if they have more than
+    MOST_TOKENS tokens. The times of passes are not measured but derived from the GPU's data sheet. Drafting takes the
+    time that the run measured. In `ratio_to_none_dearer` drafted tokens are as slow as is plausible.
     """
     configs = {name: arm_config_of(path) for name, path in arms.items()}
     baseline = next(iter(arms))
@@ -110,7 +111,10 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
 
 
 def replayed_seconds(works: list[Workload], form: Form, config: DictConfig, folder: Path) -> float:
-    """Seconds of all rollouts of an arm at the prices of `form`. Drafting takes as long per request as in the run."""
+    """Simulate all rollouts of an arm. Returns their seconds.
+
+    form: predicts the time of a pass. folder: of the arm, whose run measured the time of drafting.
+    """
     rows = read.metrics(folder)
     drafting = sum(row["draft_s"] for row in rows) / sum(row["passes"] for row in rows)
     steps = replay_arm(works, Times(form, draft_request=drafting), config)

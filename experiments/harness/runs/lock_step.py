@@ -1,8 +1,8 @@
-"""Arms in lock step: one process for each arm. Rollouts run one at a time, so that machine noise hits all arms alike.
+"""Train arms in lock step, each in its own process. Rollouts run one at a time, so that noise hits all arms equally.
 
 The parent and each arm talk over a pipe (failures.py). An arm sends ("rollout", None) and waits until it may roll out;
-("rolled", None) and waits until it may train; ("step", row) after each step; at the end ("done", None). The parent
-sends "go".
+then it sends ("rolled", None) and waits until it may train; after each step it sends ("step", row), and at the end
+("done", None). The parent sends "go" to let an arm continue.
 """
 
 import os
@@ -24,17 +24,17 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.training.barrier import Barrier
 
-END_S = 15  # seconds an arm gets to end by itself once its pipe is closed
+END_S = 15  # seconds that an arm has to end by itself after its pipe is closed
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms that are compared."""
+    """The arms that a comparison trains, their common policy, and the run folder for the results."""
 
     arms: Mapping[str, RunConfig]
     policy: str  # directory or hub id
-    run_folder: RunFolder  # arms write into its folder arms/NAME
-    start: int = 0  # steps already done; the arms resume from their checkpoints of it
+    run_folder: RunFolder  # each arm writes into the folder arms/NAME in it
+    start: int = 0  # steps that are already done; the arms resume from their checkpoints of this step
 
     @property
     def folder(self) -> Path:
@@ -43,14 +43,13 @@ class Comparison:
 
 
 def run_arms(comparison: Comparison, progress: Progress) -> None:
-    """Train all arms. In each step they roll out one at a time, in rotating order, and then train, one arm a core.
-
-    Raises, in one line, RunFailed when an arm fails and UserError when it refuses its input. The other arms are stopped
-    then; their files stay.
+    """Train all arms. In each step they roll out one at a time, in rotating order, and then train, one arm on each
+    core. Raises RunFailed if an arm fails, and UserError if it refuses its input, both in one line. The other arms are
+    then stopped, and their files stay.
     """
     folder = comparison.folder
     with quiet_into(folder / "log.txt"):
-        resource_tracker.ensure_running()  # its warnings about semaphores of a killed arm belong in the log
+        resource_tracker.ensure_running()  # started here, so that its warnings about a killed arm go to the log
     pipes, processes = _start(comparison)
     names = list(comparison.arms)
     try:
@@ -108,7 +107,7 @@ def _train_step(pipes: Mapping[str, Connection], folder: Path) -> Iterator[dict[
 
 
 def _arm_process(name: str, config: RunConfig, policy: str, comparison: Path, start: int, pipe: Connection) -> None:
-    """Body of an arm's process."""
+    """Body of an arm's process. comparison: folder of the comparison. start: see Comparison."""
     log = log_of(name, comparison)
     run = ArmRun(config, policy, log.parent, comparison.name, PipeBarrier(pipe), start=start)
     with reporting(pipe, log):

@@ -1,7 +1,7 @@
-"""Arms one after another, each a run of task=train that has all devices: for policies that fill the devices.
+"""Train arms one after the other, each as a run of task=train with all devices, for policies that fill the devices.
 
-The comparison is made from the arms' folders. An arm that has already finished there with the same settings is not run
-again. So arms may also be run by hand, on several machines.
+The comparison reads the arms' folders. An arm that has finished there with the same settings is not run again, so the
+user may also run arms by hand, on several machines.
 """
 
 import shlex
@@ -29,9 +29,9 @@ def run_arms(
     folder: Path,
     progress: Progress,
 ) -> None:
-    """Run the arms that are missing in folder/arms. overrides: those that make each arm's config.
+    """Run the arms that are not finished in folder/arms. overrides: arm -> the overrides that make its config.
 
-    Raises RunFailed, in one line, when an arm fails, and UserError for a finished arm of other settings.
+    Raises RunFailed, in one line, if an arm fails, and UserError if a finished arm had other settings.
     """
     for name, config in arms.items():
         path = folder / "arms" / name
@@ -41,14 +41,14 @@ def run_arms(
         progress.note(f"{name}:")
         hold(path).close()  # raises if the arm is still running
         if not hint(path):
-            shutil.rmtree(path)  # of a run that was stopped before its first checkpoint
+            shutil.rmtree(path)  # files of a run that was stopped before its first checkpoint
             path.mkdir(parents=True)
         train(config, own_command(config, overrides[name], path, folder.name), path, progress)
     set_metrics(folder, interleaved([read.metrics(folder / "arms" / name) for name in arms]))
 
 
 def finished(path: Path, config: RunConfig) -> bool:
-    """Whether the arm in `path` has finished. Raises UserError if it ran with other settings than `config`."""
+    """Return whether the arm in `path` has finished. Raises UserError if it ran with other settings than `config`."""
     if not (path / "result.json").exists():  # the last file that a run writes
         return False
     wanted, recorded = config.resolved, read.config(path)
@@ -61,7 +61,7 @@ def finished(path: Path, config: RunConfig) -> bool:
 
 
 def own_command(config: RunConfig, overrides: Sequence[str], path: Path, group: str) -> list[str]:
-    """The command that trains the arm in `path`, or resumes it there, in as many processes as it asks for."""
+    """Return the command that trains the arm in the folder `path`, or resumes it there. group: of W&B."""
     launch = ["-m", *shlex.split(config.engine.launch)] if config.engine.processes > 1 else []
     own = [override for override in overrides if not override.startswith(("task=", "task.", "resume="))]
     own += ["task=train", f"task.group='{group}'"]
@@ -69,7 +69,7 @@ def own_command(config: RunConfig, overrides: Sequence[str], path: Path, group: 
 
 
 def train(config: RunConfig, command: Sequence[str], path: Path, progress: Progress) -> None:
-    """Run one arm's command and pass its lines on. The launcher's own lines go to launch.txt.
+    """Run the command of one arm, and print its output. Its error output goes to launch.txt.
 
     Raises RunFailed with the arm's error line.
     """

@@ -1,8 +1,7 @@
-"""The runs that an experiment needs: planned in configs/experiment, made once, kept, and written up as a section.
+"""Do the runs that an experiment of configs/experiment plans, keep them, and write the experiment's section.
 
-A run is a plain command of run.py. It is kept under a name made from its overrides, so that experiments share runs
-and a finished run is not made again. Where an override says run:LABEL, the folder of that run of the experiment, which
-comes before, takes its place.
+A run is one command of run.py. The name of its folder is made from its overrides, so that experiments share runs and a
+finished run is not repeated. In an override, run:LABEL stands for the folder of an earlier run of the same experiment.
 """
 
 import hashlib
@@ -38,46 +37,46 @@ OURS = ("task", "experiment", "profile", "paper", "hydra", "out", "resume")  # k
 
 @dataclass(frozen=True)
 class Run:
-    """One command."""
+    """One command of run.py."""
 
     overrides: tuple[str, ...]
-    minutes: float = field(compare=False)  # expected, in profile small on 2 cores
-    reads: tuple[tuple[str, "Run"], ...] = ()  # runs whose folders its overrides name, by label
+    minutes: float = field(compare=False)  # expected duration in profile small on 2 cores
+    reads: tuple[tuple[str, "Run"], ...] = ()  # (label, run) whose folder an override names
 
     def folder(self, store: Path) -> Path:
-        """The run's folder. Its name has the task and a digest of the overrides, its own and those of what it reads."""
+        """The run's folder. Its name is the task and a digest of the overrides of this run and of those it reads."""
         task = next((o.split("=", 1)[1] for o in self.overrides if o.startswith("task=")), "compare")
         overrides = [*self.overrides, *(override for _, run in self.reads for override in run.overrides)]
         digest = hashlib.sha256("\0".join(overrides).encode()).hexdigest()[:10]
         return store / "runs" / f"{task}-{digest}"
 
     def overrides_in(self, store: Path) -> list[str]:
-        """The overrides with the folders of the runs that it reads."""
+        """The overrides, with the folders of other runs in place of run:LABEL."""
         folders = {label: str(run.folder(store).absolute()) for label, run in self.reads}
         return [RUN.sub(lambda found: folders[found[1]], override) for override in self.overrides]
 
     def command(self) -> str:
-        """The command as a user would type it."""
+        """The command as a user types it."""
         return "python run.py " + shlex.join(self.overrides)
 
     def finished(self, store: Path) -> bool:
-        """Whether the run has its result."""
+        """Return whether the run has written its result."""
         return (self.folder(store) / "result.json").exists()
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A file of configs/experiment, in one profile."""
+    """The content of a file of configs/experiment, in one profile."""
 
     name: str
     title: str
-    about: str  # what is compared, where the section's module does not say so itself
+    about: str  # what is compared; empty if the section's module says so itself
     section: str  # module of analysis/sections
     runs: Mapping[str, Run]
 
 
 def names() -> list[str]:
-    """Every experiment of the report: figures of DAS, ablations, the other papers."""
+    """List the names of all experiments of the report: figures of DAS, ablations, the other papers."""
     stems = [path.stem for path in (CONFIGS / "experiment").glob("*.yaml")]
     figures = sorted((n for n in stems if n.startswith("das_fig")), key=lambda name: int(name.removeprefix("das_fig")))
     others = (
@@ -87,7 +86,7 @@ def names() -> list[str]:
 
 
 def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
-    """The experiment `name`. overrides: the user's, for each of its runs. Raises UserError in one line."""
+    """Read the experiment `name`. overrides: of the user, for each of its runs. Raises UserError in one line."""
     if profile not in PROFILES:
         raise UserError(f"profile={profile}: choose {', '.join(PROFILES)}")
     path = CONFIGS / "experiment" / f"{name}.yaml"
@@ -97,7 +96,7 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
     assert isinstance(config, dict)
     body: dict[str, Any] = config["experiment"]
     setting = [f"setting={body['setting']}_{profile}"] if body["setting"] else []
-    share = body["minutes"] / len(body["runs"])  # of a run that does not say its own
+    share = body["minutes"] / len(body["runs"])  # minutes of a run whose plan names none
     runs: dict[str, Run] = {}
     for label, planned in body["runs"].items():
         own = (*setting, *planned["every"], *planned.get(profile, []), *overrides)
@@ -107,12 +106,12 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
 
 
 def passed_on(overrides: Sequence[str]) -> list[str]:
-    """The user's overrides that are passed on to the runs."""
+    """Return those of the user's overrides that are passed on to the runs."""
     return [o for o in overrides if o.split("=", 1)[0].split(".", 1)[0].split("@", 1)[0] not in OURS]
 
 
 def check_runs(experiments: Sequence[Experiment]) -> None:
-    """Check every run's config before the first run begins, as far as that does not need the runs that it reads.
+    """Check the config of every run before the first run begins, except for what needs the results of other runs.
 
     Raises UserError.
     """
@@ -133,7 +132,7 @@ def section_folder(experiment: Experiment, profile: str) -> str:
 
 
 def make(runs: Sequence[Run], store: Path, progress: Progress) -> dict[Run, str]:
-    """Make the runs that are missing in `store`, each in its own process. Returns the failed ones with the reason."""
+    """Do the runs that are missing in `store`, each in its own process. Returns failed run -> reason."""
     distinct = list(dict.fromkeys(runs))
     missing = [run for run in distinct if not run.finished(store)]
     if len(missing) < len(distinct):
@@ -154,9 +153,9 @@ def make(runs: Sequence[Run], store: Path, progress: Progress) -> dict[Run, str]
 
 
 def _make_one(run: Run, store: Path) -> str:
-    """Make a run, or resume it from its checkpoints; its output is printed. Returns why it failed; empty if it did not.
+    """Do a run, or resume it from its checkpoints, and print its output. Returns why it failed; empty if it did not.
 
-    Raises UserError if another process is making it.
+    Raises UserError if another process is doing this run.
     """
     folder = run.folder(store).absolute()
     resume.hold(folder).close()
@@ -180,12 +179,12 @@ def _make_one(run: Run, store: Path) -> str:
 
 
 def write_section(experiment: Experiment, store: Path, profile: str) -> Section:
-    """The experiment's section, from the files of its runs. Its figures are drawn into its own folder."""
+    """Make the experiment's section from the files of its runs, and draw its figures into the section's folder."""
     folder = store / section_folder(experiment, profile)
     folder.mkdir(parents=True, exist_ok=True)
     published = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.json").read_text())
     module = importlib.import_module(f"analysis.sections.{experiment.section}")
     folders = {label: run.folder(store) for label, run in experiment.runs.items()}
     section: Section = module.section(experiment.title, folders, published, folder)
-    differs = section.differs if profile == "small" else ""  # its text is about profile small
+    differs = section.differs if profile == "small" else ""  # this text is about profile small
     return replace(section, setting=f"{experiment.about} {section.setting}".strip(), differs=differs)

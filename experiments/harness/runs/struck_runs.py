@@ -1,4 +1,4 @@
-"""Runs of run.py that a test strikes from outside: started in a process group of their own, watched, waited for."""
+"""Start the runs that task=kill_test and task=fault_test disturb, each in its own process group, and wait for them."""
 
 import os
 import subprocess
@@ -17,15 +17,15 @@ from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, RunFailed, UserError
 
 ROOT = CONFIGS.parent
-ORPHAN_S = 10.0  # seconds within which processes must follow a killed parent
+ORPHAN_S = 10.0  # seconds within which processes must end after their parent was killed
 
 
 def plan(
     composed: DictConfig, overrides: Sequence[str], known: Sequence[str], task: str
 ) -> tuple[list[str], list[str]]:
-    """The kinds of strikes that `task.kinds` chooses among the known ones, and the settings of the run that is struck.
+    """Return the kinds of faults that `task.kinds` chooses among the known ones, and the settings of the disturbed run.
 
-    task: the run's. Raises UserError for kinds that do not exist, and for a run that cannot be.
+    task: of the disturbed run. Raises UserError for kinds that do not exist, and for impossible settings of the run.
     """
     kinds = [str(kind) for kind in composed.task.kinds]
     if not kinds or not set(kinds) <= set(known):
@@ -39,13 +39,13 @@ def plan(
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, looking every half millisecond."""
+    """Wait until a condition is true. It is checked every half millisecond."""
     while not condition():
         time.sleep(0.0005)
 
 
 def start(arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> Any:
-    """Start run.py in a process group of its own. It ends with this process."""
+    """Start run.py in its own process group. It ends when this process ends. environment: further variables."""
     path = [str(ROOT / "experiments" / "faults"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return child.start(
         [sys.executable, str(ROOT / "run.py"), *arguments, f"hydra.run.dir={folder}"],
@@ -54,7 +54,7 @@ def start(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
 
 
 def leave_alone(arguments: Sequence[str], folder: Path) -> None:
-    """Make the run that struck ones are compared with. Raises RunFailed, in one line."""
+    """Do the undisturbed run, with which disturbed ones are compared. Raises RunFailed in one line."""
     done = finish(start(arguments, folder))
     if done.returncode:
         raise RunFailed(f"the run that is left alone failed: {done.stderr.strip()[-300:].removeprefix('error: ')}")

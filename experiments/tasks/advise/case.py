@@ -1,4 +1,4 @@
-"""The question that task=advise answers: a sample of recorded rollouts for one engine, and what its passes cost."""
+"""The input of task=advise: a sample of the user's recorded rollouts for one engine, and the times of its passes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,28 +24,28 @@ from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 
 MARGINAL = {"name": "marginal", "tokens": 32, "ratio": 64.0}
-DOUBT = 0.3  # drafted tokens may cost this share more or less than the latency model says
+DOUBT = 0.3  # drafted tokens may be dearer or cheaper than the latency model says, by this share
 
 
 @dataclass(frozen=True)
 class Case:
-    """One engine's rollouts. Each simulated request stands for `scale` real ones."""
+    """The rollouts of one engine, to be simulated. Each simulated request stands for `scale` real requests."""
 
-    works: Sequence[Workload]  # the sampled steps
-    form: Form  # time of a pass
+    works: Sequence[Workload]  # responses of the sampled steps, one entry for each step
+    form: Form  # predicts the time of a pass, seconds
     scale: float
     max_num_seqs: int  # real requests that the engine decodes at once
-    max_tokens: int  # of a response
+    max_tokens: int  # longest response
     draft_s: float  # seconds of drafting per request and pass
     prefill_s: float  # seconds per prompt token
-    derived: bool  # True if nobody measured `form`
+    derived: bool  # True if `form` is derived from data sheets, not measured
 
     @property
     def simulated_max_num_seqs(self) -> int:
         return max(1, round(self.max_num_seqs / self.scale))
 
     def times(self) -> Times:
-        """Times of the simulated engine: a simulated request pays for every request that it stands for."""
+        """Times of the simulated engine. A simulated request takes the time of all real requests that it stands for."""
         return Times(
             Scaled(self.form, self.scale),
             prefill=self.prefill_s * self.scale,
@@ -53,30 +53,34 @@ class Case:
         )
 
     def simulate(self, engine: Engine) -> list[Step]:
-        """Simulate all sampled steps on one engine."""
+        """Simulate all sampled steps on this engine, one after the other."""
         return [simulate_rollout(work, [engine], [range(len(work))], i + 1) for i, work in enumerate(self.works)]
 
     def with_history(self, budget: dict[str, Any], **drafter: Any) -> tuple[list[Step], TextEngine]:
-        """The steps as the history drafter would decode them, and the engine in the state after the last one."""
+        """Simulate all steps with a drafter that copies from the history of past responses.
+
+        budget: settings of the draft budget. drafter: options of HistoryDrafter. Returns the simulated steps, and the
+        engine in its state after the last step.
+        """
         history = HistoryDrafter(**drafter)
         engine = TextEngine(self.times(), self.simulated_max_num_seqs, history, make_budget(budget), self.max_tokens)
         return self.simulate(engine), engine
 
     def cheaper(self) -> "Case":
-        """The same case if drafted tokens cost DOUBT less."""
+        """The same case with drafted tokens cheaper by the share DOUBT."""
         return replace(self, form=CostScaled(self.form, 1 - DOUBT))
 
     def dearer(self) -> "Case":
-        """The same case if drafted tokens cost DOUBT more.
+        """The same case with drafted tokens dearer by the share DOUBT.
 
-        A derived form also gets what verification cost where it was measured, which a roofline of data sheets leaves
-        out.
+        If the form is derived from data sheets, which do not show the time of verification, each drafted token also
+        takes VERIFY_TOKEN seconds, the most that published measurements allow.
         """
         return replace(self, form=CostScaled(self.form, 1 + DOUBT, VERIFY_TOKEN if self.derived else 0.0))
 
 
 def build(task: DictConfig) -> tuple[Case, list[str]]:
-    """The case that the settings describe, and lines about it for the user. Raises UserError for bad settings."""
+    """Make the case that the settings describe. Returns it with lines about it for the user. Raises UserError."""
     _check(task)
     steps = read_rollouts(Path(task.rollouts), group=int(task.group), prompt=int(task.prompt))
     longest = max(int(work.lengths.max()) for work in steps)
@@ -136,11 +140,11 @@ def _check(task: DictConfig) -> None:
 
 
 def sample(steps: list[Workload], tokens: int, requests: int, epochs: int = 4) -> list[Workload]:
-    """Steps cut down to about `tokens` tokens and `requests` requests each; at most the last `epochs` are kept.
+    """Cut the recorded steps down to about `tokens` tokens in all, `requests` requests a step, at most `epochs` steps.
 
-    Only problems of the last recorded step are taken, as many as fit, each with its last groups of siblings. Step k of
-    the sample holds the k-th group of every problem, in whichever step it was recorded. A group of more than `requests`
-    siblings is cut.
+    Siblings are the responses to one problem in one step. Only problems of the last recorded step are taken, as many as
+    fit, each with its last `epochs` groups of siblings. Step k of the sample holds the k-th of these groups of every
+    problem, whichever step recorded it. A group of more than `requests` siblings is cut.
     """
     groups: dict[str, list[tuple[Workload, list[int]]]] = {problem: [] for problem in steps[-1].problems}
     for work in steps:

@@ -1,4 +1,7 @@
-"""task=advise: drafters that are models, alone and beside the history, at known acceptance or at the user's own."""
+"""task=advise: simulate drafters that are models, with and without the history drafter beside them.
+
+The acceptance of their tokens is published, measured on our small policy, or given by the user.
+"""
 
 from dataclasses import replace
 
@@ -21,18 +24,18 @@ from experiments.replay.scale import CostScaled
 from experiments.run.errors import UserError
 from experiments.tasks.advise.case import MARGINAL, Case
 
-# Arm -> its profile for each value of task.acceptance. Nobody measured MTP on our policy.
+# For each value of task.acceptance: arm -> name of its acceptance profile. MTP was not measured on our policy.
 PROFILES = {
     "published": {"w8": "w8_published", "w4": "w4_published", "eagle": "eagle3_published", "mtp": "mtp_published"},
     "measured": {"w8": "w8", "w4": "w4", "eagle": "eagle3", "mtp": "mtp_published"},
 }
-PASSES = {"w8": W8_PASS, "w4": W4_PASS, "eagle": HEAD_PASS, "mtp": HEAD_PASS}  # of a draft pass, of a plain pass
+PASSES = {"w8": W8_PASS, "w4": W4_PASS, "eagle": HEAD_PASS, "mtp": HEAD_PASS}  # draft pass / plain pass
 HYBRIDS = {"das + w4": "w4", "das + eagle": "eagle", "das + mtp": "mtp"}  # name -> the model beside the history
-MOST_PASSES = 4  # of a copy of the policy, for a target pass, as in arm das_self
+MOST_PASSES = 4  # draft passes of a copy of the policy before each pass of the policy, as in arm das_self
 
 
 def acceptances(task: DictConfig) -> dict[str, Acceptance]:
-    """Each drafter's acceptance: the user's own if given. Raises UserError for what cannot be."""
+    """Return the acceptance of each drafter. Numbers of the user replace known ones. Raises UserError for bad ones."""
     if task.acceptance not in PROFILES:
         raise UserError(f"task.acceptance={task.acceptance}: choose one of {', '.join(PROFILES)}")
     known = read_profiles()
@@ -54,7 +57,9 @@ def acceptances(task: DictConfig) -> dict[str, Acceptance]:
 
 
 def hybrid_steps(task: DictConfig, case: Case) -> dict[str, list[list[Step]]]:
-    """Simulate the sampled steps with each hybrid: as expected, if drafts are cheaper, and if they are dearer."""
+    """Simulate the sampled steps with each hybrid. Returns hybrid -> steps as expected, if drafted tokens are cheaper,
+    and if they are dearer.
+    """
     return {
         name: [hybrid(task, priced, arm) for priced in (case, case.cheaper(), case.dearer())]
         for name, arm in HYBRIDS.items()
@@ -62,7 +67,7 @@ def hybrid_steps(task: DictConfig, case: Case) -> dict[str, list[list[Step]]]:
 
 
 def hybrid(task: DictConfig, case: Case, arm: str) -> list[Step]:
-    """The sampled steps with a history and the model of this arm."""
+    """Simulate the sampled steps with the history drafter and the model of this arm together."""
     times, budget = case.times(), make_budget(MARGINAL)
     rates = acceptances(task)[arm].rates
     drafter: InTurns | EitherOr
@@ -76,9 +81,11 @@ def hybrid(task: DictConfig, case: Case, arm: str) -> list[Step]:
 
 
 def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, list[list[Step]]]]:
-    """Simulate a step without speculation, and for each drafter the steps as expected, if cheaper, and if dearer.
+    """Simulate one step without speculation, and with each drafter that is a model.
 
-    All requests of an engine are simulated, with lengths drawn from those of the last step.
+    All requests of an engine are simulated; their lengths are drawn from those of the last recorded step. Returns the
+    step without speculation, and for each drafter the step at the expected time of drafted tokens, if they are cheaper,
+    and if they are dearer.
     """
     requests = round(len(case.works[-1]) * case.scale)
     lengths = np.random.default_rng(0).choice(case.works[-1].lengths, requests)
@@ -95,10 +102,10 @@ def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, lis
 
 
 def models(task: DictConfig, case: Case) -> dict[str, ProfiledDrafter]:
-    """Each drafter at its acceptance. Raises UserError for an acceptance that cannot be.
+    """Make every drafter that is a model, with its acceptance. Raises UserError for an impossible acceptance.
 
-    A draft pass costs a share of a plain pass. Verifying a copy's drafts costs what was fitted for 4 bits, unless the
-    case's form already contains that.
+    A draft pass takes a share of the time of the policy's pass. To verify the drafts of a quantized copy takes the time
+    that was fitted for a 4-bit copy, unless the latency form of the case already contains the time of verification.
     """
     times = case.times()
     form_has_verification = isinstance(case.form, CostScaled) and case.form.token > 0

@@ -1,8 +1,8 @@
-"""task=advise: will speculation pay for my rollouts? Answers in under a minute, from recorded rollouts, with a page.
+"""task=advise: estimate from recorded rollouts whether speculation pays, in under a minute, and write a page.
 
 result.json: arms.NAME.{rollout_s, low_s, high_s, step_s, rollout_change, low_change, high_change, step_change,
 tokens_per_pass}, chosen, changes_by_step, pays_up_to, pays_up_to_dearer, advice, speedup_by_live, seconds;
-acceptance.NAME (published, measured, given) of drafters that are models.
+acceptance.NAME, for drafters that are models: published, measured or given.
 advice.html: the page, in one file.
 """
 
@@ -29,7 +29,8 @@ from experiments.tasks.advise.models import HYBRIDS, acceptances, hybrid_steps, 
 WORTH = 0.03  # a smaller gain of rollout time is not worth a change of settings
 LIVE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # requests per engine that are considered
 FIXED = {"name": "fixed", "tokens": 16}
-# Name -> budget, options of the drafter, and both as overrides of a run. The first is this project's default.
+# Name -> settings of the budget, options of the history drafter, and both as overrides for run.py. The first is this
+# project's default.
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "das": (MARGINAL, {}, "budget=marginal budget.tokens=32 drafter.window=16"),
     "das, window 2": (MARGINAL, {"window": 2}, "budget=marginal budget.tokens=32 drafter.window=2"),
@@ -39,17 +40,17 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @dataclass(frozen=True)
 class HistoryArms:
-    """Simulated steps of the arms that draft from text, and of `none`, which drafts nothing."""
+    """Simulated steps of the arms that draft by copying from earlier text, and of `none`, which drafts nothing."""
 
     expected: dict[str, list[Step]]  # arm -> steps
     dearer: dict[str, list[Step]]  # arm of SETTINGS -> steps if drafted tokens are dearer
-    cheaper: list[Step]  # of the chosen arm, if drafted tokens are cheaper
+    cheaper: list[Step]  # steps of the chosen arm if drafted tokens are cheaper
     chosen: str  # the best arm of SETTINGS
     engines: dict[str, TextEngine]  # arm of SETTINGS -> its engine after the last step
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Simulate every arm on a sample of the rollouts; print a table and one line of advice, write the page."""
+    """Simulate every arm on a sample of the rollouts. Prints a table and one line of advice, and writes the page."""
     start = time.perf_counter()
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config)
@@ -123,14 +124,14 @@ def history_arms(case: Case) -> HistoryArms:
 
 
 def seconds(steps: Sequence[Step]) -> float:
-    """Mean rollout time."""
+    """Mean rollout time of the steps, in seconds."""
     return float(np.mean([step.rollout_s for step in steps]))
 
 
 def choose_setting(times: Mapping[str, tuple[float, float]]) -> str:
-    """The setting with the least time; `das` unless another is at least 1 % better.
+    """Choose the setting with the least time, but keep `das` unless another setting is at least 1 % better.
 
-    times: rollout time as expected and if drafted tokens are dearer. Their sum is compared.
+    times: setting -> (expected rollout time, rollout time if drafted tokens are dearer). The sum of both is compared.
     """
     best = min(times, key=lambda name: sum(times[name]))
     return best if sum(times[best]) < 0.99 * sum(times["das"]) else "das"
@@ -146,13 +147,17 @@ def rest_share(task: DictConfig, plain: Sequence[Step]) -> float:
 def table(
     history: HistoryArms, model_none: Sequence[Step], model_arms: Mapping[str, Sequence[Sequence[Step]]], rest: float
 ) -> dict[str, dict[str, float]]:
-    """A row per arm (`summary`). Arms are compared with `none` of the same requests."""
+    """Make a row for each arm (see `summary`). Each arm is compared with `none` on the same requests.
+
+    model_none, model_arms: see model_steps. rest: see rest_share.
+    """
     none = history.expected["none"]
     rows = {}
     for name, steps in history.expected.items():
         low, high = (history.cheaper, history.dearer[name]) if name == history.chosen else (steps, steps)
         rows[name] = summary(steps, low, high, none, rest)
-    # Models were simulated with other requests; their seconds are scaled to those of the sample.
+    # Models were simulated with other requests. Their seconds are scaled so that `none` takes as long as on the
+    # sample.
     scale = seconds(none) / seconds(model_none)
     for name, (expected, cheaper, dearer) in model_arms.items():
         row = summary(expected, cheaper, dearer, model_none, rest)
@@ -163,7 +168,7 @@ def table(
 def summary(
     steps: Sequence[Step], low: Sequence[Step], high: Sequence[Step], plain: Sequence[Step], rest: float
 ) -> dict[str, float]:
-    """Mean times per step and their changes. Outside the rollout a step takes as long as without speculation (Amdahl).
+    """Mean times of a step, and their changes. The rest of a step takes as long as without speculation (Amdahl).
 
     low, high: the same steps if drafted tokens are cheaper and dearer. plain: the steps without speculation.
     rest: see rest_share.
@@ -183,10 +188,10 @@ def summary(
 
 
 def speedup_by_live(engine: TextEngine, case: Case) -> list[tuple[int, float, float]]:
-    """Compute for each number of live requests how much faster a pass is with drafts.
+    """Compute for each number of live requests how much faster decoding is with drafts.
 
-    Returns (live requests of an engine, expected speedup, speedup if drafted tokens are dearer). Each speedup is that
-    of the best draft limit, judged by what drafts achieved in the last step.
+    Returns (live requests of an engine, expected speedup, speedup if drafted tokens are dearer). Each speedup is
+    that of the best draft limit. It assumes the lengths and the acceptance that drafts had in the last step.
     """
     drafted = np.cumsum(engine.drafts_of[::-1])[::-1][1:] / engine.drafts_of.sum()  # share with at least j tokens
     accepted = np.cumsum(engine.accepts_of[::-1])[::-1][1:] / engine.accepts_of.sum()
@@ -202,7 +207,10 @@ def speedup_by_live(engine: TextEngine, case: Case) -> list[tuple[int, float, fl
 
 
 def pays_up_to(curve: Sequence[tuple[int, float]]) -> int:
-    """The most live requests such that decoding gains WORTH there and at all fewer ones; 0 if there are none."""
+    """The largest number of live requests up to which decoding gains WORTH or more at every number; 0 if there is none.
+
+    curve: (live requests, speedup), by rising live requests.
+    """
     return max((live for live, _ in takewhile(lambda point: point[1] >= 1 + WORTH, curve)), default=0)
 
 
@@ -214,10 +222,10 @@ def advice(
     model: tuple[str, Mapping[str, float], str],
     case: Case,
 ) -> str:
-    """One plain line. Only time is at stake, so it says "turn it on" if no time is lost even when drafts are dearer.
+    """Return one line of advice: "turn it on" if drafts gain time, and lose none even if drafted tokens are dearer.
 
-    das: the row of the chosen arm. settings: its overrides. pays, pays_dearer: see pays_up_to.
-    model: name, row and basis of acceptance of the best drafter that is a model, alone or beside the history.
+    das: the row of the chosen arm. settings: its overrides. pays, pays_dearer: see pays_up_to. model: the best drafter
+    that is a model, with or without the history drafter: its name, its row, and where its acceptance comes from.
     """
     gain, certain_gain = -das["rollout_change"], -das["high_change"]
     name, row, basis = model
@@ -249,7 +257,7 @@ def advice(
 
 
 def where(pays: int, pays_dearer: int) -> str:
-    """In words: up to how many live requests per engine drafting pays."""
+    """Say in words up to how many live requests per engine drafting pays. Arguments: see pays_up_to."""
 
     def up_to(live: int) -> str:
         return f"up to about {live} live requests per engine" if live else "at no number of live requests"
