@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-PARENTS = "das_parents"  # attribute of vLLM's description of a pass whose drafts branch: int64 [sum(num_drafted)]
+PARENTS = "das_parents"  # attribute that SpecDecodeMetadata gets where drafts branch: Layout's `parents`
 
 
 class RowLayout(Protocol):
-    """Rows of logits, as sampling parameters need to know them."""
+    """What must be known of rows of logits in order to apply sampling parameters to them."""
 
     @property
     def owner(self) -> np.ndarray:
@@ -28,9 +28,9 @@ class RowLayout(Protocol):
 class Layout:
     """A request's rows lie together: first the row of its next token, then one row after each of its drafted tokens.
 
-    num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)]. parents: for each drafted token the one
-    before it, counted from its request's first, or -1 (das/engine/branching/tree.py), int64 [sum(num_drafted)]; None
-    where no draft branches. first_request: index of the first of these requests in the batch.
+    num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)]. parents: for each drafted token, the index of
+    the token before it among its request's drafted tokens, or -1 (das/engine/branching/tree.py), int64
+    [sum(num_drafted)]; None if no draft branches. first_request: index of the first of these requests in the batch.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Layout:
         )
 
     def pieces(self, max_rows: int) -> list["Layout"]:
-        """Layouts of runs of requests, in order, each of at most `max_rows` rows or of a single request."""
+        """Split it into layouts of consecutive requests, each with at most `max_rows` rows or with a single request."""
         ends = np.cumsum(self.num_drafted + 1)
         found: list[Layout] = []
         first = first_row = 0
@@ -78,12 +78,12 @@ class Layout:
 
     @functools.cached_property
     def own_request(self) -> np.ndarray:
-        """Index among these requests of the one to which each row belongs, int64 [rows]."""
+        """For each row, the index of its request among these requests, int64 [rows]."""
         return np.repeat(np.arange(len(self.num_drafted)), self.num_drafted + 1)
 
     @functools.cached_property
     def owner(self) -> np.ndarray:
-        """Index in the batch of the request to which each row belongs, int64 [rows]."""
+        """For each row, the index of its request in the batch, int64 [rows]."""
         return self.own_request + self.first_request
 
     @functools.cached_property
