@@ -15,7 +15,7 @@ MAX_TOKEN = 2**31 - 1
 
 
 def token_array(tokens: Any) -> np.ndarray:
-    """Convert token ids to int32 [length]. An int32 array is not copied. Raises ValueError unless all are 0..2**31-1."""
+    """Convert token ids to int32 [length]; int32 arrays are not copied. Raises ValueError unless all are 0..2**31-1."""
     array = np.asarray(tokens)
     if array.ndim != 1:
         raise ValueError(f"token ids must be one-dimensional, got shape {array.shape}")

@@ -25,8 +25,8 @@ def set_environment(
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the default binding fights with other busy processes for a core
         "OMP_NUM_THREADS": str(threads),
-        # vLLM's ngram drafter runs on numba, which gives this number to OpenMP, and so to torch's kernels: with more
-        # threads than other arms they would sum in another order.
+        # vLLM's ngram drafter runs on numba, which gives this number to OpenMP, and so to torch's kernels. With more
+        # threads than in other engines, the kernels would sum in another order.
         "NUMBA_NUM_THREADS": str(threads),
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
@@ -45,8 +45,8 @@ def set_environment(
 def nccl_variables_kept() -> Iterator[None]:
     """Put NCCL's environment variables back at the end.
 
-    An engine with batch-invariant kernels pins NCCL to one channel, to sum in one order. A trainer in the same process
-    would have that too, though its sums need not match the engine's.
+    An engine with batch-invariant kernels pins NCCL to one channel, so that sums have one order. A trainer in the same
+    process would be pinned too, though its sums need not match the engine's.
     """
     before = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
     try:

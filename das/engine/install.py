@@ -1,4 +1,4 @@
-"""`das.install()`: the one function that patches vLLM and sets what vLLM reads from the environment."""
+"""`das.install()`: the one function that patches vLLM and sets the environment variables that vLLM reads."""
 
 from das.engine.environment import set_environment
 from das.engine.patches.front_end import patch_front_end

@@ -3,7 +3,7 @@
     drafted token = argmax_v( s * log q(v) + Gumbel(seed, position)[v] )
 
 Here q is the drafter's distribution, and s a scale. The verifier emits argmax(log p + Gumbel(seed, position)), where p
-is the policy's distribution. Where q is near p, the same noise almost always chooses the same token, while the likeliest
+is the policy's distribution. Where q is near p, the same noise almost always chooses the same token, but the likeliest
 token of q would be emitted only with probability p(token). Emitted tokens do not depend on drafts, so every s is exact
 (docs/exactness.md, "Coupled drafts").
 

@@ -172,7 +172,7 @@ class KeyedSampler:
         return emitted, logprobs
 
     def _remember(self, logits: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None) -> None:
-        """Keep the distributions of a piece's emitted tokens for the drafter. For the arguments see emitted_logprobs."""
+        """Keep the distributions of a piece's emitted tokens, for the drafter. Arguments: see emitted_logprobs."""
         if cells is None:
             cells = np.arange(len(emitted))[:, None]
         used = cells.ravel() if emitted.device.type != "cpu" else cells[emitted.numpy() != REJECTED]

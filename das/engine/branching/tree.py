@@ -1,17 +1,17 @@
 """The nodes of branching drafts, and their places in the rows and in the KV cache of a pass.
 
-A draft is a list of nodes. `parents[i]` is the node before node i, or -1 if node i follows the request's last token,
-the root. A parent precedes its children. Of a request's rows the first is the root, and row i + 1 is node i.
+A draft is a list of nodes (drafted tokens). `parents[i]` is the node before node i, or -1 if node i follows the root,
+which is the request's last token. A parent precedes its children. A request's row 0 is the root, row i + 1 is node i.
 
 A *run* is a stretch of nodes, each of which follows the one before it. Attention sees every run as a request of its
 own. The first run is the trunk: its keys and values go where the request's next tokens will lie. Every other run is a
-branch. From the block on in which it leaves the trunk, a branch has blocks of its own (*scratch blocks*):
+branch. A branch has blocks of its own (*scratch blocks*), beginning with the block in which it leaves the trunk:
 
 - before the pass, the request's partial block is copied into the first of them;
 - in each layer, the keys and values of the root and of nodes that the branch follows are written there too;
 - after the pass, the scratch blocks of accepted nodes are copied over the request's own blocks.
 
-So a branch repeats no row: a pass verifies as many rows as the drafts have nodes, and a root for each request.
+So a branch repeats no row: the rows of a pass are the nodes of its drafts, and one root for each request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ def is_chain(parents: Sequence[int]) -> bool:
 
 
 def last_accepted(tokens: Sequence[int], parents: Sequence[int], emitted: Sequence[int]) -> int:
-    """The last node of the path that the emitted tokens take through a draft; -1 if they take none."""
+    """The last node of the path that the emitted tokens take through a draft; -1 if they match no node."""
     node = -1
     for token in emitted:
         children = (i for i in range(node + 1, len(parents)) if parents[i] == node and tokens[i] == token)
@@ -135,18 +135,18 @@ class BranchPass:
     copies: list[tuple[int, int]] = field(default_factory=list)  # blocks to copy before the pass: (from, to)
 
     def add_run(self, request: int, first_row: int, length: int) -> None:
-        """A request without a branching draft, or a run of a branching one.
+        """Add a run to the pass: all rows of a request whose draft does not branch, or one run of a branching draft.
 
-        first_row: the first of its rows. length: tokens of the request that its last row attends to.
+        first_row: the run's first row. length: how many tokens of the request the run's last row attends to.
         """
         self.owners.append(request)
         self.starts.append(first_row)
         self.lengths.append(length)
 
     def add_tree(self, request: int, first_row: int, tree: Tree, blocks: Sequence[int]) -> None:
-        """A request with a branching draft. blocks: those of the request."""
+        """Add a request with a branching draft to the pass. blocks: the request's KV blocks."""
         self.trees.append(tree)
-        depth = [*depths(tree.parents), 0]  # that of the root comes last, so that its index is -1
+        depth = [*depths(tree.parents), 0]  # the root's depth comes last, so that its index is -1
         self.add_run(request, first_row, tree.root + 1 + tree.branches[0].start)
         for branch in tree.branches:
             branch.blocks = [next(self.scratch) for _ in range(branch.num_blocks)]
@@ -174,7 +174,7 @@ class BranchPass:
         return branch.blocks[index - branch.first_block] * self.block_size + offset
 
     def kept(self, tree: Tree, emitted: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
-        """The blocks to copy when the tokens `emitted` are accepted: (from, to). blocks: those of the request."""
+        """KV blocks to copy after the tokens `emitted` were accepted: (from, to) each. blocks: the request's blocks."""
         node = last_accepted(tree.tokens, tree.parents, emitted)
         for branch in tree.branches:
             if branch.start <= node < branch.stop:

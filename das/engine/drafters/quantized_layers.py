@@ -1,4 +1,4 @@
-"""A model of vLLM's whose linear layers compute with rounded weights (quantized.py) when a self-draft asks for it."""
+"""Let the linear layers of a vLLM model compute with rounded weights (quantized.py) while the model drafts."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from das.engine.drafters.quantized import Linear
 
 
 def linear_maker(weights: str) -> Callable[[torch.Tensor], Linear]:
-    """The function that makes a layer of a weight [outputs, inputs] on this device. weights: one of FORMATS."""
+    """The function that makes a layer from a weight [outputs, inputs] on this device. weights: one of FORMATS."""
     from vllm.platforms import current_platform
 
     linears = cpu_linears if current_platform.is_cpu() else cuda_linears
@@ -30,7 +30,7 @@ class _Method:
 
 
 class QuantizedLayers:
-    """The linear layers of a model, in another format while `used()`. An engine has one of them.
+    """The linear layers of a model, which compute with quantized weights inside `used()`. An engine has one object.
 
     model: vLLM's, whose layers keep their weights (on the CPU by kept_weights in das/engine/patches/weights.py).
     Layers that are no plain linear layers, such as experts, stay as they are.
@@ -48,7 +48,7 @@ class QuantizedLayers:
 
     def make(self, version: int) -> None:
         """Quantize the policy's weights as they are now. Raises NotInstalled where no kernel can multiply them."""
-        self.forget()  # first, so that old and new ones are not in memory together
+        self.forget()  # first, so that old and new quantized weights are not in memory together
         for layer in self._layers:
             self._drafting.append(_Method(self._make(layer.weight.data)))
         self.version = version
