@@ -42,7 +42,7 @@ def of_all_ranks(own: str) -> str:
 
 
 def tensors_digest(values: Iterable[Any]) -> str:
-    """`digest` of the values as float32 arrays. Tensors are copied to the host piece by piece.
+    """Compute `digest` of the values as float32 arrays. Tensors are copied to the host piece by piece.
 
     For a sharded tensor, the digest covers only this rank's shard.
     """

@@ -195,7 +195,7 @@ def check_disk() -> Check:
 
 
 def check_engine() -> list[Check]:
-    """Check hooks and identical tokens with das/engine/self_test.py in another process."""
+    """Run das/engine/self_test.py in another process: are all hooks there, and are tokens equal with drafts?"""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
         try:

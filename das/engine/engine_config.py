@@ -56,7 +56,7 @@ class DasOptions:
 
     @property
     def has_history(self) -> bool:
-        """Whether a drafter drafts from past texts, without or beside a model."""
+        """Whether a drafter drafts from past texts, alone or together with a model."""
         return self.self_draft is None or bool(self.self_draft["history"])
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class DasOptions:
 
 
 def das_options(vllm_config: Any) -> DasOptions:
-    """The options of an engine. Raises ValueError or TypeError, in one line, for impossible ones."""
+    """The options of an engine. Raises ValueError or TypeError, in one line, for impossible options."""
     additional_config = vllm_config.additional_config
     given = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
     names = sorted(each.name for each in fields(DasOptions))

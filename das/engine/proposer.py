@@ -249,8 +249,8 @@ class DasProposer:
         return target_pass
 
     def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
-        """Add responses that other engines finished to the history; without a history, do nothing. history_tick: the
-        window's present tick, which a new engine does not know.
+        """Add to the history the responses that other engines finished; without a history, do nothing. history_tick:
+        the window's present tick, which a new engine does not know.
         """
         history = self._history
         if history is None:

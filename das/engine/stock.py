@@ -18,7 +18,7 @@ from das.engine.rollouts.rollout import Rollout, RolloutRequest
 
 @dataclass
 class StepClock:
-    """Records when the steps of vLLM's front end end. The rollout begins when the clock is made."""
+    """Records when each step of vLLM's front end is over. The rollout begins when the clock is made."""
 
     meter: RolloutMeter = field(default_factory=RolloutMeter)
     num_finished: list[int] = field(default_factory=list)  # requests that finished in each step

@@ -26,7 +26,7 @@ from das.verify.noise import keyed_draft
 from das.verify.sampling_parameters import GREEDY_BELOW, Rows
 
 SCALES = (1.0, 1.5, 2.0, 3.0, math.inf)
-LEARN_EVERY = 8  # rounds; the first one learns
+LEARN_EVERY = 8  # one round in so many learns, beginning with the first
 MEMORY = 2000  # scored positions that are remembered, by exponential forgetting, because policies drift
 CALIBRATION_MEMORY = 1000  # tokens of a calibration bin that are remembered, in the same way
 CALIBRATION_TRUST = 10  # tokens that a bin's first guess counts as; few, because nothing is known of a new drafter
@@ -251,7 +251,7 @@ class CoupledSampler:
     # ---- learning ----
 
     def _score(self, hits: np.ndarray) -> None:
-        """Score every scale at more positions. hits: whether it drew the emitted token, bool [positions, scales]."""
+        """Score all scales at more positions. hits: whether each drew the emitted token, bool [positions, scales]."""
         keep = (1 - 1 / MEMORY) ** len(hits)
         self._hits = self._hits * keep + hits.sum(axis=0)
         self.num_scored = self.num_scored * keep + len(hits)

@@ -21,7 +21,7 @@ RAISE = 1e4  # added to a logit; far more than logits, temperature and noise can
 
 
 class ForcedSampler:
-    """A KeyedSampler whose requests emit recorded `responses`, by the name in their extra_args. Others are sampled."""
+    """A KeyedSampler in which requests that name one of `responses` in extra_args emit it. Others are sampled."""
 
     def __init__(self, sampler: KeyedSampler, responses: Mapping[str, Sequence[int]]):
         self.keyed = sampler

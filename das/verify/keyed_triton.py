@@ -1,6 +1,6 @@
 """Keyed sampling as Triton kernels: one pass over the vocabulary. The noise is made in registers and never stored.
 
-The arithmetic repeats keyed.c operation for operation: IEEE division (div_rn) and no fused multiply-add
+The arithmetic repeats das/noise.h operation for operation: IEEE division (div_rn) and no fused multiply-add
 (enable_fp_fusion=False). The tokens therefore equal those of the C and torch implementations. This module is imported
 only for CUDA tensors.
 """

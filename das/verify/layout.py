@@ -26,7 +26,8 @@ class RowLayout(Protocol):
 
 
 class Layout:
-    """A request's rows lie together: first the row of its next token, then one row after each of its drafted tokens.
+    """The rows of logits in a pass. A request's rows lie together: one for its next token, then one after each of its
+    drafted tokens.
 
     num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)]. parents: for each drafted token, the index of
     the token before it among its request's drafted tokens, or -1 (das/engine/branching/tree.py), int64
@@ -59,7 +60,7 @@ class Layout:
         first = first_row = 0
         while first < len(ends):
             last = max(int(np.searchsorted(ends, first_row + max_rows, side="right")), first + 1)
-            start, stop = first_row - first, int(ends[last - 1]) - last  # of the drafted tokens
+            start, stop = first_row - first, int(ends[last - 1]) - last  # among the drafted tokens
             found.append(
                 Layout(
                     self.num_drafted[first:last],
@@ -73,7 +74,7 @@ class Layout:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all requests."""
+        """The number of rows of all requests."""
         return int(self.num_drafted.sum()) + len(self.num_drafted)
 
     @functools.cached_property

@@ -100,7 +100,7 @@ def _in_rows(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _mix32(h: torch.Tensor) -> torch.Tensor:
-    """mix32 of keyed.c on int32 tensors: multiplication wraps around, and masks make the right shifts logical."""
+    """mix32 of das/noise.h on int32 tensors: multiplication wraps around, and masks make the right shifts logical."""
     h = h ^ ((h >> 16) & 0xFFFF)
     h = h * 0x21F0AAAD
     h = h ^ ((h >> 15) & 0x1FFFF)
@@ -109,7 +109,7 @@ def _mix32(h: torch.Tensor) -> torch.Tensor:
 
 
 def _soft_log(x: torch.Tensor) -> torch.Tensor:
-    """soft_log of keyed.c, operation for operation."""
+    """soft_log of das/noise.h, operation for operation."""
     bits = x.view(torch.int32)
     e = (bits - 0x3F3504F3) >> 23  # an arithmetic shift, which rounds down for x < sqrt(1/2) too
     m = (bits - (e << 23)).view(torch.float32)
@@ -267,7 +267,7 @@ def keyed_walk(
         return emitted, rows
     owner = np.repeat(np.arange(shape[0]), num_drafted + 1)  # [rows]
     tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, None if greedy is None else greedy[owner])
-    on_host = torch.cat((tokens.to(torch.int32), draft_tokens.to(torch.int32))).cpu().numpy()  # the one wait for it
+    on_host = torch.cat((tokens.to(torch.int32), draft_tokens.to(torch.int32))).cpu().numpy()  # the only wait
     walked, rows = walk(on_host[: len(owner)], num_drafted, on_host[len(owner) :], parents, shape[1])
     return torch.from_numpy(walked), rows
 
@@ -280,7 +280,7 @@ def walk(
     emitted = np.full((len(num_drafted), width), REJECTED, np.int32)
     rows = np.repeat(first_rows[:, None], width, axis=1)
     for request, first_row in enumerate(first_rows.tolist()):
-        first = first_row - request  # of the drafted tokens
+        first = first_row - request  # index of the request's first drafted token
         children = {
             (int(parents[first + node]), int(draft_tokens[first + node])): node
             for node in reversed(range(int(num_drafted[request])))

@@ -65,9 +65,9 @@ class _Pass:
     metadata: SamplingMetadata
     num_requests: int
     temperature: np.ndarray  # float32
-    greedy: np.ndarray | None  # bool; None: no request is
+    greedy: np.ndarray | None  # bool; None: no request is greedy
     seeds: np.ndarray  # int64
-    positions: np.ndarray  # of each request's next token, int64
+    positions: np.ndarray  # position of the next token, int64
     forbidden: torch.Tensor | None  # bool [requests, vocab]
     width: int  # the most tokens that a request may emit
 
@@ -205,7 +205,7 @@ class KeyedSampler:
         return inputs
 
     def forbidden_tokens(self, runner: RunningBatch, logits: torch.Tensor) -> torch.Tensor | None:
-        """The tokens that each request's allowed_token_ids rule out, bool [requests, vocab]; None if no request has it.
+        """The tokens that each request's allowed_token_ids rule out, bool [requests, vocab]; None if none has it.
 
         vLLM's metadata has such a mask too. Up to vLLM 0.27 its rows may still hold the mask of a request that has
         left, so tokens depend on the batch. Here the mask is made from the requests whenever the batch has changed.

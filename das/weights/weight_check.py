@@ -130,7 +130,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def logprob_problem(difference: float, dtype: torch.dtype) -> str:
-    """Returns a message if log-probs differ by more than rounding in the engine's `dtype` explains; else empty."""
+    """Returns an error message if `difference` is more than rounding in the engine's `dtype` explains; else empty."""
     if difference <= LOGPROB_TOLERANCE[dtype]:
         return ""
     return (

@@ -22,10 +22,10 @@ from itertools import pairwise
 def in_runs(tokens: Sequence[int], parents: Sequence[int]) -> tuple[list[int], list[int]]:
     """Reorder a draft so that each node is followed by its first child. Returns its tokens and parents.
 
-    Where nodes come in falling order of probability, the trunk is the likeliest path, and unlikely branches come last.
+    If nodes come in falling order of probability, the trunk is the likeliest path, and unlikely branches come last.
     """
     first_child = {parent: node for node, parent in reversed(list(enumerate(parents)))}
-    place = {-1: -1}  # of each node in the new order
+    place = {-1: -1}  # the place of each node in the new order
     for head in range(len(parents)):
         node: int | None = head
         while node is not None and node not in place:
@@ -36,7 +36,7 @@ def in_runs(tokens: Sequence[int], parents: Sequence[int]) -> tuple[list[int], l
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """The number of nodes that lead to each node, itself included."""
+    """How many nodes lead to each node, including itself."""
     found: list[int] = []
     for parent in parents:
         found.append(found[parent] + 1 if parent >= 0 else 1)
@@ -74,22 +74,22 @@ class Branch:
 def branches(parents: Sequence[int], root: int, block_size: int) -> list[Branch]:
     """The branches of a draft whose root lies at position `root` of the request's text."""
     depth = depths(parents)
-    starts = [node for node, parent in enumerate(parents) if parent != node - 1]  # behind the trunk, which starts at 0
+    starts = [node for node, parent in enumerate(parents) if parent != node - 1]  # of the branches; the trunk starts at 0
     found = []
     for start, stop in pairwise([*starts, len(parents)]):
         on_trunk = parents[start]
         while on_trunk >= starts[0]:
             on_trunk = parents[on_trunk]
-        first_block = (root + on_trunk + 2) // block_size  # where the node after the last on the trunk lies
+        first_block = (root + on_trunk + 2) // block_size  # of the node after the last one on the trunk
         last_block = (root + depth[stop - 1]) // block_size
         found.append(Branch(start, stop, first_block, last_block - first_block + 1))
     return found
 
 
 def num_fitting(parents: Sequence[int], root: int, block_size: int, free: int) -> tuple[int, int]:
-    """Count the nodes of a draft, from the first on, that fit into `free` scratch blocks.
+    """Find how many of a draft's nodes, counted from the first one, fit into `free` scratch blocks.
 
-    Returns that number and the scratch blocks that they take.
+    Returns this number of nodes, and the number of scratch blocks that they take.
     """
     used = 0
     for branch in branches(parents, root, block_size):
@@ -103,7 +103,7 @@ def num_fitting(parents: Sequence[int], root: int, block_size: int, free: int) -
 class Tree:
     """A branching draft in a pass."""
 
-    request: int  # its place in the batch
+    request: int  # the request's row in the batch
     tokens: list[int]
     parents: list[int]
     root: int  # position of the root in the request's text

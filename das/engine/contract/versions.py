@@ -17,7 +17,7 @@ class UnsupportedVersion(RuntimeError):
 
 
 class NotInstalled(RuntimeError):
-    """An engine was asked for das, but lacks something that das needs. The message says what."""
+    """An engine is to use das, but lacks something that das needs. The message says what."""
 
 
 def installed(*names: str) -> str | None:

@@ -14,7 +14,7 @@ IN_A_WORD = 8  # how many 4-bit values an int32 holds
 
 
 def w8a8(weight: torch.Tensor) -> Linear:
-    """A layer with `weight` [outputs, inputs] in int8: CUTLASS, up to compute capability 9.0."""
+    """A layer with `weight` [outputs, inputs] in int8, computed by CUTLASS, up to compute capability 9.0."""
     from vllm import _custom_ops as ops
 
     rounded, scales = to_8_bits(weight)
@@ -28,9 +28,9 @@ def w8a8(weight: torch.Tensor) -> Linear:
 
 
 def w4(weight: torch.Tensor) -> Linear:
-    """A layer with `weight` [outputs, inputs] in 4 bits, by the best of vLLM's kernels for them: Machete, Marlin.
+    """A layer with `weight` [outputs, inputs] in 4 bits, computed by the best of vLLM's kernels (Machete, Marlin).
 
-    Raises NotInstalled where no kernel takes this shape or type of floats.
+    Raises NotInstalled if no kernel takes this shape or this type of floats.
     """
     from vllm.model_executor.kernels.linear import choose_mp_linear_kernel
     from vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel import MPLinearLayerConfig

@@ -1,4 +1,4 @@
-"""Changes that das makes to vLLM's front end, to the loading of weights, and for a device. Each file says what and why.
+"""Changes that das makes to vLLM. Each file says what it replaces, and why.
 
 front_end.py: requests. weights.py: new weights. cpu.py, cpu_invariance.py, gpu.py, tuned_matmuls.py: devices.
 replace.py: the two ways to replace a name. Other changes lie beside the part that needs them: those of the model runner

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def tune_matmuls() -> None:
     """Give vLLM's batch-invariant matrix products tiles for the shapes of 7B and 8B models.
 
-    vLLM reads its table when a config is made and when a worker begins, so each process of an engine calls this before.
+    vLLM reads its table when a config is made and when a worker begins, so each process of an engine calls this first.
     """
     try:
         from vllm.model_executor.determinism import batch_invariant_configs
@@ -50,7 +50,7 @@ def keep_norms_invariant(vllm_config: Any) -> None:
 
 
 def capture_undrafted_passes(runner: Any) -> None:
-    """Let vLLM capture full graphs of passes without drafts: only in these does every request have as many rows."""
+    """Let vLLM capture full graphs of passes without drafts: only in these do all requests have one row each."""
     runner.uniform_decode_query_len = runner.cudagraph_dispatcher.uniform_decode_query_len = 1
 
 

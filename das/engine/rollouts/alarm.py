@@ -20,7 +20,7 @@ MIN_ACCEPTED = 0.1  # if usually fewer tokens are accepted per pass, nothing can
 
 
 def _held(prompt: "array[int] | None") -> int:
-    """How many of the MAX_PROMPT_TOKENS tokens a remembered prompt takes."""
+    """What a remembered prompt counts towards MAX_PROMPT_TOKENS, in tokens."""
     return 0 if prompt is None else len(prompt) + ENTRY
 
 
@@ -36,7 +36,7 @@ class Alarm:
         self._requests = self._other_prompt = self._other_problem = 0  # counts of the running rollout
 
     def begin(self, problem: str, prompt: Sequence[int]) -> None:
-        """A request of a problem starts. prompt: token ids."""
+        """Note a request that starts. problem: its problem id. prompt: token ids."""
         if self._prompt_tokens > MAX_PROMPT_TOKENS:
             self._prompt_of.clear()
             self._new_prompt_of.clear()

@@ -1,4 +1,4 @@
-"""The clock of the drafter's window. When a rollout ends, it moves to the caller's tick or by the generated tokens."""
+"""The clock of the drafter's window. A rollout's end moves it to the caller's tick, or on by the generated tokens."""
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
 # window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/engine_soak.py).
@@ -12,7 +12,7 @@ class HistoryClock:
 
     def __init__(self, told: int):
         self.told = told
-        self._unannounced_tokens = 0  # of rollouts that nobody announced, since they last made a tick
+        self._unannounced_tokens = 0  # tokens of unannounced rollouts since these last made a tick
 
     def announced(self, tick: int) -> int:
         """Returns how many ticks have passed. A caller has ended a rollout, and says that the tick is now `tick`."""

@@ -44,7 +44,7 @@ class ClusterReport:
         return dict(vars(self))
 
     def handed_over(self, us_per_token: float) -> "ClusterReport":
-        """The report with so much more processor time of the training process."""
+        """The report with `us_per_token` more processor time of the training process."""
         return replace(self, handover_us_per_token=self.handover_us_per_token + us_per_token)
 
     def followed_by(self, turn: "ClusterReport") -> "ClusterReport":
@@ -144,7 +144,7 @@ def merged(reports: Mapping[str, RolloutReport], slowest: str) -> RolloutReport:
 
 
 def of_engines(reports: Mapping[int, RolloutReport]) -> RolloutReport:
-    """Make one report of those of a cluster's engines. reports: by the engine's number."""
+    """Merge the reports of a cluster's engines into one. reports: by the engine's number."""
     named = {f"engine {number}": report for number, report in reports.items()}
     return merged(named, max(named, key=lambda name: max(named[name].step_time_s, default=0.0)))
 

@@ -93,7 +93,7 @@ class Rollout:
         return [len(response) - cost.passes for response, cost in zip(self.responses, self.requests, strict=True)]
 
     def handed_over(self, us_per_token: float) -> "Rollout":
-        """The rollout with so much more time of the training process in its cluster's report, if it has one."""
+        """The rollout with `us_per_token` more time of the training process in its cluster's report, if it has one."""
         if self.report.cluster is None:
             return self
         return replace(self, report=replace(self.report, cluster=self.report.cluster.handed_over(us_per_token)))

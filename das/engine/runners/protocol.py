@@ -14,7 +14,7 @@ class Runner(RunningBatch, Protocol):
     vllm: Any  # vLLM's own runner
     meter: RolloutMeter  # of the running rollout
     has_head: bool  # whether a draft head and the history take turns (das_eagle3)
-    weights_version: int  # of the policy: it grows with every sync
+    weights_version: int  # version of the policy's weights: it grows with every sync
     quantized: QuantizedLayers | None  # the layers of self-drafts
     draft_blocks: range  # KV blocks that self-drafts write into
 

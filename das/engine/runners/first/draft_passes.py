@@ -2,8 +2,8 @@
 
 A pass reads the keys and values that the policy left in a request's blocks. It writes its own into scratch blocks,
 which stand in for the request's last, partly filled block and for those behind it. So nothing that a draft pass writes,
-right or wrong, is ever read by the policy. (Written in place, non-finite values of a broken draft changed what the
-policy computed, although its own values overwrite them.)
+right or wrong, is ever read by the policy. (When draft passes wrote in place, non-finite values of a broken draft
+changed what the policy computed, although its own values overwrote them.)
 """
 
 from collections.abc import Sequence

@@ -77,7 +77,7 @@ class HeadPasses:
         self.runner = runner
         self.block_size = check_block_size(runner)
         self._kept = max(KEPT, 2 * self.block_size)
-        self._decode_rows = 1 + int(runner.vllm_config.speculative_config.num_speculative_tokens)  # of a request
+        self._decode_rows = 1 + int(runner.vllm_config.speculative_config.num_speculative_tokens)  # a request's most, in a pass
         self._drafter = runner.drafter
         self._unread: dict[str, _Unread] = {}  # by request
         # For each KV block, whether the head has read all tokens in it.
@@ -113,8 +113,8 @@ class HeadPasses:
         apart = begins[-1] > num * self._decode_rows
         # The loop uses whole numbers, because arrays take longer at the few requests that most passes have.
         for row, (name, begin, start, length) in enumerate(zip(batch.req_ids, begins, starts, lengths, strict=False)):
-            # The head takes a token together with the hidden state before it, so the last token has none to read yet.
-            # Behind it are drafts that were rejected.
+            # The head takes a hidden state together with the token behind it. So states are kept up to the one before
+            # the last token. Further rows are those of rejected drafts.
             count = begins[row + 1] - begin
             if count >= length - start:
                 count = length - 1 - start
@@ -157,7 +157,7 @@ class HeadPasses:
         return tables
 
     def _seen_from(self, row: int, start: int) -> int:
-        """The first position from which on the head has read all of a row's text before `start`, as far as is known."""
+        """The position from which the head has read a row's text up to `start` without gaps, as far as is known."""
         if start % self.block_size:  # nobody knows how much of a partly filled block the head has read
             return start
         unread = np.flatnonzero(~self._written[self._tables()[row, : start // self.block_size]])

@@ -74,7 +74,7 @@ class FirstRunner:
         self._coupled_method = None if self.has_head else CoupledMethod.of(self)
         self._branches: Branches | None = None
         self._head_passes: HeadPasses | None = None
-        self._num_drafted: list[int] = []  # of each row in the pass that was sampled last
+        self._num_drafted: list[int] = []  # drafted tokens of each row in the pass that was sampled last
         for name in ("_sample", "_input_fits_in_drafter"):
             required(vllm, name)
         self._bookkeeping = required(vllm, "_bookkeeping_sync")
