@@ -74,7 +74,7 @@ class Branch:
 def branches(parents: Sequence[int], root: int, block_size: int) -> list[Branch]:
     """The branches of a draft whose root lies at position `root` of the request's text."""
     depth = depths(parents)
-    starts = [node for node, parent in enumerate(parents) if parent != node - 1]  # of the branches; the trunk starts at 0
+    starts = [node for node, parent in enumerate(parents) if parent != node - 1]  # of branches; the trunk starts at 0
     found = []
     for start, stop in pairwise([*starts, len(parents)]):
         on_trunk = parents[start]

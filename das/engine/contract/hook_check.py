@@ -124,7 +124,7 @@ def _signature(node: ast.AST) -> str:
 
 
 def _elsewhere(sources: Sources, name: str) -> str:
-    """Say in which other module a name is defined, or that it is nowhere."""
+    """Returns in words in which other module the name is defined, or that it is missing."""
     first = name.partition(".")[0]
     definition = re.compile(rf"^(?:class|def) {first}\b|^{first}\b.*=", re.MULTILINE)
     for module, text in sources.items():

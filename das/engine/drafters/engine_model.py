@@ -31,7 +31,7 @@ class EngineModel(ABC):
     def __init__(self) -> None:
         self.sampler = CoupledSampler()
         self._runner = cast("Runner", None)  # until the model is attached
-        self._broken: int | None = None  # the version of the policy's weights at which it computed values not finite
+        self._broken: int | None = None  # version of the policy's weights with which values were not finite
         self._alarms: list[str] = []
 
     @abstractmethod

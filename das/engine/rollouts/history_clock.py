@@ -15,15 +15,15 @@ class HistoryClock:
         self._unannounced_tokens = 0  # tokens of unannounced rollouts since these last made a tick
 
     def announced(self, tick: int) -> int:
-        """Returns how many ticks have passed. A caller has ended a rollout, and says that the tick is now `tick`."""
+        """Returns how many ticks have passed at the end of an announced rollout. tick: what it is from now on."""
         # A smaller tick comes from another trainer, whose clock began at 0. The history's clock never goes back.
         passed = tick - (self.told if tick >= self.told else 0)
         self.told = tick
         return passed
 
     def unannounced(self, requests: int, tokens: int) -> int:
-        """Returns how many ticks have passed. An unannounced rollout has ended, in which so many requests, with so many
-        response tokens, finished.
+        """Returns how many ticks have passed at the end of an unannounced rollout. requests, tokens: how many requests
+        finished in it, and their response tokens.
         """
         self._unannounced_tokens += tokens + TOKENS_PER_REQUEST * requests
         passed, self._unannounced_tokens = divmod(self._unannounced_tokens, TOKENS_PER_TICK)

@@ -30,8 +30,8 @@ def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) 
 
 
 class LiveRequests:
-    """The requests that have emitted a token and are not over. live: by vLLM's id. num_tracked: how many of them the
-    drafter knows.
+    """The requests that have emitted a token and have not ended. live: these requests, by vLLM's id. num_tracked: how
+    many of them the drafter knows.
 
     vLLM may give an id to another request, and a streaming session may get further input. Both end the request that had
     the id before. To notice this, vLLM's state and parameters are kept beside each request.

@@ -23,7 +23,7 @@ logger = logging.getLogger("vllm.das")
 
 
 class CoupledMethod:
-    """Lets the drafter of one engine, which is one of vLLM's own, draw coupled drafts."""
+    """Lets one of vLLM's own drafters draw coupled drafts, in one engine."""
 
     @classmethod
     def of(cls, runner: Runner) -> Self | None:

@@ -77,7 +77,7 @@ class HeadPasses:
         self.runner = runner
         self.block_size = check_block_size(runner)
         self._kept = max(KEPT, 2 * self.block_size)
-        self._decode_rows = 1 + int(runner.vllm_config.speculative_config.num_speculative_tokens)  # a request's most, in a pass
+        self._decode_rows = 1 + int(runner.vllm_config.speculative_config.num_speculative_tokens)  # for each request
         self._drafter = runner.drafter
         self._unread: dict[str, _Unread] = {}  # by request
         # For each KV block, whether the head has read all tokens in it.
