@@ -15,7 +15,7 @@ class HistoryClock:
         self._unannounced_tokens = 0  # tokens of unannounced rollouts since these last made a tick
 
     def announced(self, tick: int) -> int:
-        """Returns how many ticks have passed at the end of an announced rollout. tick: what it is from now on."""
+        """Returns how many ticks have passed at the end of an announced rollout. tick: the caller's new tick."""
         # A smaller tick comes from another trainer, whose clock began at 0. The history's clock never goes back.
         passed = tick - (self.told if tick >= self.told else 0)
         self.told = tick
