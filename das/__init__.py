@@ -2,7 +2,7 @@
 
 - `das.speculate()` speeds up the trainers of a TRL script.
 - `das.install()` and `das.engine_arguments()` do the same for your own vLLM engine.
-- `das.drafter.HistoryDrafter` is the drafter alone, without an engine.
+- `das.drafter.HistoryDrafter` is the drafter itself, which also works without an engine.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""`python -m das doctor`: can this machine run das, and what will work? `python -m das serve`: an HTTP server."""
+"""`python -m das doctor` checks whether das can run here, and what will work. `python -m das serve` starts a server."""
 
 import argparse
 import sys

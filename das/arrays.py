@@ -15,7 +15,7 @@ MAX_TOKEN = 2**31 - 1
 
 
 def token_array(tokens: Any) -> np.ndarray:
-    """Token ids as int32 [length]; an int32 array is not copied. Raises ValueError for anything outside 0..2**31-1."""
+    """Convert token ids to int32 [length]; int32 arrays are not copied. Raises ValueError unless all are 0..2**31-1."""
     array = np.asarray(tokens)
     if array.ndim != 1:
         raise ValueError(f"token ids must be one-dimensional, got shape {array.shape}")
@@ -58,7 +58,7 @@ def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
 
 
 def pack_strings(strings: list[Any]) -> np.ndarray:
-    """JSON values as one uint8 array. (NumPy's string arrays would pad to the longest and drop trailing NULs.)"""
+    """Pack JSON values into one uint8 array. (NumPy's string arrays pad to the longest, and drop trailing NULs.)"""
     return np.frombuffer(json.dumps(strings).encode(), np.uint8)
 
 

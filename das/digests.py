@@ -33,16 +33,16 @@ def optimizer_digest(optimizer: torch.optim.Optimizer) -> str:
 
 
 def of_all_ranks(own: str) -> str:
-    """One digest for the run. own: this rank's digest. All ranks must call it.
+    """Make one digest for the run. own: this rank's digest. All ranks must call this function.
 
-    If all ranks have the same digest (DDP), returns that one; if each holds a shard, the digest of all digests.
+    Returns `own` if all ranks have the same digest (DDP), and the digest of all digests if each rank holds a shard.
     """
     digests = ranks.gather(own)
     return own if len(set(digests)) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
 def tensors_digest(values: Iterable[Any]) -> str:
-    """`digest` of the values as float32 arrays. Tensors are copied to the host piece by piece.
+    """Compute `digest` of the values as float32 arrays. Tensors are copied to the host piece by piece.
 
     For a sharded tensor, the digest covers only this rank's shard.
     """
@@ -57,7 +57,7 @@ def tensors_digest(values: Iterable[Any]) -> str:
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensor's numbers in C order, at most PIECE at a time, without a copy of the whole."""
+    """Yield the tensor's numbers in C order, at most PIECE at a time, without copying the whole tensor."""
     if tensor.numel() <= PIECE:
         yield tensor
     elif tensor.ndim == 1:

@@ -23,7 +23,7 @@ State = Literal["ok", "note", "FAIL"]
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. FAIL: engines of das do not work here. A note: something works only in part."""
+    """One line of the report. FAIL: engines of das do not work here. note: something works only in part."""
 
     name: str
     state: State
@@ -113,7 +113,7 @@ def check_trl() -> Check:
 def find_device() -> tuple[int | None, Check]:
     """Look for the device that vLLM's installed build needs.
 
-    Returns its CUDA compute capability times ten (90: Hopper; None on a CPU, and where no GPU is found), and the check.
+    Returns its CUDA compute capability times ten (90: Hopper; None on a CPU or if no GPU is found), and the check.
     """
     if installed("vllm") is None or version("vllm").endswith("+cpu"):
         return None, Check("device", "ok", f"CPU, {len(os.sched_getaffinity(0))} cores")
@@ -186,7 +186,7 @@ def check_memory() -> Check:
 
 
 def check_disk() -> Check:
-    """Whether temporary files find room."""
+    """Whether the disk has room for temporary files."""
     free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
     line = f"{free:.1f} GB free in {tempfile.gettempdir()}"
     if free < 1:
@@ -195,7 +195,7 @@ def check_disk() -> Check:
 
 
 def check_engine() -> list[Check]:
-    """Check hooks and identical tokens with das/engine/self_test.py in another process."""
+    """Run das/engine/self_test.py in another process: are all hooks there, and are tokens equal with drafts?"""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
         try:

@@ -1,4 +1,4 @@
-"""DraftRound runs between two target passes: one drafter and one budget produce the drafts of the next pass.
+"""DraftRound runs between two target passes (forward passes of the policy), and makes the drafts of the next pass.
 
 The engine's proposer (das.engine.proposer) and the simulator's engine (das.replay.text_engine) both call DraftRound, so
 that a simulated rollout makes the same drafter and budget calls, in the same order, as a real one.
@@ -30,14 +30,14 @@ class DraftRound:
 
     drafter           several rounds may share one drafter (engines with one history)
     budget            belongs to this round alone
-    max_draft_tokens  the longest draft that the caller can verify; None: the budget's own maximum
-    branch_blocks     KV blocks for branches. Drafts branch while there are BLOCKS_A_TREE for each request, so the last
-                      requests of a rollout get trees, and the bulk gets chains
+    max_draft_tokens  the longest draft that the caller can verify; None: the budget's maximum
+    branch_blocks     KV blocks for branches. Drafts branch (are trees) while there are BLOCKS_A_TREE blocks for each
+                      request, so the last requests of a rollout get trees, and the bulk gets chains
 
     begin_step and end_step enclose a rollout. After every target pass the caller calls, in this order: `end` for each
     request that finished before the pass, `begin` for each request that is new in the pass, `observe` with what the
-    pass emitted, and `propose` for the drafts of the next pass. The caller verifies the
-    drafts and keeps the rows of the batch.
+    pass emitted, and `propose` for the drafts of the next pass. The caller verifies the drafts, and knows which row of
+    the batch belongs to which request.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class DraftRound:
         seed: int | None = None,
     ) -> None:
         """A request joins the batch. earlier_tokens: response tokens it already has, if it decoded elsewhere before.
-        seed: of the noise with which its tokens are sampled; None: not known, or there is none.
+        seed: the seed of the noise with which its tokens are sampled; None: it is unknown, or there is no noise.
         """
         if isinstance(self.drafter, RememberingDrafter):
             self.drafter.begin(request.name, request.problem, prompt, seed)
@@ -82,10 +82,10 @@ class DraftRound:
     ) -> None:
         """Pass on what a target pass emitted, and update the counts of its requests.
 
-        num_drafted, num_accepted: draft tokens verified and accepted, of each request. tokens: what each request
-        emitted. target_pass: the pass as the budget sees it; None if the budget must not learn from it, because it
-        also computed prompts. remembered: the distributions in which all these tokens were sampled, one after the
-        other (das.drafter.distributions); None: unknown.
+        num_drafted, num_accepted: how many draft tokens of each request were verified and accepted. tokens: the token
+        ids that each request emitted. target_pass: the pass as the budget sees it; None if the budget must not learn
+        from it, because it also computed prompts. remembered: the distributions from which all these tokens were
+        sampled, one after the other (das.drafter.distributions); None: unknown.
         """
         for request, drafted, accepted, new in zip(requests, num_drafted, num_accepted, tokens, strict=True):
             request.num_drafted += drafted
@@ -101,9 +101,9 @@ class DraftRound:
             self.drafter.observe_batch(names, tokens)
 
     def propose(self, requests: Sequence[LiveRequest], room: Sequence[int] | None = None) -> Proposal | None:
-        """Drafts for the next pass, one for each request; None if no request may draft.
+        """Returns drafts for the next pass, one for each request; None if no request may draft.
 
-        room: tokens that fit into the context of each request after the next one; None: no such limit.
+        room: how many tokens fit into each request's context behind its next token; None: no such limit.
         """
         wanted = self.budget.limits(requests)
         if not any(wanted):
@@ -120,10 +120,10 @@ class DraftRound:
         return Proposal(drafts, self.budget.trim(requests, drafts))
 
     def _cap(self, wanted: Sequence[int], requests: Sequence[LiveRequest], room: Sequence[int] | None) -> list[int]:
-        """The budget's limits, cut to what the request may still emit, its sender allows, and the caller can verify."""
+        """Cut the budget's limits to what requests may still emit, their sender allows, and the caller can verify."""
         limits = []
         longest = self.max_draft_tokens
-        # Comparisons, because min() of five values takes twice as long, and this runs in every pass.
+        # These are comparisons, because min() of five values takes twice as long, and this runs in every pass.
         for limit, request, free in zip(wanted, requests, repeat(UNLIMITED) if room is None else room, strict=False):
             remaining = request.max_tokens - request.generated - 1
             if limit > longest:
@@ -146,7 +146,8 @@ class DraftRound:
     def end_step(self, history_tick: int | None = None) -> None:
         """The rollout is over, and all its requests have ended.
 
-        history_tick: where the drafter's window moves to; None: the drafter is shared, and its owner moves the window.
+        history_tick: the tick (step or epoch) that the drafter's window moves to; None: the drafter is shared, and its
+        owner moves the window.
         """
         if history_tick is not None:
             self.drafter.end_step(history_tick)

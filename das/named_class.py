@@ -1,4 +1,4 @@
-"""A class of the user's own, named in settings: a drafter or a budget."""
+"""Load a class that the user wrote and named in the settings: a drafter or a budget."""
 
 from importlib import import_module
 from inspect import isabstract
@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 def load_class(name: str, base: type[T]) -> type[T]:
-    """The class that "module:Class" names, a subclass of `base`. Python must find the module.
+    """Import a class. name: "module:Class"; Python must find the module, and the class must be a subclass of `base`.
 
-    Raises ValueError, in one line, where there is no such class, or it is not a complete `base`.
+    Raises ValueError, in one line, if there is no such class, or if it lacks abstract methods of `base`.
     """
     module, _, attribute = name.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""Processes that end together with their parent, and processes with a pipe. It imports only the standard library."""
+"""Start processes with a pipe, and end processes together with their parent. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 
 
 def die_with_parent() -> None:
-    """Have Linux kill this process when its parent ends, by SIGKILL. Raises OSError where the kernel refuses.
+    """Have Linux kill this process by SIGKILL when its parent ends. Raises OSError if the kernel refuses.
 
     Call it early: if the parent has already ended, the kernel does nothing. For the kernel, the parent is the thread
     that forked this process, so that thread must live as long as this process is needed.
@@ -31,7 +31,7 @@ def spawned(
 ) -> tuple[BaseProcess, Connection]:
     """Start a new Python process that calls body(*args, pipe). Returns the process and this end of the pipe.
 
-    daemon: it is ended when this process ends.
+    daemon: whether the new process is ended when this one ends.
     """
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()

@@ -53,9 +53,9 @@ def gather(value: Any) -> list[Any]:
 
 
 def from_main(function: Callable[[], Value]) -> Value:
-    """Call `function` on the main rank only, and return its result on every rank. Every rank raises what it raises.
+    """Call `function` on the main rank only, and return its result on every rank.
 
-    All ranks must call this. Results must be picklable.
+    If it raises an error, every rank raises that error. All ranks must call this. Results must be picklable.
     """
     if count() == 1:
         return function()
@@ -76,7 +76,7 @@ def from_main(function: Callable[[], Value]) -> Value:
 
 
 def scatter(values: Sequence[Value]) -> Value:
-    """The main rank's values[rank], on every rank. `values` holds one value per rank; other ranks' values are ignored.
+    """Return the main rank's values[rank] on every rank. values: one for each rank; only the main rank's count.
 
     All ranks must call it. Values must be picklable.
     """

@@ -65,9 +65,9 @@ def command_line(
     self_draft: Mapping[str, Any],
     further: Sequence[str] = (),
 ) -> list[str]:
-    """Arguments for Python that start the server. self_draft: options that differ from the defaults.
+    """Returns the arguments with which Python starts the server. self_draft: options that differ from the defaults.
 
-    further: options of vLLM, which override those of das. Raises what das.engine_arguments raises.
+    further: options of vLLM, which override those of das. Raises the errors of das.engine_arguments.
     """
     from das.engine.build import DEFAULT_BUDGET, DEFAULT_SELF_DRAFT, engine_arguments
     from das.engine.methods import METHODS

@@ -1,4 +1,4 @@
-"""Build a vLLM engine. It verifies by keyed noise and drafts by the method it is given, or it is vLLM as it comes."""
+"""Build a vLLM engine that verifies by keyed noise and drafts by a given method, or one that is vLLM as it comes."""
 
 import gc
 import json
@@ -37,23 +37,23 @@ class EngineSettings:
     gpu_memory_utilization: float = 0.1  # fraction of device memory (of host memory on the CPU)
     tensor_parallel_size: int = 1
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
-    branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: chains
+    branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: no branches
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
     drafter: Mapping[str, Any] = field(
         default_factory=dict
-    )  # name of the drafter, and options that it has no default for
+    )  # name of the drafter, and the options that differ from its defaults
     budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)  # name and options of the budget policy
-    self_draft: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_SELF_DRAFT)  # of self_draft and das_self
-    speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings of vLLM's own methods, of a head
+    self_draft: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_SELF_DRAFT)  # for self_draft and das_self
+    speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings, for vLLM's methods and for heads
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
 
     def __post_init__(self) -> None:
-        self._options(head=None)  # whether the head is right is known once there is one
+        self._options(head=None)  # a head is checked later, once there is one
 
     @property
     def das_options(self) -> DasOptions:
-        """The options that the engine gets, to draft with."""
+        """The options with which the engine drafts."""
         has_head = self.row.proposes and self.row.model == "head"
         return self._options({"passes": self.speculative["num_speculative_tokens"]} if has_head else None)
 
@@ -71,8 +71,8 @@ class EngineSettings:
 
 
 def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
-    """Refuse a draft model whose folder does not exist, or that knows other tokens than the policy. Hub ids, which are
-    no folders, are not checked here. Raises EngineError.
+    """Raise EngineError if the draft model's folder does not exist, or if its vocabulary has another size than the
+    policy's. Hub ids, which are no folders, are not checked here.
     """
     folder = str(speculative["model"])
     of_draft, of_policy = _vocabulary(folder), _vocabulary(policy)
@@ -85,7 +85,7 @@ def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
 
 
 def _vocabulary(folder: str) -> int | None:
-    """The number of tokens that the model in this folder knows; None if there is no folder, or it does not say."""
+    """The vocabulary's size of the model in this folder; None if there is no config.json, or it does not say."""
     config = Path(folder) / "config.json"
     return json.loads(config.read_text()).get("vocab_size") if folder and config.is_file() else None
 
@@ -101,10 +101,10 @@ def engine_arguments(
     """Arguments for a vllm.LLM that verifies by keyed noise and drafts by `method`:
     `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
-    The parameters mean what they mean in EngineSettings. drafter, budget: a name alone stands for {"name": name}, such
-    as drafter="my_module:MyDrafter" (docs/write_a_drafter.md). This only builds arguments and changes nothing.
-    Raises EngineError for stock, for an unknown method or a missing package, ValueError or TypeError for a bad drafter
-    or budget, or too few blocks for a branch.
+    For the parameters see EngineSettings. drafter, budget: a string stands for {"name": string}, such as
+    drafter="my_module:MyDrafter" (docs/write_a_drafter.md). This only builds arguments and changes nothing.
+    Raises EngineError for the method stock, an unknown method or a missing package. Raises ValueError or TypeError for
+    a bad drafter or budget, or for too few branch blocks.
     """
     settings = EngineSettings(
         model="",
@@ -162,9 +162,9 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         "seed": settings.seed,
         **das_arguments,
     }
-    # vLLM froze what it made for an engine that this process had before. What is frozen is never collected, and so each
-    # run of a sweep left a KV cache of a gibibyte behind. Where several processes train together nothing is collected:
-    # an engine that ends takes their process group with it.
+    # vLLM froze (gc.freeze) the objects of an engine that this process had before. Frozen objects are never collected,
+    # so each run of a sweep left a KV cache of a gibibyte behind. Where several processes train together, nothing is
+    # collected, because an engine that is collected takes their process group with it.
     if os.environ.get("WORLD_SIZE", "1") == "1":
         gc.unfreeze()
         gc.collect()

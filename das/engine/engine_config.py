@@ -1,4 +1,4 @@
-"""The options that an engine's VllmConfig gives to das, read and checked. Its worker class asks for das."""
+"""Read and check the options for das in an engine's VllmConfig. The engine asks for das by its worker class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -20,9 +20,9 @@ class DasOptions:
 
     Raises ValueError or TypeError, in one line, for options that no engine can have.
 
-    drafter: of das.drafter.make_drafter. budget: of das.budget.make_budget. branch_blocks: KV blocks for drafts that
-    branch; 0: chains. self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized weights;
-    None: there are none. head: `passes` of a draft head beside the history; None: there is none.
+    drafter: see das.drafter.make_drafter. budget: see das.budget.make_budget. branch_blocks: KV blocks for drafts that
+    branch; 0: no draft branches. self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized
+    weights; None: no such drafts. head: `passes` of a draft head beside the history of past responses; None: no head.
     """
 
     drafter: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class DasOptions:
 
     @property
     def has_history(self) -> bool:
-        """Whether a drafter drafts from texts, alone or beside a model."""
+        """Whether a drafter drafts from past texts, alone or together with a model."""
         return self.self_draft is None or bool(self.self_draft["history"])
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class DasOptions:
 
 
 def das_options(vllm_config: Any) -> DasOptions:
-    """The options of an engine. Raises ValueError or TypeError, in one line, for impossible ones."""
+    """The options of an engine. Raises ValueError or TypeError, in one line, for impossible options."""
     additional_config = vllm_config.additional_config
     given = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
     names = sorted(each.name for each in fields(DasOptions))
@@ -80,7 +80,7 @@ def das_options(vllm_config: Any) -> DasOptions:
 
 
 def drafts_by_das(vllm_config: Any) -> bool:
-    """Whether the engine's drafts come from das, and not from vLLM's own drafters or from nowhere."""
+    """Whether das drafts in the engine. False if one of vLLM's own drafters does, or if nothing drafts."""
     speculative_config = vllm_config.speculative_config
     if speculative_config is None:
         return False

@@ -13,7 +13,7 @@ def set_environment(
     """Set the environment variables that vLLM reads, and torch's threads. Variables that are already set keep their
     values. Call it before an engine is built.
 
-    kv_cache_gib: size of the KV cache on the CPU. threads: of torch and of the engine's kernels on the CPU; None means
+    kv_cache_gib: size of the KV cache on the CPU. threads: number for torch and the engine's kernels on the CPU; None:
     OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU). stock: the
     engine is vLLM as it comes. It gets the same threads and cache, and chooses its model runner and kernels itself.
     """
@@ -25,8 +25,8 @@ def set_environment(
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the default binding fights with other busy processes for a core
         "OMP_NUM_THREADS": str(threads),
-        # vLLM's ngram drafter runs on numba, which gives this number to OpenMP, and so to torch's kernels: with more
-        # threads than other arms they would sum in another order.
+        # vLLM's ngram drafter runs on numba, which gives this number to OpenMP, and so to torch's kernels. With more
+        # threads than in other engines, the kernels would sum in another order.
         "NUMBA_NUM_THREADS": str(threads),
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
@@ -43,10 +43,10 @@ def set_environment(
 
 @contextmanager
 def nccl_variables_kept() -> Iterator[None]:
-    """Put NCCL's environment variables back at the end.
+    """Afterwards, NCCL's environment variables are as they were before.
 
-    An engine with batch-invariant kernels pins NCCL to one channel, to sum in one order. A trainer in the same process
-    would have that too, though its sums need not match the engine's.
+    An engine with batch-invariant kernels pins NCCL to one channel, so that sums have one order. A trainer in the same
+    process would be pinned too, though its sums need not match the engine's.
     """
     before = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
     try:

@@ -1,4 +1,4 @@
-"""`das.install()`: the one function that patches vLLM and sets what vLLM reads from the environment."""
+"""`das.install()`: the one function that patches vLLM and sets the environment variables that vLLM reads."""
 
 from das.engine.environment import set_environment
 from das.engine.patches.front_end import patch_front_end
@@ -16,7 +16,7 @@ def install(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: 
     Processes that nobody prepared, such as those of `vllm serve`, need das's vLLM plug-in (das/engine/plugin.py), which
     pip installs with das.
 
-    kv_cache_gib: size of the KV cache on the CPU. threads: of torch and of the engine's kernels on the CPU; None means
+    kv_cache_gib: size of the KV cache on the CPU. threads: number for torch and the engine's kernels on the CPU; None:
     OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU).
     Raises UnsupportedVersion when vLLM is not a version that the patches were checked with.
     """

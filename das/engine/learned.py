@@ -1,6 +1,6 @@
-"""Save and load what a proposer has learned: its history, lengths, probabilities and the scale of coupled drafts.
+"""Save and load what a DasProposer has learned: its history, lengths, probabilities and the scale of coupled drafts.
 
-Budgets are not saved: they learn the times of the running engine within a few passes.
+Budgets are not saved, because they learn the times of the running engine within a few passes.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The table of methods: who drafts in an engine, and all that follows from it. Every list of methods reads it.
+"""The table of methods: what drafts in an engine, and which properties follow. Every list of methods reads this table.
 
-A new method is one row here and one file that drafts.
+A new method needs one row here and one file that drafts.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +26,8 @@ class Method:
 
     speculative: makes vLLM's speculative_config from an engine's settings; raises EngineError, in one line, for
     impossible ones. history: it drafts from earlier rollouts. proposes: DasProposer drafts, within a budget of das;
-    otherwise vLLM's own drafter does. model: the model that drafts; None if text alone does. simulated: das/replay can
-    draft like it. keyed: das verifies, by keyed noise; otherwise vLLM's own sampler does.
+    otherwise vLLM's own drafter does. model: the model that drafts; None if drafts come from texts only. simulated:
+    das/replay can simulate it. keyed: das verifies, by keyed noise; otherwise vLLM's own sampler does.
     """
 
     name: str
@@ -50,17 +50,17 @@ class Method:
 
     @property
     def learns(self) -> bool:
-        """Whether weights of its own draft. They may be trained beside the policy, and need a sync of their own."""
+        """Whether a model with weights of its own drafts. They may be trained beside the policy, and need a sync."""
         return self.model not in (None, "policy")
 
     @property
     def sleeps(self) -> bool:
-        """Whether its engine may sleep: sleep mode forgets weights that nobody loads again."""
+        """Whether its engine may sleep. Sleep mode forgets all weights, and nobody loads a draft model's again."""
         return not self.learns
 
     @property
     def forced(self) -> bool:
-        """Whether it drafts well on recorded responses (task=force): a model would not have written them."""
+        """Whether it drafts well for recorded responses (task=force). A model does not: it did not write them."""
         return self.model is None
 
     @property
@@ -84,7 +84,7 @@ def _suffix(settings: "EngineSettings") -> SpeculativeConfig:
 
 
 def _draft_model(settings: "EngineSettings") -> SpeculativeConfig:
-    """A draft model's settings. build.check_draft_model looks into its folder."""
+    """Settings for a draft model. build.check_draft_model checks its folder."""
     model, tokens = (settings.speculative.get(name) for name in ("model", "num_speculative_tokens"))
     if not isinstance(model, str) or not model:
         raise EngineError(
@@ -150,7 +150,7 @@ def find_method(name: str) -> Method:
 
 
 def method_in(speculative_config: Mapping[str, Any] | None, das: Mapping[str, Any]) -> str:
-    """The method of a running engine, as its configuration tells: the name of a row, or another method of vLLM's own.
+    """Find the method of a running engine in its configuration: the name of a row, or another method of vLLM's own.
 
     speculative_config: vLLM's. das: the `das` part of its additional_config.
     """

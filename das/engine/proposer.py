@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Emitted:
-    """The tokens of a pass, of the requests that the drafter knows. All lists are in the same order."""
+    """The tokens that a pass emitted for the requests that the drafter knows. All lists are in the same order."""
 
-    rows: list[int] = field(default_factory=list)  # in vLLM's batch
+    rows: list[int] = field(default_factory=list)  # the requests' rows in vLLM's batch
     requests: list[LiveRequest] = field(default_factory=list)
     num_drafted: list[int] = field(default_factory=list)
     num_accepted: list[int] = field(default_factory=list)
@@ -48,14 +48,14 @@ class _Emitted:
     context: int = 0  # tokens of prompt and response that the requests had before the pass
 
     def remembered(self, sampler: Any) -> np.ndarray | None:
-        """The distributions in which the tokens were sampled; None if the sampler kept none."""
+        """The distributions from which the tokens were sampled; None if the sampler kept none."""
         return remembered_of(sampler.remembered, self.rows, list(map(len, self.tokens)))
 
 
 class DasProposer:
-    """vLLM builds it from its VllmConfig. It drafts by the engine's options, or by `options`.
+    """The proposer that vLLM builds from its VllmConfig. options: how to draft; None: the engine's own options.
 
-    The proposer maps vLLM's batch rows to requests; DraftRound does the drafting. Raises NotInstalled in an engine
+    The proposer maps vLLM's batch rows to requests, and DraftRound does the drafting. Raises NotInstalled in an engine
     without das's worker.
     """
 
@@ -66,8 +66,8 @@ class DasProposer:
         options = of_engine if options is None else options
         budget = make_budget(options.budget)
         from_texts = make_drafter(options.drafter) if options.has_history else None
-        self._history = from_texts  # None for drafts from the policy alone
-        history = from_texts if isinstance(from_texts, HistoryDrafter) else None  # a model drafts beside no other
+        self._history = from_texts  # None if only a model drafts
+        history = from_texts if isinstance(from_texts, HistoryDrafter) else None  # a model drafts beside this one only
         self.model_drafter: ModelDrafter | None = None
         # vLLM takes an attribute `model` for a torch module with buffers, which sleep mode saves.
         self.drafting_model: EngineModel | None = None
@@ -82,7 +82,7 @@ class DasProposer:
             drafter,
             budget,
             int(vllm_config.speculative_config.num_speculative_tokens),
-            of_engine.branch_blocks,  # the KV cache has them, whatever the settings are
+            of_engine.branch_blocks,  # the engine's, because its KV cache has these blocks whatever `options` says
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.requests = LiveRequests()
@@ -92,25 +92,25 @@ class DasProposer:
         self.calibration = TokenCalibration()
         self._sample: tuple[str, list[float]] = "", []  # one draft of the pass: its request and its probabilities
         self.begin_record()
-        self.parents: dict[str, list[int]] = {}  # of the drafts that branch (das/engine/branching/tree.py), by request
+        self.parents: dict[str, list[int]] = {}  # by request, of drafts that branch (das/engine/branching/tree.py)
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
-        self._branches = 0  # of these drafts, beside their trunks
+        self._branches = 0  # branches of these drafts, without their trunks
         self._decoding: set[str] = set()  # requests that emitted in the last pass
-        self._drafting = DraftWork()  # what a model did for these drafts
+        self._drafting = DraftWork()  # what a draft model did for these drafts
         self._pass_ended = 0.0
         self._silence = SilenceWatch()
         self.clock = HistoryClock(self.draft_round.drafter.history_tick)
 
     @property
     def remembers(self) -> bool:
-        """Whether the drafter remembers the distributions in which tokens were sampled."""
+        """Whether the drafter remembers the distributions from which tokens were sampled."""
         return self.draft_round.drafter.remembers
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to load: the drafter is an index, or the policy itself."""
 
     def attach(self, runner: "Runner") -> None:
-        """Called before every `propose`: the runner knows the request ids, which vLLM does not pass on."""
+        """Called before every `propose`. The runner knows the request ids, which vLLM does not pass to `propose`."""
         self._runner = runner
         if self.drafting_model is not None:
             self.drafting_model.attach(runner)
@@ -125,8 +125,8 @@ class DasProposer:
         """Draft for every row of the batch, after a target pass. Returns each row's drafted token ids.
 
         sampled_token_ids: what each row emitted in the pass; rows without new tokens (unfinished prompts) get no draft.
-        num_tokens_no_spec: tokens of prompt and response of each row, int [rows or more]. vLLM's other arguments are
-        not used.
+        num_tokens_no_spec: each row's length, prompt and response, in tokens, int [rows or more]. The other arguments,
+        which vLLM passes too, are not used.
         """
         running = self._runner.requests
         names: list[str] = self._runner.input_batch.req_ids
@@ -180,9 +180,9 @@ class DasProposer:
         return drafts
 
     def keep(self, parents: Mapping[str, Sequence[int]]) -> None:
-        """The engine verifies these nodes of the drafts that branch. It has no room for their other nodes.
+        """Note which nodes of the branching drafts the engine verifies. It has no room for the other nodes.
 
-        parents: as the attribute; of each draft, some first part.
+        parents: like the attribute `parents`, for the first nodes of each draft only.
         """
         self._pending.update((name, len(kept)) for name, kept in parents.items())
         self._branches = sum(map(num_branches, parents.values()))
@@ -230,13 +230,13 @@ class DasProposer:
         """Time the pass that just ended, and note what the budget expected of it.
 
         Returns the pass if it was a decode pass: every request in it had emitted in the pass before, so none brought a
-        prompt. decoding: requests that emitted in this one. drafting: what a model did for its drafts.
+        prompt. decoding: requests that emitted in this pass. drafting: what a draft model did for its drafts.
         """
         now = time.perf_counter()
         live, target_pass = len(names), None
         if live and self._decoding.issuperset(names):
             seconds = now - self._pass_ended
-            # A model's passes are priced apart, and quantizing comes once after a sync.
+            # The time of a draft model's passes is learned separately, and quantizing comes only once after a sync.
             seconds -= drafting.requantize_s + sum(took for _, took in drafting.passes)
             num_drafted, num_accepted = sum(emitted.num_drafted), sum(emitted.num_accepted)
             predicted = self.draft_round.budget.predict(live, num_drafted, emitted.context, self._branches)
@@ -249,8 +249,8 @@ class DasProposer:
         return target_pass
 
     def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
-        """Learn responses that other engines finished. history_tick: where the window is now, for an engine that is
-        new. Without a history it does nothing.
+        """Add to the history the responses that other engines finished; without a history, do nothing. history_tick:
+        the window's present tick, which a new engine does not know.
         """
         history = self._history
         if history is None:
@@ -263,7 +263,7 @@ class DasProposer:
         self._record.history_before += history.history_tokens - before
 
     def predicted_length(self, name: str) -> float | None:
-        """The length that was expected of a request of this rollout when it began, in tokens."""
+        """The length in tokens that was predicted for a request of this rollout when it began; None if unknown."""
         return self._record.predicted_length.get(name)
 
     def begin_step(self, num_requests: int) -> None:
@@ -278,7 +278,7 @@ class DasProposer:
         self.draft_round.begin_step(num_requests)
 
     def end_turn(self, meter: RolloutMeter) -> RolloutReport:
-        """A turn is over: its requests join the history, and the rollout may go on. meter: of the turn."""
+        """A turn is over: its requests join the history, and the rollout may go on. meter: the turn's."""
         start = time.perf_counter()
         self._end(list(self.requests.live))
         report = self._report(meter, start)
@@ -290,9 +290,9 @@ class DasProposer:
         self._record = RolloutRecord(history_before=self.draft_round.drafter.history_tokens)
 
     def _report(self, meter: RolloutMeter, ended: float) -> RolloutReport:
-        """The meter's report, with the times of passes and what the budget tells of its decisions.
+        """Make the report from the meter, the times of passes, and the budget's traces of its decisions.
 
-        ended: when the rollout or turn was over. Since then its end took time, which is the drafter's.
+        ended: when the rollout or turn ended. The time since then counts as the drafter's.
         """
         meter.draft_s += time.perf_counter() - ended
         return replace(
@@ -305,7 +305,7 @@ class DasProposer:
     def end_step(self, meter: RolloutMeter, history_tick: int, judged: bool = True) -> RolloutReport:
         """The rollout is over: its requests join the history, and the window moves to `history_tick` (a step or epoch).
 
-        judged: whether the alarm compares this rollout with the ones before. meter: of the rollout.
+        judged: whether the alarm compares this rollout with the ones before. meter: the rollout's.
         """
         start = time.perf_counter()
         self._end(list(self.requests.live))
@@ -325,9 +325,9 @@ class DasProposer:
         return report
 
     def end_unannounced_step(self) -> list[str]:
-        """A rollout that nobody announced is over: the weights are new, or it has gone on for long.
+        """An unannounced rollout is over, because the weights are new or because it has gone on for long.
 
-        Requests may be live. The window counts response tokens instead of steps. Returns the alarms.
+        Requests may still run. The window moves by the number of response tokens, not by steps. Returns the alarms.
         """
         self._decoding = set()
         alarms = self._judge(judged=True)
@@ -338,7 +338,7 @@ class DasProposer:
         return alarms
 
     def _judge(self, judged: bool) -> list[str]:
-        """The alarms about the rollout that ends."""
+        """Returns the alarms about the rollout that ends."""
         drafter, record = self.draft_round.drafter, self._record
         broken = [] if self.drafting_model is None else self.drafting_model.alarms()
         lost = record.history_before + record.tokens - drafter.history_tokens if drafter.window else 0
@@ -349,7 +349,7 @@ class DasProposer:
         )
 
     def _begin(self, name: str, state: Any, num_emitted: int) -> LiveRequest:
-        """Register a request that emitted for the first time, or goes on after its rollout ended.
+        """Register a request that emitted for the first time, or that goes on after its rollout ended.
 
         state: vLLM's CachedRequestState, whose output ends with the `num_emitted` tokens of this pass.
         """
@@ -375,7 +375,7 @@ class DasProposer:
         return seed
 
     def _end(self, names: Iterable[str]) -> None:
-        """These requests are over: they join the history."""
+        """End these requests, which join the history."""
         for name in names:
             request = self.requests.end(name)
             if request.untracked:

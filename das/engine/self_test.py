@@ -1,4 +1,4 @@
-"""A tiny random model rolled out without and with drafts: are the tokens equal, and are drafts accepted?
+"""Roll out a tiny random model without and with drafts: are the tokens equal, and are drafts accepted?
 
 `python -m das doctor` runs it in a process of its own, so that neither a crash nor vLLM's environment reaches the
 caller. Nothing is downloaded: the model has random weights and no tokenizer.
@@ -92,7 +92,7 @@ def roll_out(model: Path, method: str, on_cpu: bool) -> dict[str, Any]:
 
 
 def compare(folder: Path) -> dict[str, Any]:
-    """Roll out the same requests without drafts and with drafts."""
+    """Roll out the same requests without and with drafts. Returns how they compare, for identity.json."""
     from vllm.platforms import current_platform
 
     import das
@@ -114,7 +114,7 @@ def compare(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the missing hooks, and then the comparison, into a folder that the caller gives."""
+    """Write the missing hooks, and if none is missing the comparison, into the folder given as the first argument."""
     from das.engine.contract.hook_check import missing_hooks
 
     folder = Path(sys.argv[1])

@@ -18,23 +18,24 @@ from das.engine.rollouts.rollout import Rollout, RolloutRequest
 
 @dataclass
 class StepClock:
-    """When the steps of vLLM's front end ended. The rollout begins when the clock is made."""
+    """Records when each step of vLLM's front end is over. The rollout begins when the clock is made."""
 
     meter: RolloutMeter = field(default_factory=RolloutMeter)
     num_finished: list[int] = field(default_factory=list)  # requests that finished in each step
     finished_s: dict[str, float] = field(default_factory=dict)  # by request id, in seconds since the rollout began
 
     def record(self, finished: Sequence[str]) -> None:
-        """A step ended. finished: ids of the requests that finished in it."""
+        """Note that a step ended. finished: ids of the requests that finished in it."""
         now = time.perf_counter() - self.meter.began
         self.meter.step_time_s.append(now)
         self.num_finished.append(len(finished))
         self.finished_s.update(dict.fromkeys(finished, now))
 
     def finish(self, tokens: Mapping[str, int], seats: int) -> RolloutMeter:
-        """Fill the meter. As many unfinished requests as there are seats are live in a step, and each emits one token.
+        """Fill the meter. In each step, at most `seats` of the unfinished requests are live, and each emits one token.
 
-        tokens: response tokens of each request. When its first token came is not seen from outside: `first_s` is 0.
+        tokens: the number of response tokens of each request. The time of a request's first token is not visible from
+        outside, so `first_s` is 0.
         """
         unfinished = len(tokens)
         for finished in self.num_finished:
@@ -47,11 +48,11 @@ class StepClock:
 
 
 def build_stock(settings: EngineSettings, trained: bool = False, **overrides: Any) -> Any:
-    """Build the engine and warm it up: the first tokens compile a part of vLLM's sampler, for up to 10 s.
+    """Build the engine and warm it up, because the first tokens compile a part of vLLM's sampler, for up to 10 s.
 
-    trained: whether it will be given new weights. vLLM's CPU build packs the weights and drops them, so that there is
-    nothing left to load into. Then it keeps them too. It computes with the packed ones as ever, so this costs memory
-    and no time. overrides: further arguments of vllm.LLM. Raises what build_engine raises.
+    trained: whether the engine will get new weights. vLLM's CPU build packs the weights and drops the originals, so new
+    weights could not be loaded. With trained=True it keeps the originals too. It still computes with the packed ones,
+    so this costs memory and no time. overrides: further arguments of vllm.LLM. Raises the errors of build_engine.
     """
     from vllm.platforms import current_platform
 
@@ -75,11 +76,11 @@ def warm_up(llm: Any) -> None:
 def roll_out_stock(
     llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None, seats: int | None = None
 ) -> tuple[list[Any], Rollout]:
-    """Like `das.engine.rollouts.rollout.roll_out`, with a stock engine.
+    """Roll out with a stock engine. For the other arguments and the result see `das.engine.rollouts.rollout.roll_out`.
 
-    Requests have neither seeds nor problem ids, because vLLM as it comes gets none: a seed for each request makes its
-    sampler slower. They are handed over in the order given. As in the other arms, text is only made of tokens where a
-    stop string needs it. seats: how many requests run at once; None: the engine's max_num_seqs.
+    Requests have neither seeds nor problem ids, because users of plain vLLM pass none: a seed for each request makes
+    its sampler slower. Requests are handed over in the order given. As in other engines, tokens are decoded to text
+    only if a stop string needs it. seats: how many requests run at once; None: the engine's max_num_seqs.
     """
     seats = seats or llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
     parameters = request.parameters()

@@ -37,7 +37,7 @@ from das.engine.runners.protocol import Runner  # noqa: E402
 from das.verify.forced import ForcedSampler  # noqa: E402
 from das.weights.loaded_weights import lost_weights  # noqa: E402
 
-# Outside announced rollouts an engine begins to count anew after so many passes or requests, so that memory is bounded.
+# An unannounced rollout (see DasWorker) ends after so many passes or requests, so that memory is bounded.
 MAX_PASSES = 2**14
 MAX_REQUESTS = 2**16
 logger = init_logger("vllm.das")
@@ -63,8 +63,9 @@ PlatformWorker = _platform_worker()
 class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at run time
     """The platform's worker, with keyed verification, and with drafts if the engine asks for them.
 
-    A rollout begins and ends by `das_begin_rollout` and `das_end_rollout`. What comes outside of them is one as well:
-    it ends when new weights arrive, after MAX_PASSES passes or MAX_REQUESTS requests, or by `das_end_rollout` alone.
+    An announced rollout begins and ends by `das_begin_rollout` and `das_end_rollout`. All passes outside of it form an
+    unannounced rollout. That ends when new weights arrive, after MAX_PASSES passes or MAX_REQUESTS requests, or by a
+    call of `das_end_rollout`.
     """
 
     model_runner: Any  # vLLM's
@@ -74,7 +75,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         super().__init__(*args, **kwargs)
         # Settings of another form, and engines that cannot do what they ask for, are refused before anything is built.
         options = das_options(self.vllm_config)
-        # None where nothing drafts, or vLLM does.
+        # None if nothing drafts, or if one of vLLM's own drafters does.
         self._das_options = options if drafts_by_das(self.vllm_config) else None
         if self._das_options is not None and self._das_options.self_draft is not None:
             require_self_draft(self.vllm_config, self._das_options.self_draft)
@@ -91,10 +92,10 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         gpu.keep_norms_invariant(self.vllm_config)
         if envs.VLLM_BATCH_INVARIANT:
             gpu.tune_matmuls()  # a worker may be a process of its own
-        self._das_proposers: dict[str, Any] = {}  # by name, of das_use_proposer
+        self._das_proposers: dict[str, Any] = {}  # by the names given to das_use_proposer
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
-        self._das_training: tuple[Any, bool] | None = None  # drafter and das_announced while an evaluation runs
-        self._das_learned: dict[str, np.ndarray] = {}  # by coupled drafts, before the running evaluation
+        self._das_training: tuple[Any, bool] | None = None  # the training's drafter and das_announced, in an evaluation
+        self._das_learned: dict[str, np.ndarray] = {}  # state of coupled drafts before the running evaluation
         self._das_new_weights = False  # whether weights arrived since the last pass
 
     # ---- what vLLM calls ----
@@ -124,7 +125,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         weights.hook_loading(self.model_runner.get_model(), self._note_new_weights)
 
     def sleep(self, *args: Any, **kwargs: Any) -> None:
-        """Give memory back, also that of the weights of self-drafts."""
+        """Give memory back, including that of the quantized weights of self-drafts."""
         if self.das_runner.quantized is not None:
             self.das_runner.quantized.forget()
         super().sleep(*args, **kwargs)
@@ -136,21 +137,21 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._note_new_weights()
 
     def update_weights(self, *args: Any, **kwargs: Any) -> None:
-        """Receive a part of other weights from a trainer."""
+        """Receive some of the new weights from a trainer."""
         with weights.kept_under_load():
             super().update_weights(*args, **kwargs)
         self._note_new_weights()
 
     def finish_weight_update(self, *args: Any, **kwargs: Any) -> None:
-        """Load what a trainer's weight update has left to load."""
+        """Finish a trainer's weight update: load what is left to load."""
         with weights.kept_under_load():
             super().finish_weight_update(*args, **kwargs)
         self._note_new_weights()
 
     def determine_available_memory(self) -> int:
-        """Bytes for the KV cache of requests: on a GPU, without the scratch blocks that come on top of it."""
+        """The bytes for the KV cache of requests. On a GPU, the scratch blocks are subtracted, as they come on top."""
         available: int = super().determine_available_memory()
-        if self.model_runner.device.type == "cpu":  # there it is what the user gives to requests
+        if self.model_runner.device.type == "cpu":  # there the user sets this size, for requests alone
             return available
         specs = self.model_runner.get_kv_cache_spec().values()
         blocks = self._branch_blocks + self._blocks_of_draft_passes(next(iter(specs)).block_size)
@@ -167,12 +168,12 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return 0 if self._das_options is None else self._das_options.branch_blocks
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
-        """Make the KV cache, and with it what builds the attention's metadata."""
+        """Make the KV cache and the builders of the attention's metadata, and hook the builders."""
         for_branches = self._branch_blocks
         for_passes = self._blocks_of_draft_passes(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
         if for_passes:
             logger.info("das drafts in %d KV blocks beside the %d of requests", for_passes, kv_cache_config.num_blocks)
-        own = kv_cache_config.num_blocks  # what the scheduler knows of
+        own = kv_cache_config.num_blocks  # the blocks that the scheduler knows of
         if for_branches or for_passes:
             kv_cache_config = with_scratch_blocks(kv_cache_config, for_branches + for_passes)
         super().initialize_from_config(kv_cache_config)
@@ -183,7 +184,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.draft_blocks = range(own + for_branches, own + for_branches + for_passes)
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a pass."""
+        """Run a pass; before it, take new weights into use, or end an unannounced rollout that is long enough."""
         if self._das_new_weights:
             self._take_new_weights()
         elif not self._das_announced:
@@ -196,7 +197,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_new_weights = True
 
     def _take_new_weights(self) -> None:
-        """The next pass is the first with new weights."""
+        """Take new weights into use, before the first pass with them."""
         self._das_new_weights = False
         weights.repack_linear_layers(self.model_runner.get_model())
         self.das_runner.weights_version += 1
@@ -212,18 +213,18 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     @property
     def _das_proposer(self) -> DasProposer | None:
-        """The engine's proposer if it is ours, None without drafts and for vLLM's own drafters."""
+        """The engine's proposer if it is das's; None if nothing drafts, or if one of vLLM's own drafters does."""
         drafter = self.das_runner.drafter
         return drafter if isinstance(drafter, DasProposer) else None
 
     # ---- what callers call through collective_rpc ----
 
     def das_call(self, method: str, *args: Any) -> str:
-        """Call one of the methods below. Returns Python's JSON, because that of a server's answers has no NaN."""
+        """Call one of the methods below. Returns its result as Python's JSON, because a server's JSON has no NaN."""
         return json.dumps(getattr(self, method)(*args))
 
     def das_meet_trainer(self) -> None:
-        """A server's next trainer is here. What the one before left open, if it died, is over."""
+        """A new trainer has come to the server. End the evaluation or rollout that the last one left open, if any."""
         if self._das_training is not None:
             self.das_end_evaluation()
         if self._das_announced:
@@ -246,7 +247,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_end_turn(self) -> Plain:
         """A turn of the running rollout is over: its responses join the history, and the window stays where it is.
 
-        Returns the turn's report and its requests' costs (`RolloutReport.from_plain`, `costs_from_plain`).
+        Returns the turn's report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
         """
         meter = self.das_runner.meter
         costs = self._costs(meter.requests)
@@ -255,10 +256,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return report.plain() | {"requests": costs}
 
     def das_use_proposer(self, name: str, options: DasOptions | None) -> None:
-        """Draft with the proposer of this name from now on. One engine can so compare drafters and budgets.
+        """Draft with the proposer of this name from now on. So one engine can compare drafters and budgets.
 
-        options: EngineSettings.das_options; self-drafts only in an engine built for them. None: another of vLLM's
-        proposers, like the one in use. The first use of a name makes its proposer; it keeps its own history.
+        The first use of a name makes a new proposer, which has its own history. options: EngineSettings.das_options of
+        the new proposer; self-drafts work only in an engine built for them. None: it is of the same class as the
+        proposer in use.
         """
         if self.das_runner.has_head != (options is not None and options.head is not None):
             raise ValueError("an engine with a head beside the history has proposers of its own: build one for each")
@@ -269,7 +271,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.drafter = self._das_proposers[name]
 
     def das_begin_evaluation(self) -> None:
-        """Draft with a new drafter until `das_end_evaluation`. The training's own neither sees nor learns anything."""
+        """Draft with a new drafter until `das_end_evaluation`. The training's drafter learns nothing in that time."""
         drafter = self.das_runner.drafter
         self._das_training = drafter, self._das_announced
         if self.das_runner.coupled is not None:
@@ -278,11 +280,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             options = das_options(self.vllm_config)
             cold = {key: value for key, value in options.drafter.items() if key != "warm"}
             self.das_runner.drafter = DasProposer(self.vllm_config, replace(options, drafter=cold))
-        elif drafter is not None and not hasattr(drafter, "model"):  # a model remembers nothing of the training
+        elif drafter is not None and not hasattr(drafter, "model"):  # a model does not remember texts
             self.das_runner.drafter = type(drafter)(self.vllm_config)
 
     def das_end_evaluation(self) -> None:
-        """Drop the evaluation's drafter. The training's own drafts again, as if nothing had happened."""
+        """Drop the evaluation's drafter, and go back to the training's drafter as it was before the evaluation."""
         assert self._das_training is not None, "no evaluation began"
         drafter, self._das_announced = self._das_training
         self._das_training = None
@@ -292,10 +294,10 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self.das_runner.coupled.restore(self._das_learned)
 
     def das_end_rollout(self, history_tick: int, judged: bool = True) -> Plain:
-        """Close the rollout, and move the drafter's window to `history_tick` if the engine has our drafter.
+        """End the rollout. If das drafts in the engine, move the drafter's window to `history_tick`.
 
-        judged: whether the alarm compares it with the rollouts before; False for an evaluation. Returns the rollout's
-        report and its requests' costs (`RolloutReport.from_plain`, `costs_from_plain`).
+        judged: whether the alarm compares the rollout with those before; False for an evaluation. Returns the rollout's
+        report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
         """
         self._das_announced = False
         meter, coupled = self.das_runner.meter, self.das_runner.coupled
@@ -322,19 +324,19 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return list(self._costs(requests).values())
 
     def das_waiting(self, requests: int) -> None:
-        """So many requests of the rollout have no slot yet, in this engine or in the queue that engines share."""
+        """Tell the budget how many requests of the rollout do not run yet, in this engine or in the engines' queue."""
         if self._das_proposer is not None:
             self._das_proposer.draft_round.budget.waiting(requests)
 
     def das_add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
-        """Learn what other engines rolled out. history_tick: where the window is now. Does nothing without our
-        drafter.
+        """Add responses of other engines to the history. history_tick: the window's present tick. Does nothing unless
+        das drafts in this engine.
         """
         if self._das_proposer is not None:
             self._das_proposer.add_history(history_tick, texts)
 
     def das_save_history(self, path: str) -> None:
-        """Write the drafter's history and weights, for `drafter.warm`. Does nothing without our drafter."""
+        """Write the drafter's history and learned weights, for `drafter.warm`. Does nothing unless das drafts."""
         if self._das_proposer is not None:
             self._das_proposer.draft_round.drafter.save(Path(path))
 
@@ -348,14 +350,14 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             )
 
     def das_load_state(self, folder: str) -> None:
-        """Continue to draft as the engine that saved would have. Does nothing where nothing is learned."""
+        """Load what `das_save_state` wrote, and draft as that engine would. Does nothing where nothing is learned."""
         if self._das_proposer is not None:
             learned.load(self._das_proposer, Path(folder))
         elif self.das_runner.coupled is not None:
             self.das_runner.coupled.restore(load_arrays(Path(folder) / learned.COUPLED, learned.COUPLED))
 
     def das_force(self, responses: dict[str, list[int]]) -> None:
-        """Let requests that name one of `responses` emit it (das/verify/forced.py). An empty dict ends it."""
+        """Let requests that name one of `responses` emit it (das/verify/forced.py). An empty dict ends this."""
         sampler = self.das_runner.sampler
         keyed = sampler.keyed if isinstance(sampler, ForcedSampler) else sampler
         self.das_runner.sampler = ForcedSampler(keyed, responses) if responses else keyed
@@ -366,9 +368,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._take_new_weights()
 
     def das_load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        """Draft with these weights of a head, layer or model from now on. Call it where the prefix cache is empty.
+        """Draft with these weights of a head, MTP layer or draft model from now on. The prefix cache must be empty.
 
-        Says which of them did not arrive; empty if the drafter computes with all.
+        Returns which of them did not arrive, in words; empty if the drafter computes with all of them.
         """
         drafter: Any = getattr(self.model_runner, "drafter", None)
         head: Any = getattr(drafter, "model", None)
@@ -382,7 +384,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return lost_weights(head, tensors)
 
     def das_lost_weights(self, tensors: Sequence[tuple[str, torch.Tensor]], turn: int) -> str:
-        """Say which of the tensors that were just loaded did not arrive; empty if the engine computes with all.
+        """Returns which of the tensors that were just loaded did not arrive, in words; empty if all of them did.
 
         turn: see `lost_weights`.
         """

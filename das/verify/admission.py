@@ -1,16 +1,16 @@
-"""Requests that an engine of das admits. The front end refuses all others."""
+"""Check which requests an engine of das can answer. The front end refuses all others."""
 
 from typing import Any
 
-# Keys of SamplingParams.extra_args (`vllm_xargs` over HTTP): the request's problem id, the most tokens that a draft of
-# it may have (0: none), and the recorded response that it emits (das/verify/forced.py).
+# Keys of SamplingParams.extra_args (`vllm_xargs` over HTTP): the request's problem id, the most tokens that one of its
+# drafts may have (0: no drafts), and the name of the recorded response that it emits (das/verify/forced.py).
 PROBLEM_KEY = "das_problem"
 LIMIT_KEY = "das_limit"
 FORCED_KEY = "das_forced"
 MAX_PROBLEM_ID = 512  # characters; an id names a problem and is no place for its text
 MAX_LIMIT = 2**31 - 1
 KEYS = (PROBLEM_KEY, LIMIT_KEY, FORCED_KEY)
-# Features that the keyed sampler cannot combine with drafts. The sampler could only stop the engine.
+# Features that das's sampler cannot combine with drafts. Requests are refused, since the sampler would stop the engine.
 REFUSED = {"logprob_token_ids": "ask for logprobs=N", "thinking_token_budget": "leave it unset"}
 
 
@@ -25,7 +25,7 @@ def admit(params: Any) -> None:
     if seed is not None and not -(2**63) <= seed <= seed + last < 2**64:
         raise VLLMValidationError(f"seed must fit into 64 bits, for all n={params.n} responses, got {str(seed)[:80]}")
     extra = getattr(params, "extra_args", None) or {}
-    # A misspelled key would draft from the wrong history, or without the limit, and nobody would notice.
+    # With a misspelled key a request would draft from the wrong history or without its limit, and nobody would notice.
     unknown = [str(key) for key in extra if str(key).startswith("das_") and key not in KEYS]
     if unknown:
         raise VLLMValidationError(f"{unknown[0][:80]!r} is no key of das: choose {PROBLEM_KEY} or {LIMIT_KEY}")
@@ -45,7 +45,7 @@ def admit(params: Any) -> None:
 
 
 def _is_text(text: str) -> bool:
-    """Whether the text can be sent to the engine. JSON can name halves of characters, which UTF-8 cannot write."""
+    """Whether the text can be sent to the engine. JSON can hold half a character, which UTF-8 cannot write."""
     try:
         text.encode()
     except UnicodeEncodeError:

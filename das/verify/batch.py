@@ -1,4 +1,4 @@
-"""The running batch, as verification and coupled drafts read it in either of vLLM's model runners."""
+"""The interface by which verification and coupled drafts read the running batch of either of vLLM's model runners."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class RunningBatch(Protocol):
-    """A model runner's requests, and those of them that the running pass computes."""
+    """A model runner, as verification sees it: all of its requests, and those that the running pass computes."""
 
     sampler: Any  # the KeyedSampler or ForcedSampler that verifies
 
@@ -21,5 +21,5 @@ class RunningBatch(Protocol):
 
     @property
     def unfinished(self) -> np.ndarray:
-        """Whether the pass left part of the row's prompt to be computed, so that its token is discarded; bool [rows or
+        """Whether a row's prompt is unfinished after the pass, so that its sampled token is discarded; bool [rows or
         more]."""

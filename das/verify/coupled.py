@@ -2,14 +2,15 @@
 
     drafted token = argmax_v( s * log q(v) + Gumbel(seed, position)[v] )
 
-The verifier emits argmax(log p + Gumbel(seed, position)). Where q is near p, the same noise almost always chooses the
-same token; the likeliest token of q would be the emitted one only with probability p(token). Emitted tokens do not
-depend on drafts, so every s is exact (docs/exactness.md, "Coupled drafts").
+Here q is the drafter's distribution, and s a scale. The verifier emits argmax(log p + Gumbel(seed, position)), where p
+is the policy's distribution. Where q is near p, the same noise almost always chooses the same token, but the likeliest
+token of q would be emitted only with probability p(token). Emitted tokens do not depend on drafts, so every s is exact
+(docs/exactness.md, "Coupled drafts").
 
-s is learned. A near copy of the policy is best at s = 1. A poor drafter is surer of its likeliest tokens than of its
-other ones, and gains by a larger s; s = infinity drafts its likeliest token. In one round of LEARN_EVERY the token of
-every scale is drawn. When the pass has emitted its tokens, every scale is scored at each position whose drafted prefix
-was emitted: all scales at the same positions, so that their scores can be compared.
+The scale is learned. For a near copy of the policy, s = 1 is best. A poor drafter is surer of its likeliest tokens
+than of its other tokens, and a larger s is better for it; with s = infinity it drafts its likeliest token. Once in
+LEARN_EVERY rounds, the tokens of all scales are drawn. When the pass has emitted its tokens, all scales are scored at
+the same positions, so that their scores can be compared: at those whose drafted prefix was emitted.
 """
 
 import math
@@ -25,19 +26,19 @@ from das.verify.noise import keyed_draft
 from das.verify.sampling_parameters import GREEDY_BELOW, Rows
 
 SCALES = (1.0, 1.5, 2.0, 3.0, math.inf)
-LEARN_EVERY = 8  # rounds; the first one learns
+LEARN_EVERY = 8  # one round in so many learns, beginning with the first
 MEMORY = 2000  # scored positions that are remembered, by exponential forgetting, because policies drift
-CALIBRATION_MEMORY = 1000  # tokens of a bin; the same
-CALIBRATION_TRUST = 10  # tokens for which a bin's first guess counts: nothing is known of a drafter before
-NONE_DRAFTED, NONE_EMITTED = -1, -2  # cells without a token; they never equal
+CALIBRATION_MEMORY = 1000  # tokens of a calibration bin that are remembered, in the same way
+CALIBRATION_TRUST = 10  # tokens that a bin's first guess counts as; few, because nothing is known of a new drafter
+NONE_DRAFTED, NONE_EMITTED = -1, -2  # stand for no token; they differ, so that they never match each other
 
 
 @dataclass(slots=True)
 class _DraftRows:
-    """The rows of one depth, as `Rows` wants them (das/verify/layout.py: RowLayout)."""
+    """The rows of one depth of the drafts, in the form that `Rows` takes (RowLayout in das/verify/layout.py)."""
 
     owner: np.ndarray
-    tokens: list[list[int]]  # before each row, behind the output that the batch knows
+    tokens: list[list[int]]  # for each row, the tokens before it that the batch does not know
 
     @property
     def offset(self) -> np.ndarray:
@@ -49,23 +50,23 @@ class _DraftRows:
 
 @dataclass(slots=True)
 class _Round:
-    """A round of drafting. All lists and arrays but the draws are of its rows."""
+    """A round of drafting. Lists and arrays have an entry for each row, except for `draws` and `others`."""
 
     runner: RunningBatch
     names: list[str]
-    rows: np.ndarray  # in the runner's batch, int64
+    rows: np.ndarray  # index in the runner's batch, int64
     seeds: np.ndarray  # int64
-    positions: np.ndarray  # of the first token to draft, int64
+    positions: np.ndarray  # position of the first token to draft, int64
     greedy: np.ndarray  # bool
     counts: np.ndarray  # bool; False for unfinished prompts, whose drafts nobody verifies
-    unknown: list[list[int]]  # tokens that were emitted and that the batch does not know yet, then the drafted ones
+    unknown: list[list[int]]  # emitted tokens that the batch does not know yet, followed by the drafted tokens
     scale: float
     learns: bool
     num_drafted: np.ndarray = field(init=False)  # int64
-    # Each draw has its rows, their depths, tokens [rows], margins [rows], probabilities [rows], and tokens [rows,
-    # scales]: of every scale in a round that learns, else of the one in use.
+    # For each call of `draw`: its rows, their depths, tokens, margins and probabilities, each [rows], and the tokens of
+    # all scales, [rows, scales]. In a round that does not learn, only the scale in use is there.
     draws: list[tuple[np.ndarray, ...]] = field(default_factory=list)
-    others: list[tuple[int, int, int]] = field(default_factory=list)  # row, depth, token of another drafter
+    others: list[tuple[int, int, int]] = field(default_factory=list)  # another drafter's tokens: (row, depth, token)
 
     def __post_init__(self) -> None:
         self.num_drafted = np.zeros(len(self.rows), np.int64)
@@ -74,23 +75,23 @@ class _Round:
 class CoupledSampler:
     """Draws a drafter's tokens with the noise that the verifier will use: argmax(s * log q + Gumbel(seed, position)).
 
-    scales: the s to choose from; the first is used until another one is better. A single one is used for ever.
-    Given the same passes it does the same, so that all ranks of an engine draft alike.
+    scales: the values of s to choose from. The first one is used until another one scores better.
+    The same passes lead to the same choices, so all ranks of an engine draft alike.
     """
 
     def __init__(self, scales: Sequence[float] = SCALES):
         if not scales or not all(scale > 0 for scale in scales):
             raise ValueError(f"scales={scales!r}: give numbers above 0; infinity drafts the likeliest token")
         self._scales = np.array(scales, np.float32)
-        self._hits = np.zeros(len(scales))  # of the scored positions, those where this scale drew the emitted token
-        self.num_scored = 0.0  # positions at which the scales were scored, as far as they are remembered
+        self._hits = np.zeros(len(scales))  # for each scale, the scored positions where it drew the emitted token
+        self.num_scored = 0.0  # positions at which the scales were scored; old ones are gradually forgotten
         self._used = 0  # index of the scale in use
         self._rounds = 0
         self._round: _Round | None = None
-        # From the winner's margin to the probability. A scale of infinity has a margin without noise, and so has a
-        # greedy request at any scale.
+        # For each scale, a map from the winner's margin to its probability of being accepted. Greedy requests use the
+        # map of infinity, because in both cases there is no noise in the margin.
         self._calibrations: dict[float, TokenCalibration] = {}
-        self._check = TokenCalibration(memory=CALIBRATION_MEMORY)  # of the probabilities
+        self._check = TokenCalibration(memory=CALIBRATION_MEMORY)  # compares probabilities with what was accepted
 
     @property
     def scale(self) -> float:
@@ -99,8 +100,10 @@ class CoupledSampler:
 
     @property
     def calibration_error(self) -> float:
-        """Mean of |probability - accepted share of its bin| over the drafted tokens that were verified, of those that
-        are remembered. Each probability was given before its token was verified.
+        """How far the probabilities that `draw` returned were off: 0 if they were right.
+
+        Verified tokens are sorted into bins by probability. The error of a bin is |mean probability - accepted share|.
+        This is the mean over the bins, weighted by their tokens. Old tokens are gradually forgotten.
         """
         return self._check.error
 
@@ -119,7 +122,7 @@ class CoupledSampler:
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue from what `state` returned, with the same scales. Raises ValueError for others."""
+        """Continue from what `state` returned. Raises ValueError if it has another number of scales."""
         if len(state["hits"]) != len(self._scales):
             raise ValueError(f"{len(state['hits'])} scales were learned, and there are {len(self._scales)}")
         self._hits, self.num_scored = state["hits"], float(state["num_scored"])
@@ -136,9 +139,9 @@ class CoupledSampler:
         rows: np.ndarray | None = None,
         emitted: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """A round of drafting begins for these rows of the runner's batch, int64 [rows]; None: for all.
+        """Begin a round of drafting. rows: rows of the runner's batch, int64 [rows]; None: all rows.
 
-        emitted: what each row emitted in the pass that just ran, where the batch does not know it yet; None: it does.
+        emitted: the tokens that each row emitted in the pass that just ran; None if the batch knows them already.
         """
         batch = runner.input_batch
         rows = np.arange(batch.num_reqs) if rows is None else np.asarray(rows, np.int64)
@@ -160,11 +163,11 @@ class CoupledSampler:
         self._rounds += 1
 
     def draw(self, logits: torch.Tensor, among: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The next drafted token of each row, int64 [rows], and its probability of being accepted if the tokens before
-        it were, float64 [rows]. Call it once for each depth.
+        """Draw the next drafted token of each row. Call it once for each depth.
 
-        logits: float32 [rows, vocab], the drafter's, unprocessed; changed in place. among: the rows, as indices into
-        those that began, int64 [rows]; None: all of them. Raises UnsupportedSampling.
+        logits: the drafter's unprocessed logits, float32 [rows, vocab]; changed in place. among: which rows, as indices
+        into the rows of `begin`, int64 [rows]; None: all of them. Returns the tokens, int64 [rows], and the probability
+        that each is accepted if those before it are, float64 [rows]. Raises UnsupportedSampling.
         """
         now = self._round
         assert now is not None, "draw before begin"
@@ -185,9 +188,9 @@ class CoupledSampler:
         return tokens, probs
 
     def follow(self, row: int, tokens: Sequence[int]) -> None:
-        """Another drafter has drafted these tokens of a row behind those drawn so far.
+        """Note the tokens that another drafter drafted for a row, behind those drawn so far.
 
-        row: as an index into those that began.
+        row: index into the rows of `begin`.
         """
         now = self._round
         assert now is not None, "follow before begin"
@@ -197,9 +200,10 @@ class CoupledSampler:
             now.num_drafted[row] += 1
 
     def observe(self, names: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-        """Learn from what requests emitted in the pass that verified the drafts of the last round.
+        """Learn from the tokens that requests emitted in the pass that verified the last round's drafts.
 
-        names: ids of the requests, in any order; those that were not in the round are ignored. tokens: of each.
+        names: ids of the requests, in any order; those that were not in the round are ignored. tokens: what each
+        request emitted.
         """
         now, self._round = self._round, None
         if now is None or not now.draws:
@@ -215,7 +219,7 @@ class CoupledSampler:
             drafted[among, depths] = drawn
         for row, at, token in now.others:
             drafted[row, at] = token
-        reached = emitted != NONE_EMITTED  # positions whose drafted prefix was emitted, with the token emitted there
+        reached = emitted != NONE_EMITTED  # positions with an emitted token whose whole drafted prefix was emitted too
         reached[:, 1:] &= np.logical_and.accumulate(drafted == emitted, axis=1)[:, :-1]
         for among, depths, drawn, margins, probs, of_scales in now.draws:
             usable = reached[among, depths]
@@ -247,7 +251,7 @@ class CoupledSampler:
     # ---- learning ----
 
     def _score(self, hits: np.ndarray) -> None:
-        """Score every scale at more positions. hits: bool [positions, scales]."""
+        """Score all scales at more positions. hits: whether each drew the emitted token, bool [positions, scales]."""
         keep = (1 - 1 / MEMORY) ** len(hits)
         self._hits = self._hits * keep + hits.sum(axis=0)
         self.num_scored = self.num_scored * keep + len(hits)
@@ -261,7 +265,7 @@ class CoupledSampler:
         return probs
 
     def _calibrations_of(self, scale: float, greedy: np.ndarray) -> list[tuple[TokenCalibration, np.ndarray]]:
-        """The maps from margins to probabilities, each with a mask of its rows. greedy: of each row."""
+        """The maps from margins to probabilities, each with a mask of the rows that it is for. greedy: bool [rows]."""
         masks = [(scale, ~greedy), (math.inf, greedy)]
         return [
             (self._calibrations.setdefault(key, TokenCalibration(CALIBRATION_TRUST, CALIBRATION_MEMORY)), mask)
@@ -271,7 +275,7 @@ class CoupledSampler:
 
 
 def squashed(margins: np.ndarray) -> np.ndarray:
-    """Margins from 0 to infinity as numbers from 0 to 1, as TokenCalibration wants them; float64. Logits that are not
-    finite have no margin, which counts as 0.
+    """Map margins from 0..infinity to 0..1, the range that TokenCalibration takes; float64. A margin of NaN, from
+    logits that are not finite, counts as 0.
     """
     return 1 - 1 / (1 + np.nan_to_num(margins.astype(np.float64), nan=0.0, posinf=np.inf))

@@ -1,8 +1,8 @@
 """Forced rollouts: the verifier samples recorded tokens, so that recorded responses run through a real engine.
 
-The recorded token's logit is raised before the keyed sampler draws. All that follows is the ordinary path: the same
-noise, the same verification, the same number of rows. So drafts, budgets, scheduling and KV cache cost what they would
-cost if the policy had written this text, whatever its weights are.
+The recorded token's logit is raised before the keyed sampler (das/verify/sampler.py) draws. All that follows is the
+ordinary path: the same noise, the same verification, the same number of rows. So drafts, budgets, scheduling and KV
+cache cost as much as if the policy had written this text, whatever its weights are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ RAISE = 1e4  # added to a logit; far more than logits, temperature and noise can
 
 
 class ForcedSampler:
-    """A KeyedSampler whose requests emit the `responses` that their extra_args name. Other requests are sampled."""
+    """A KeyedSampler in which requests that name one of `responses` in extra_args emit it. Others are sampled."""
 
     def __init__(self, sampler: KeyedSampler, responses: Mapping[str, Sequence[int]]):
         self.keyed = sampler

@@ -1,7 +1,7 @@
-"""Small arrays of the host, brought to the device in one copy that nobody waits for.
+"""Bring small arrays from the host to the device, in one copy that the host does not wait for.
 
-A copy from pageable memory makes the host wait until the device has done all that was asked of it, about as long as a
-pass of the model. From pinned memory it is queued like a kernel.
+A copy from pageable memory makes the host wait until the device has done all the work queued so far, about as long as a
+pass of the model takes. A copy from pinned memory is queued like a kernel.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import torch
 
 
 def on_device(device: torch.device, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """The arrays as tensors on `device`, int32 or float32, of the same shapes.
+    """Returns the arrays as tensors on `device`, int32 or float32, with the same names and shapes.
 
     arrays: by name; integers must fit into 32 bits. On the CPU the tensors share the arrays' memory where they can.
     """

@@ -61,9 +61,10 @@ void keyed_verify(const float *logits, int64_t vocab, int64_t stride, int64_t re
     }
 }
 
-// keyed_verify for drafts that branch. parents: for each drafted token the one before it, counted from the request's
-// first, or -1. The tokens of a request are sampled along one path, until no child of the path's end was sampled.
-// rows: requests x width, the row of each emitted token; behind the last one the request's first row.
+// Does what keyed_verify does, for drafts that branch. parents: for each drafted token, the index of the token before
+// it among its request's drafted tokens, or -1. A request's tokens are sampled along one path, which ends where no
+// drafted token that follows equals the sampled one.
+// rows: requests x width, the row of each emitted token; behind the last token, the request's first row.
 void keyed_walk(const float *logits, int64_t vocab, int64_t stride, int64_t requests, const int64_t *num_drafted,
                 const int32_t *draft_tokens, const int64_t *parents, const int64_t *seeds, const int64_t *positions,
                 const uint8_t *greedy, int64_t width, int32_t *emitted, int64_t *rows) {
@@ -108,10 +109,10 @@ static inline float highest(const float *lanes) {
     return top;
 }
 
-// The best and the second best of scale * logit + noise over each row, for every scale. The noise is made once for all.
+// Finds the best and the second best scale * logit + noise of each row, for every scale. All scales share the noise.
 // A scale of infinity stands for the logit alone, as in a greedy row.
 // tokens: rows x num_scales, the first token that has the best score. margins: rows x num_scales, best - second best;
-// infinity where one token alone is possible.
+// infinity where only one token is possible.
 void keyed_draft(const float *logits, int64_t rows, int64_t vocab, int64_t stride, const int64_t *seeds,
                  const int64_t *positions, const uint8_t *greedy, const float *scales, int64_t num_scales,
                  int64_t *tokens, float *margins) {
@@ -147,7 +148,7 @@ void keyed_draft(const float *logits, int64_t rows, int64_t vocab, int64_t strid
             }
         }
         for (int64_t s = 0; s < num_scales; s++) {
-            int l = 0;  // of the winner, whose lane counts with its second alone
+            int l = 0;  // the winner's lane; of this lane, only the second best score counts below
             while (l < LANES - 1 && best[s].first[l] != top[s]) l++;
             best[s].first[l] = best[s].second[l];
             margins[s] = top[s] - highest(best[s].first);
@@ -156,9 +157,10 @@ void keyed_draft(const float *logits, int64_t rows, int64_t vocab, int64_t strid
 }
 
 #define PAIRS 4                // as in das/drafter/distributions.h, which says what a pair is
-#define MAX_LEVEL 18           // of a probability of .01
+#define MAX_LEVEL 18           // the level of a probability of .01
 
-// exp(x) for x <= 0, to three digits: pairs keep a quarter of a nat. Below -80 the result is exp(-80).
+// exp(x) for x <= 0, to three digits: enough, because pairs are rounded to a quarter of a nat. Below -80 the result is
+// exp(-80).
 static inline float rough_exp(float x) {
     x = x > -80.0f ? x : -80.0f;
     float t = x * 1.44269504f, whole = (float)(int32_t)(t - 0.5f), r = t - whole;
@@ -177,7 +179,7 @@ static inline float highest_of_block(const float *score) {
 }
 
 // The likeliest tokens of n rows of logits, as pairs: token << 5 | level, where exp(-level / 4) is the probability.
-// rows: [n], indices into logits and pairs. pairs: all rows x PAIRS, likeliest first; the rest is left as it is.
+// rows: [n], indices into logits and pairs. pairs: all rows x PAIRS, likeliest first; other entries are not written.
 void keyed_pairs(const float *logits, int64_t vocab, int64_t stride, int64_t n, const int64_t *rows, uint32_t *pairs) {
     for (int64_t r = 0; r < n; r++) {
         const float *row = logits + rows[r] * stride;

@@ -1,6 +1,6 @@
 """Keyed sampling as Triton kernels: one pass over the vocabulary. The noise is made in registers and never stored.
 
-The arithmetic repeats keyed.c operation for operation: IEEE division (div_rn) and no fused multiply-add
+The arithmetic repeats das/noise.h operation for operation: IEEE division (div_rn) and no fused multiply-add
 (enable_fp_fusion=False). The tokens therefore equal those of the C and torch implementations. This module is imported
 only for CUDA tensors.
 """
@@ -92,9 +92,10 @@ def join_splits(best_scores, best_tokens, tokens, splits, WIDTH: tl.constexpr):
 def keyed_argmax_triton(
     logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor
 ) -> torch.Tensor:
-    """Sample one token per row; the same arguments and result as noise.torch_argmax.
+    """Sample one token per row, with the same result as noise.torch_argmax.
 
-    logits: float32 [rows, vocab]. key0, key1: int32 [rows]. greedy: bool [rows]. Returns token ids, int64 [rows].
+    logits: float32 [rows, vocab]. key0, key1: int32 [rows]. greedy: [rows], nonzero or True for a greedy row.
+    Returns token ids, int64 [rows].
     """
     rows, vocab = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-PARENTS = "das_parents"  # attribute of vLLM's description of a pass whose drafts branch: int64 [sum(num_drafted)]
+PARENTS = "das_parents"  # attribute that SpecDecodeMetadata gets where drafts branch: Layout's `parents`
 
 
 class RowLayout(Protocol):
-    """Rows of logits, as sampling parameters need to know them."""
+    """What must be known of rows of logits in order to apply sampling parameters to them."""
 
     @property
     def owner(self) -> np.ndarray:
@@ -26,11 +26,12 @@ class RowLayout(Protocol):
 
 
 class Layout:
-    """A request's rows lie together: first the row of its next token, then one row after each of its drafted tokens.
+    """The rows of logits in a pass. A request's rows lie together: one for its next token, then one after each of its
+    drafted tokens.
 
-    num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)]. parents: for each drafted token the one
-    before it, counted from its request's first, or -1 (das/engine/branching/tree.py), int64 [sum(num_drafted)]; None
-    where no draft branches. first_request: index of the first of these requests in the batch.
+    num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)]. parents: for each drafted token, the index of
+    the token before it among its request's drafted tokens, or -1 (das/engine/branching/tree.py), int64
+    [sum(num_drafted)]; None if no draft branches. first_request: index of the first of these requests in the batch.
     """
 
     def __init__(
@@ -53,13 +54,13 @@ class Layout:
         )
 
     def pieces(self, max_rows: int) -> list["Layout"]:
-        """Layouts of runs of requests, in order, each of at most `max_rows` rows or of a single request."""
+        """Split it into layouts of consecutive requests, each with at most `max_rows` rows or with a single request."""
         ends = np.cumsum(self.num_drafted + 1)
         found: list[Layout] = []
         first = first_row = 0
         while first < len(ends):
             last = max(int(np.searchsorted(ends, first_row + max_rows, side="right")), first + 1)
-            start, stop = first_row - first, int(ends[last - 1]) - last  # of the drafted tokens
+            start, stop = first_row - first, int(ends[last - 1]) - last  # among the drafted tokens
             found.append(
                 Layout(
                     self.num_drafted[first:last],
@@ -73,17 +74,17 @@ class Layout:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all requests."""
+        """The number of rows of all requests."""
         return int(self.num_drafted.sum()) + len(self.num_drafted)
 
     @functools.cached_property
     def own_request(self) -> np.ndarray:
-        """Index among these requests of the one to which each row belongs, int64 [rows]."""
+        """For each row, the index of its request among these requests, int64 [rows]."""
         return np.repeat(np.arange(len(self.num_drafted)), self.num_drafted + 1)
 
     @functools.cached_property
     def owner(self) -> np.ndarray:
-        """Index in the batch of the request to which each row belongs, int64 [rows]."""
+        """For each row, the index of its request in the batch, int64 [rows]."""
         return self.own_request + self.first_request
 
     @functools.cached_property

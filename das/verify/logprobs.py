@@ -15,8 +15,9 @@ def emitted_logprobs(
 ) -> LogprobsTensors:
     """Log-probs of the emitted tokens in vLLM's own layout: one cell for each of [requests * (longest draft + 1)].
 
-    mode: vLLM's logprobs_mode. values: logits [rows, vocab]. emitted: [requests, longest draft + 1]. cells: the row of
-    each of these tokens; None in a pass without drafts. Raises UnsupportedSampling.
+    mode: vLLM's logprobs_mode. values: logits [rows, vocab]. emitted: token ids [requests, longest draft + 1]. cells:
+    for each of them, the row of `values` on which it was sampled; None in a pass without drafts.
+    Raises UnsupportedSampling for a request with logprob_token_ids.
     """
     if metadata.logprob_token_ids:
         raise UnsupportedSampling(
@@ -28,7 +29,7 @@ def emitted_logprobs(
     if cells is not None:
         cells = cells.reshape(-1)
         every_cell = num_logprobs == -1
-        # On a GPU this is the one time that sampling waits for it.
+        # On a GPU this is the one time that sampling waits for the GPU.
         used = np.arange(len(cells)) if every_cell else (tokens[:, 0] != REJECTED).cpu().numpy().nonzero()[0]
         needed = {"of_used": cells[used], "used": used}
         if tokens.device != values.device:  # drafts that branch are walked on the host

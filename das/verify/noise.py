@@ -4,9 +4,9 @@
 
 Nothing else enters: not the number of drafted tokens, not the batch order, not the engine that runs the request.
 
-There are three implementations. On the CPU one pass in C (keyed.c), on CUDA one pass in Triton (keyed_triton.py). The
-torch implementation gives the same bits on any device; other devices use it, and tests compare the other two with it.
-Drafting with this noise (keyed_draft) has no Triton form yet: on CUDA it takes the torch one.
+There are three implementations: one pass in C for the CPU (keyed.c), one pass in Triton for CUDA (keyed_triton.py), and
+one in torch, which gives the same bits on any device. Other devices use the torch implementation, and tests compare the
+other two with it. Drafting with this noise (keyed_draft) has no Triton form yet, so on CUDA it uses torch.
 """
 
 import ctypes
@@ -83,24 +83,24 @@ def native_noise(key0: int, key1: int, vocab: int) -> np.ndarray:
 
 
 def _int64(values: np.ndarray) -> np.ndarray:
-    """The array, as C can read it. Raises TypeError for an array that is not contiguous or of another type."""
+    """Return the array, which C can read as int64. Raises TypeError if it is not contiguous or of another type."""
     if values.dtype != np.int64 or not values.flags.c_contiguous:
         raise TypeError(f"seeds and positions must be contiguous int64 arrays, got {values.dtype}")
     return values
 
 
 def _flags(greedy: np.ndarray | None) -> np.ndarray | None:
-    """The array, as C can read it."""
+    """The array as contiguous bools, which C can read; None stays None."""
     return None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
 
 
 def _in_rows(logits: torch.Tensor) -> torch.Tensor:
-    """The logits, as C can read them: the values of a row lie together."""
+    """The logits in a form that C can read: the values of a row lie together."""
     return logits if logits.stride(1) == 1 else logits.contiguous()
 
 
 def _mix32(h: torch.Tensor) -> torch.Tensor:
-    """mix32 of keyed.c on int32 tensors: multiplication wraps around, and masks make the right shifts logical."""
+    """mix32 of das/noise.h on int32 tensors: multiplication wraps around, and masks make the right shifts logical."""
     h = h ^ ((h >> 16) & 0xFFFF)
     h = h * 0x21F0AAAD
     h = h ^ ((h >> 15) & 0x1FFFF)
@@ -109,7 +109,7 @@ def _mix32(h: torch.Tensor) -> torch.Tensor:
 
 
 def _soft_log(x: torch.Tensor) -> torch.Tensor:
-    """soft_log of keyed.c, operation for operation."""
+    """soft_log of das/noise.h, operation for operation."""
     bits = x.view(torch.int32)
     e = (bits - 0x3F3504F3) >> 23  # an arithmetic shift, which rounds down for x < sqrt(1/2) too
     m = (bits - (e << 23)).view(torch.float32)
@@ -154,14 +154,17 @@ def keyed_argmax(
 
 
 def noise_inputs(seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None) -> dict[str, np.ndarray]:
-    """The inputs of `device_argmax`: arrays [rows] for `on_device`. The arguments are keyed_argmax's."""
+    """Make the inputs of `device_argmax`: arrays [rows] for `on_device`. The arguments are those of keyed_argmax."""
     key0, key1 = row_keys(seeds, positions)
     flags = np.zeros(len(seeds), np.int32) if greedy is None else greedy.astype(np.int32)
     return {"key0": key0.view(np.int32), "key1": key1.view(np.int32), "greedy": flags}
 
 
 def device_argmax(logits: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """keyed_argmax with the `noise_inputs` of its rows on the logits' device."""
+    """Sample one token per row, as keyed_argmax does. Returns token ids, int64 [rows].
+
+    logits: see keyed_argmax. inputs: the rows' `noise_inputs`, already on the same device as the logits.
+    """
     if logits.device.type == "cuda":
         from das.verify.keyed_triton import keyed_argmax_triton
 
@@ -180,13 +183,13 @@ def keyed_verify(
 ) -> torch.Tensor:
     """Sample the rows of a pass with drafts, and accept each request's drafted tokens up to the first that differs.
 
-    This is for the CPU. On other devices `device_argmax` and `device_accept` do it.
+    This is for the CPU. On other devices `device_argmax` and `device_accept` do the same work.
 
     logits: float32 [sum(num_drafted + 1), vocab]. A request's rows lie together: first the row after its text, then one
     row after each of its drafted tokens.
     num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)].
     seeds: int64 [requests]. positions: int64 [requests], of each request's first row. greedy: bool [requests] or None.
-    width: at least max(num_drafted) + 1, which None means.
+    width: columns of the result, at least max(num_drafted) + 1; None: exactly that many.
     Returns the emitted token ids, int32 [requests, width], with REJECTED after the last one. Raises TypeError unless
     num_drafted, seeds and positions are contiguous int64 arrays.
     """
@@ -200,8 +203,8 @@ def keyed_verify(
 
 
 def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:
-    """The inputs of `device_accept`, for `on_device`: the row of each cell of the emitted tokens,
-    [requests, width], and the rows that a drafted token follows, [sum(num_drafted)].
+    """Make the inputs of `device_accept`, for `on_device`: `cells`, the row of each emitted token, [requests, width],
+    and `followed`, the rows that are followed by a drafted token, [sum(num_drafted)].
     """
     is_last = np.zeros(int(num_drafted.sum()) + len(num_drafted), np.bool_)
     is_last[np.cumsum(num_drafted + 1) - 1] = True
@@ -209,8 +212,8 @@ def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:
 
 
 def emitted_cells(num_drafted: np.ndarray, width: int) -> np.ndarray:
-    """The row of each emitted token, int64 [requests, width], where no draft branches. Shorter drafts repeat the last
-    row of their request.
+    """The row on which each emitted token is sampled, int64 [requests, width], if no draft branches. For a shorter
+    draft, the last row of its request fills the further columns.
     """
     first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)
     rows: np.ndarray = first_row[:, None] + np.minimum(np.arange(width)[None, :], num_drafted[:, None])
@@ -218,10 +221,10 @@ def emitted_cells(num_drafted: np.ndarray, width: int) -> np.ndarray:
 
 
 def device_accept(tokens: torch.Tensor, draft_tokens: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The tokens that keyed_verify emits, given those sampled on all rows.
+    """Returns the tokens that keyed_verify would emit, given the tokens sampled on all rows.
 
-    tokens: [sum(num_drafted + 1)], sampled on every row. inputs: `accept_inputs`, on the tokens' device. The rest is
-    as for keyed_verify.
+    tokens: the sampled tokens, [sum(num_drafted + 1)]. inputs: `accept_inputs`, on the tokens' device. For draft_tokens
+    and the result see keyed_verify.
     """
     tokens = tokens.to(torch.int32)
     drafted = torch.full_like(tokens, REJECTED)  # the token behind each row; none behind a request's last one
@@ -244,13 +247,13 @@ def keyed_walk(
     greedy: np.ndarray | None = None,
     width: int | None = None,
 ) -> tuple[torch.Tensor, np.ndarray]:
-    """keyed_verify for drafts that branch: of a token's children at most one equals the token that is sampled there.
+    """Verify drafts that branch: sample a token, go on to the drafted token that follows here and equals it, and so on.
 
-    parents: int64 [sum(num_drafted)], for each drafted token the one before it, counted from its request's first, or
-    -1. offset: int64 [rows], the number of drafted tokens that lead to each row. width: at least max(offset) + 1, which
-    None means. The others as for keyed_verify.
-    Returns the emitted token ids, int32 [requests, width], with REJECTED after the last one, and the row that each was
-    sampled on, int64 of the same shape. They are on the host: the walk needs the tokens there.
+    parents: for each drafted token, the index of the token before it among its request's drafted tokens, or -1; int64
+    [sum(num_drafted)]. offset: the number of drafted tokens that lead to each row, int64 [rows]. width: columns of the
+    result, at least max(offset) + 1; None: exactly that many. For the other arguments see keyed_verify.
+    Returns the emitted token ids, int32 [requests, width], with REJECTED after the last one, and the row on which each
+    was sampled, int64 of the same shape. They are on the host, because the walk needs the tokens there.
     """
     shape = len(num_drafted), width or int(offset.max()) + 1
     if logits.device.type == "cpu":
@@ -264,7 +267,7 @@ def keyed_walk(
         return emitted, rows
     owner = np.repeat(np.arange(shape[0]), num_drafted + 1)  # [rows]
     tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, None if greedy is None else greedy[owner])
-    on_host = torch.cat((tokens.to(torch.int32), draft_tokens.to(torch.int32))).cpu().numpy()  # the one wait
+    on_host = torch.cat((tokens.to(torch.int32), draft_tokens.to(torch.int32))).cpu().numpy()  # the only wait
     walked, rows = walk(on_host[: len(owner)], num_drafted, on_host[len(owner) :], parents, shape[1])
     return torch.from_numpy(walked), rows
 
@@ -272,12 +275,12 @@ def keyed_walk(
 def walk(
     tokens: np.ndarray, num_drafted: np.ndarray, draft_tokens: np.ndarray, parents: np.ndarray, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """keyed_walk, given the tokens that were sampled on all rows. width: columns of the results."""
+    """Do what keyed_walk does, given the tokens that were sampled on all rows. width: columns of the results."""
     first_rows = np.cumsum(num_drafted + 1) - (num_drafted + 1)
     emitted = np.full((len(num_drafted), width), REJECTED, np.int32)
     rows = np.repeat(first_rows[:, None], width, axis=1)
     for request, first_row in enumerate(first_rows.tolist()):
-        first = first_row - request  # of the drafted tokens
+        first = first_row - request  # index of the request's first drafted token
         children = {
             (int(parents[first + node]), int(draft_tokens[first + node])): node
             for node in reversed(range(int(num_drafted[request])))
@@ -292,10 +295,10 @@ def walk(
 
 
 def likeliest(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:
-    """The distributions of rows of logits, as drafters remember them (das.drafter.distributions).
+    """Summarize the distributions of rows of logits in the form that drafters remember (das.drafter.distributions).
 
-    logits: float32 [rows, vocab]. rows: int64, which of them are needed; a GPU makes all. Returns uint32 [rows, PAIRS].
-    From a GPU they are copied without waiting: read them when the tokens of the pass are on the host.
+    logits: float32 [rows, vocab]. rows: indices of the rows that are needed, int64; a GPU computes all rows. Returns
+    uint32 [rows, PAIRS]. A GPU copies it without waiting: read it when the tokens of the pass are on the host.
     """
     if logits.device.type != "cpu":
         return device_likeliest(logits)
@@ -305,7 +308,7 @@ def likeliest(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:
 
 
 def device_likeliest(logits: torch.Tensor) -> np.ndarray:
-    """`likeliest` in plain torch, on any device."""
+    """Compute `likeliest` for all rows in plain torch, on any device."""
     top, tokens = logits.topk(min(PAIRS, logits.shape[1]), dim=-1)
     levels = ((logits.logsumexp(dim=-1, keepdim=True) - top) * LEVELS_PER_NAT + 0.5).floor()
     is_listed = (levels <= MAX_LEVEL) & (tokens < PAIR_TOKENS)
@@ -316,7 +319,7 @@ def device_likeliest(logits: torch.Tensor) -> np.ndarray:
 
 
 def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor) -> torch.Tensor:
-    """keyed_argmax in plain torch, on any device. key0, key1: int32 [rows], the key halves. greedy: bool [rows]."""
+    """Compute keyed_argmax in plain torch, on any device. key0, key1: key halves, int32 [rows]. greedy: bool [rows]."""
     noise = torch_noise(key0, key1, logits.shape[1])
     return (logits + noise.masked_fill_(greedy[:, None], 0.0)).argmax(dim=-1)
 
@@ -328,10 +331,10 @@ def keyed_draft(
     positions: np.ndarray,
     greedy: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens that a drafter with these logits draws with the verifier's noise: argmax(scale * log q + noise).
+    """Draw a drafter's tokens with the verifier's noise: argmax(scale * log q + noise), where q is its distribution.
 
-    logits: float32 [rows, vocab], processed like the verifier's. scales: float32 [scales], above 0; infinity: the
-    likeliest token, without noise. seeds, positions, greedy: as for keyed_argmax.
+    logits: the drafter's, float32 [rows, vocab], processed like the verifier's. scales: float32 [scales], above 0;
+    infinity: the likeliest token, without noise. seeds, positions, greedy: see keyed_argmax.
     Returns token ids, int64 [rows, scales], and margins, float32 [rows, scales]: by how much the winner's score exceeds
     the second best one; infinity where no other token is possible.
     """
@@ -350,7 +353,7 @@ def keyed_draft(
 def torch_draft(
     logits: torch.Tensor, scales: np.ndarray, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor
 ) -> tuple[np.ndarray, np.ndarray]:
-    """keyed_draft in plain torch, on any device. key0, key1: int32 [rows]. greedy: bool [rows]."""
+    """Compute keyed_draft in plain torch, on any device. key0, key1: key halves, int32 [rows]. greedy: bool [rows]."""
     noise = torch_noise(key0, key1, logits.shape[1])
     columns = []
     for scale in scales.tolist():

@@ -39,16 +39,16 @@ from das.verify.seeds import DefaultSeeds, RequestSeeds
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The distributions in which a piece of a pass was sampled. A GPU may still copy them: read them when the pass's
-    tokens are on the host."""
+    """The distributions from which a piece of a pass was sampled. A GPU may still be copying them: read them when the
+    pass's tokens are on the host."""
 
     pairs: np.ndarray  # of each row of logits, uint32 [rows, PAIRS]
     cells: np.ndarray  # the row of each token that a request may emit, int64 [requests, width]
 
 
 def remembered_of(pieces: Sequence[Remembered], rows: Sequence[int], counts: Sequence[int]) -> np.ndarray | None:
-    """The distributions of the first counts[i] tokens that row rows[i] of the batch emitted, one after the other:
-    uint32 [sum(counts), PAIRS]; None where nothing was kept."""
+    """The distributions of emitted tokens, row by row: row rows[i] of the batch gives those of its first counts[i]
+    emitted tokens. uint32 [sum(counts), PAIRS]; None if no distributions were kept."""
     if not pieces:
         return None
     first_rows = np.cumsum([0, *(len(piece.pairs) for piece in pieces)])
@@ -60,14 +60,14 @@ def remembered_of(pieces: Sequence[Remembered], rows: Sequence[int], counts: Seq
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """The arrays that the pieces of a pass share. All arrays are of the batch's requests."""
+    """The arrays that the pieces of a pass share. Arrays have an entry for each request of the batch."""
 
     metadata: SamplingMetadata
     num_requests: int
     temperature: np.ndarray  # float32
-    greedy: np.ndarray | None  # bool; None: no request is
+    greedy: np.ndarray | None  # bool; None: no request is greedy
     seeds: np.ndarray  # int64
-    positions: np.ndarray  # of each request's next token, int64
+    positions: np.ndarray  # position of the next token, int64
     forbidden: torch.Tensor | None  # bool [requests, vocab]
     width: int  # the most tokens that a request may emit
 
@@ -75,15 +75,15 @@ class _Pass:
 class KeyedSampler:
     """Replaces vLLM's sampler and rejection sampler in one model runner.
 
-    engine_seed, engine_rank: of DefaultSeeds, for requests that bring no seed. logprobs_mode: vLLM's option of that
-    name, which says whether raw or processed values are reported, and whether as log-probs or as logits.
+    engine_seed, engine_rank: see DefaultSeeds, which makes the seeds of requests that bring none. logprobs_mode: vLLM's
+    option of that name: whether raw or processed values are reported, and whether as log-probs or as logits.
     """
 
     def __init__(self, engine_seed: int, logprobs_mode: str, engine_rank: int = 0):
         self.seeds = RequestSeeds(DefaultSeeds(engine_seed, engine_rank))
         self.logprobs_mode = logprobs_mode
-        self.remembers = False  # whether the drafter remembers the distributions in which tokens were sampled
-        self.remembered: list[Remembered] = []  # those of the last pass, piece by piece
+        self.remembers = False  # whether the drafter remembers the distributions from which tokens were sampled
+        self.remembered: list[Remembered] = []  # the distributions of the last pass, piece by piece
         # The metadata of the batch that _forbidden belongs to. vLLM makes it anew with every change of the batch.
         self._masked_for: Any = None
         self._forbidden = torch.empty(0, dtype=torch.bool)
@@ -117,7 +117,7 @@ class KeyedSampler:
         )
         self.remembered = []
         max_rows = max_piece_rows(batch.sampling_metadata, logits.shape[-1])
-        # Custom processors know whole batches only.
+        # Custom processors can handle whole batches only.
         if len(logits) <= max_rows or (layout is None and has_custom_processors(batch.sampling_metadata)):
             emitted, logprobs = self._sample_piece(work, logits, layout)
             return SamplerOutput(sampled_token_ids=emitted, logprobs_tensors=logprobs)
@@ -128,13 +128,13 @@ class KeyedSampler:
     def _sample_piece(
         self, work: _Pass, logits: torch.Tensor, layout: Layout | None
     ) -> tuple[torch.Tensor, LogprobsTensors | None]:
-        """`sample` for a run of requests. logits: of their rows, changed in place. layout: None for one row each."""
+        """Sample consecutive requests. logits: their rows, changed in place. layout: None if each has one row."""
         metadata = work.metadata
         first = 0 if layout is None else layout.first_request
         own = slice(first, work.num_requests if layout is None else first + len(layout.num_drafted))
         seeds, positions = work.seeds[own], work.positions[own]
         greedy = None if work.greedy is None else work.greedy[own]
-        inputs: dict[str, torch.Tensor] = {}  # what the device needs of the host, in one copy
+        inputs: dict[str, torch.Tensor] = {}  # what the device needs from the host, in one copy
         if logits.device.type != "cpu":
             inputs = on_device(logits.device, self._device_inputs(work, layout, seeds, positions, greedy))
 
@@ -172,7 +172,7 @@ class KeyedSampler:
         return emitted, logprobs
 
     def _remember(self, logits: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None) -> None:
-        """Keep the distributions of a piece's emitted tokens, for the drafter. The arguments are emitted_logprobs'."""
+        """Keep the distributions of a piece's emitted tokens, for the drafter. Arguments: see emitted_logprobs."""
         if cells is None:
             cells = np.arange(len(emitted))[:, None]
         used = cells.ravel() if emitted.device.type != "cpu" else cells[emitted.numpy() != REJECTED]
@@ -186,9 +186,9 @@ class KeyedSampler:
         positions: np.ndarray,
         greedy: np.ndarray | None,
     ) -> dict[str, np.ndarray]:
-        """The arrays that sampling a piece needs on the device, for `on_device`.
+        """Make the arrays that the device needs in order to sample a piece, for `on_device`.
 
-        seeds, positions, greedy: of the piece's requests, [requests].
+        seeds, positions, greedy: for each of the piece's requests, [requests].
         """
         temperature = applied_temperature(work.temperature, work.greedy)
         if layout is None:
@@ -205,10 +205,10 @@ class KeyedSampler:
         return inputs
 
     def forbidden_tokens(self, runner: RunningBatch, logits: torch.Tensor) -> torch.Tensor | None:
-        """The tokens that allowed_token_ids forbid each request, bool [requests, vocab]; None if they forbid nothing.
+        """The tokens that each request's allowed_token_ids rule out, bool [requests, vocab]; None if none has it.
 
-        vLLM's metadata has such a mask too. Up to vLLM 0.27 its rows may hold what a request that left was forbidden,
-        so that tokens depend on the batch. Here it is made from the requests, anew only when the batch has changed.
+        vLLM's metadata has such a mask too. Up to vLLM 0.27 its rows may still hold the mask of a request that has
+        left, so tokens depend on the batch. Here the mask is made from the requests whenever the batch has changed.
         """
         batch = runner.input_batch
         if batch.sampling_metadata.allowed_token_ids_mask is None:

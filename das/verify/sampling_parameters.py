@@ -1,6 +1,6 @@
-"""Each request's sampling parameters, applied to all of its rows of logits.
+"""Apply each request's sampling parameters to all of its rows of logits.
 
-Drafted tokens before a row count as generated output there, so a row gets what an ordinary decode row would get.
+The drafted tokens before a row count as generated output, so the row is processed like an ordinary decode row.
 """
 
 import functools
@@ -32,13 +32,15 @@ class UnsupportedSampling(ValueError):
 
 
 def has_custom_processors(metadata: SamplingMetadata) -> bool:
-    """Whether a processor that vLLM does not bring changes logits. Such a processor knows whole batches only."""
+    """Whether logits are changed by a processor that is not vLLM's. Such a processor can handle whole batches only."""
     own = (MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor)
     return not all(isinstance(processor, own) for processor in metadata.logitsprocs.all)
 
 
 def applied_temperature(temperature: np.ndarray, greedy: np.ndarray | None) -> np.ndarray | None:
-    """The divisors of the logits: 1 for greedy requests. None where all are 1. Both arrays are [requests]."""
+    """The temperature by which each request's logits are divided, 1 for greedy requests; None if all are 1. Arrays are
+    [requests].
+    """
     if greedy is not None:
         temperature = np.where(greedy, np.float32(1.0), temperature)
     return temperature if np.any(temperature != 1.0) else None
@@ -47,10 +49,10 @@ def applied_temperature(temperature: np.ndarray, greedy: np.ndarray | None) -> n
 class Rows:
     """Applies each request's sampling parameters to all of its rows.
 
-    To a row, the drafted tokens before it count as generated output. layout: what rows there are, None for one row of
-    each request and no drafts.
+    For a row, the drafted tokens before it count as generated output. layout: the rows' requests and drafted tokens;
+    None: each request has one row, and nothing was drafted.
     forbidden: tokens that requests must not emit, bool [requests, vocab]; None if there are none.
-    inputs: `owner` and `temperature` of each row, [rows], where they are on the device already.
+    inputs: `owner` and `temperature` of each row, [rows], if they are on the device already.
     """
 
     def __init__(
@@ -82,14 +84,14 @@ class Rows:
         return per_request[owner]
 
     def _temperature(self, divisor: np.ndarray, device: torch.device) -> torch.Tensor:
-        """The temperature of each row, on the device. divisor: of each request."""
+        """The temperature of each row, on the device. divisor: the temperature of each request."""
         if "temperature" in self._inputs:
             return self._inputs["temperature"]
         per_row = divisor if self.layout is None else divisor[self.layout.owner]
         return on_device(device, {"temperature": per_row})["temperature"]
 
     def _outputs(self) -> list[list[int]]:
-        """The output tokens of each row: the request's, followed by the drafted tokens before the row."""
+        """The output tokens of each row: its request's output, followed by the drafted tokens before the row."""
         outputs = self.metadata.output_token_ids
         if self.layout is None:
             return outputs
@@ -167,7 +169,7 @@ class Rows:
         )
 
     def _refuse_with_drafts(self, processor: Any) -> None:
-        """Raise UnsupportedSampling for a processor that knows requests only, in a pass with several rows a request."""
+        """Raise UnsupportedSampling in a pass with drafts, because this processor expects one row for each request."""
         if self.layout is not None:
             raise UnsupportedSampling(
                 f"custom logits processor {type(processor).__name__} cannot be combined with drafts: use budget=none"

@@ -1,4 +1,4 @@
-"""A pass is sampled in pieces of bounded memory: runs of requests, each sampled like a pass of its own."""
+"""Sample a pass in pieces of bounded memory. A piece has consecutive requests, and is sampled like a whole pass."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ from das.verify.layout import Layout
 
 SAMPLER_BYTES = 2**30  # the most memory that sampling a pass takes beside vLLM's own logits, whatever the batch
 # Bytes for each logit of a piece, counted by tests/verify/test_sampling_pieces.py: a copy as float32, another for
-# log-probs or noise, and a mask; where top-k or top-p is asked for also what sorting takes.
+# log-probs or noise, and a mask. The second number is for top-k or top-p, which also need memory to sort.
 CELL_BYTES, SORTED_CELL_BYTES = 24, 48
 
 
@@ -42,7 +42,7 @@ def pieces_of(
 
 
 def joined(sampled: Sequence[tuple[torch.Tensor, LogprobsTensors | None]]) -> SamplerOutput:
-    """The sampler's output, made of the emitted tokens and log-probs of all pieces in order."""
+    """Join the emitted tokens and log-probs of all pieces, in order, into the sampler's output."""
     parts = [logprobs for _, logprobs in sampled if logprobs is not None]
     return SamplerOutput(
         sampled_token_ids=torch.cat([tokens for tokens, _ in sampled]),

@@ -1,4 +1,4 @@
-"""The seed of each request, and a seed and a problem id for requests that bring none."""
+"""Find the seed of each request, and make a seed and a problem id for requests that bring none."""
 
 import hashlib
 import struct
@@ -16,7 +16,7 @@ BUCKETS = 2**16  # counters for all further prompts
 
 
 def prompt_digest(tokens: Sequence[int]) -> int:
-    """64 bits that name a prompt. tokens: its token ids."""
+    """Returns 64 bits that identify a prompt. tokens: its token ids."""
     return int.from_bytes(hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=8).digest(), "little")
 
 
@@ -28,11 +28,11 @@ def default_problem(tokens: Sequence[int]) -> str:
 class DefaultSeeds:
     """Seeds that are a pure function of (engine seed, weight version, prompt, occurrence).
 
-    occurrence: how many requests had this prompt since the weights last changed. It counts every request that the
-    engine began to run, also those that were aborted, and it starts anew with new weights only. So a run repeats, no
-    two requests share a seed, and neither drafts nor the cache nor the number of other requests matter.
+    occurrence: how many requests had this prompt before, since the weights last changed. It counts every request that
+    the engine began to run, also those that were aborted. So a run can be repeated, no two requests share a seed, and
+    seeds depend neither on drafts nor on the cache nor on the number of other requests.
 
-    engine_seed: vLLM's. engine_rank: the engine's data-parallel rank; engines that share a seed must not share noise.
+    engine_seed: vLLM's `seed`. engine_rank: data-parallel rank; engines with the same seed must not share noise.
     """
 
     def __init__(self, engine_seed: int, engine_rank: int = 0, max_prompts: int = MAX_PROMPTS):
@@ -44,7 +44,7 @@ class DefaultSeeds:
         self._requests_in: np.ndarray | None = None  # by bucket, of prompts that came when _requests_of was full
 
     def new_weights(self) -> None:
-        """The engine's weights have changed."""
+        """Count prompts from 0 again, because the engine's weights have changed."""
         self.weight_version += 1
         self._requests_of.clear()
         self._requests_in = None
@@ -56,7 +56,7 @@ class DefaultSeeds:
         if counted_alone:
             occurrence = self._requests_of.get(digest, 0)
             self._requests_of[digest] = occurrence + 1
-        else:  # A bucket counts several prompts: the numbers have gaps, but no prompt gets one twice.
+        else:  # A bucket counts several prompts: a prompt's numbers have gaps, but no prompt gets a number twice.
             if self._requests_in is None:
                 self._requests_in = np.zeros(BUCKETS, np.int64)
             occurrence = int(self._requests_in[digest % BUCKETS])
@@ -77,7 +77,7 @@ class _Seeded:
 
 
 class RequestSeeds:
-    """The seeds of a model runner's requests. defaults: for requests that bring none."""
+    """The seeds of a model runner's requests. defaults: makes the seeds of requests that bring none."""
 
     def __init__(self, defaults: DefaultSeeds):
         self.defaults = defaults
@@ -101,14 +101,14 @@ class RequestSeeds:
         return self._batch_seeds
 
     def of(self, name: str) -> int | None:
-        """The seed of a request of the last batch; None if it was not in it."""
+        """The seed of a request; None if the model runner did not know it when `of_batch` was last called."""
         return self._seeded[name].seed if name in self._seeded else None
 
     def _seed(self, before: _Seeded | None, state: Any) -> _Seeded:
-        """The seed of a request. before: what its id stood for in the last batch; None for a new id.
+        """The seed of a request. before: the entry that its id had until now; None for a new id.
 
-        An id may come to stand for another request. In a streaming session the same request gets further input, and its
-        positions begin at 0 again; each such turn has noise of its own.
+        A later request may have the same id. In a streaming session the same request gets further input, and its
+        positions begin at 0 again; so each such turn has noise of its own.
         """
         params, turn = state.sampling_params, 0
         if before is not None and before.state is state:

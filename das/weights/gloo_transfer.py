@@ -1,4 +1,4 @@
-"""Weights from a trainer to the workers of a server, without GPUs: the backend `das_gloo` of vLLM's weight transfer.
+"""Send weights from a trainer to a server's workers, without GPUs: the backend `das_gloo` of vLLM's weight transfer.
 
 vLLM's own backends need CUDA. Start the server with `--weight-transfer-config '{"backend": "das_gloo"}'`.
 """
@@ -16,8 +16,8 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-TRAINER = 0  # its rank; the workers follow
-PATIENCE_S = 120  # the longest that the others may take to come, to send a tensor, or to take it
+TRAINER = 0  # the trainer's rank; the workers have the ranks behind it
+PATIENCE_S = 120  # the longest that anyone waits for another to join, to send a tensor, or to receive it
 
 
 @dataclass
@@ -47,7 +47,7 @@ def join(
     door: socket.socket | None = None,
     patience_s: float = PATIENCE_S,
 ) -> Any:
-    """Meet the others in a group of their own. It blocks until all have come.
+    """Join the group of the trainer and the workers. It blocks until all have joined.
 
     door: the trainer's socket, which listens at `port`. patience_s: the longest that anyone waits for another.
     """
@@ -57,7 +57,7 @@ def join(
 
 
 class GlooWeightTransfer(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):
-    """The worker's side: it loads each tensor as it comes."""
+    """The worker's side of the transfer: it loads each tensor as it comes."""
 
     init_info_cls = GlooInitInfo
     update_info_cls = GlooUpdateInfo
@@ -73,11 +73,11 @@ class GlooWeightTransfer(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):
         """Nothing to prepare."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Receive and load. vLLM's own method also waits for an accelerator, and there is none."""
+        """Receive and load the weights. vLLM's own method also waits for an accelerator, and there is none."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: GlooUpdateInfo) -> None:
-        """Receive and load."""
+        """Receive the tensors one by one, and load each into the model."""
         for name, dtype_name, shape in zip(update_info.names, update_info.dtype_names, update_info.shapes, strict=True):
             tensor = torch.empty(shape, dtype=getattr(torch, dtype_name))
             self.group.broadcast(tensor, TRAINER).wait()

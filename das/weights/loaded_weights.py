@@ -1,8 +1,8 @@
 """A check that an engine holds the weights that were loaded into it, and computes with them.
 
 vLLM's own `load_weights` knows where a tensor lands: it merges q, k and v, pads vocabularies, cuts slices, converts
-types, renames. So nothing of that is repeated here. A tensor is checked by loading it once more: if it had arrived, no
-bit of the engine changes.
+types, renames. None of that is repeated here. A tensor is checked by loading it a second time: if it had arrived the
+first time, no bit of the engine changes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as wide as a number of so many bytes
-PACKED_COLUMNS = 64  # columns of a packed copy that are read at once; all of them would cost more than a training step
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # an integer of each size, by bytes
+PACKED_COLUMNS = 64  # columns of a packed copy that a check reads; reading all would cost more than a training step
 
 
 def lost_weights(model: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], turn: int = 0) -> str:
-    """Say which of `tensors` did not arrive in the engine's `model`; empty if the engine computes with all of them.
+    """Returns which of `tensors` did not arrive in the engine's `model`, in words; empty if all of them did.
 
-    tensors: the trainer's, by the names under which they were loaded, in the trainer's type. turn: counts the checks.
-    Each turn reads other columns of the copies that the CPU's linear layers compute with.
+    tensors: the trainer's tensors in the trainer's type, by the names under which they were loaded. turn: counts the
+    checks; each turn reads other columns of the packed copies with which the CPU's linear layers compute.
     """
     touched: set[int] = set()
     for name, tensor in tensors:
@@ -38,7 +38,7 @@ def lost_weights(model: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tens
 
 
 class _Writes(TorchDispatchMode):
-    """While it is active: keeps what the engine's parameters held, at each place, before the first write there."""
+    """While it is active, it saves what each place in the engine's parameters held before the first write to it."""
 
     def __init__(self, model: torch.nn.Module):
         super().__init__()
@@ -62,7 +62,7 @@ class _Writes(TorchDispatchMode):
 
 
 def _differing(now: torch.Tensor, before: torch.Tensor) -> int:
-    """The count of numbers that differ in a bit. NaN, too, equals itself."""
+    """Count the numbers whose bits differ. NaN equals itself here."""
     bits = BITS[now.element_size()]
     bits_now, bits_before = now.detach().contiguous().view(bits), before.detach().contiguous().view(bits)
     return 0 if torch.equal(bits_now, bits_before) else int((bits_now != bits_before).sum())
@@ -74,9 +74,9 @@ def _is_packed(layer: torch.nn.Module) -> bool:
 
 
 def _repacked(layer: Any, turn: int) -> bool:
-    """Whether the packed copy is one of the layer's weights, in some columns.
+    """Whether the packed copy equals the layer's weights, in some columns.
 
-    The output for a unit vector is a column of the copy, exactly: all other products are 0.
+    The layer's output for a unit vector is exactly a column of the copy, because all other products are 0.
     """
     weight = layer.weight.detach()  # [outputs, inputs]
     inputs = weight.shape[1]
@@ -84,12 +84,12 @@ def _repacked(layer: Any, turn: int) -> bool:
     index = torch.arange(turn % stride, inputs, stride)
     units = torch.zeros(len(index), inputs, dtype=weight.dtype)
     units[torch.arange(len(index)), index] = 1
-    smallest = torch.finfo(weight.dtype).tiny  # some matrix instructions take yet smaller numbers for 0
+    smallest = torch.finfo(weight.dtype).tiny  # some matrix instructions treat smaller numbers as 0
     return torch.allclose(layer.cpu_linear(units, weight, None), weight[:, index].t(), rtol=0, atol=smallest)
 
 
 def cached_blocks(llm: Any) -> int:
-    """The number of blocks of its prefix cache that an engine in this process would reuse.
+    """The number of blocks in its prefix cache that an engine in this process would reuse.
 
     llm: a vllm.LLM.
     """

@@ -1,4 +1,4 @@
-"""FSDP 2 on a CPU, where accelerate has none: transformers shards the policy with torch's `fully_shard`, over gloo."""
+"""FSDP 2 on CPUs, which accelerate lacks: transformers shards the policy with torch's `fully_shard`, over gloo."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,13 +10,13 @@ from das import ranks
 
 
 def sharded_loading() -> dict[str, Any]:
-    """Arguments of `from_pretrained` that shard a policy over all ranks. Empty if accelerate shards it, or if FSDP was
+    """Arguments of `from_pretrained` that shard a policy over all ranks; empty if accelerate shards it, or if FSDP was
     not asked for.
     """
     return {"distributed_config": {"fsdp_size": ranks.count()}} if ranks.fsdp_on_cpu() else {}
 
 
 def whole(named_tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors with their shards put together, one at a time. All ranks must walk them to the end."""
+    """Yield the tensors one at a time, with their shards put together. All ranks must iterate to the end."""
     for name, tensor in named_tensors:
         yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

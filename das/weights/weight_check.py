@@ -1,11 +1,12 @@
 """The weight check: after each sync, the engine must hold the trainer's weights, bit for bit, and nothing older.
 
 Every sync compares a sample of the trainer's tensors with what the engine holds and computes with
-(das/weights/loaded_weights.py), and sees that the prefix cache is empty. The verdict is exchanged, so all ranks stop.
+(das/weights/loaded_weights.py), and checks that the prefix cache is empty. Ranks exchange the result: if one finds an
+error, all stop.
 
 A second, coarse check compares log-probs of a few tokens. It finds errors that the comparison cannot see: in layers
-that derive something else from their weights when the engine starts (experts, latent attention), and in kernels that
-compute something else.
+that derive other tensors from their weights when the engine starts (experts, latent attention), and in kernels that
+compute something wrong.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +30,7 @@ PROBE_TOKENS = 16  # tokens that the engine samples after it
 
 
 class WeightSample:
-    """Copies of the trainer's tensors that a sync is checked by: every `every`-th, and others at the next sync."""
+    """Copies of some of the trainer's tensors, to check a sync: one tensor in `every`, and others at the next sync."""
 
     def __init__(self, every: int):
         """every: at least 1. Raises EngineError otherwise."""
@@ -53,19 +54,21 @@ class WeightSample:
             yield name, tensor
 
     def chosen(self, names: Sequence[str]) -> list[str]:
-        """The sample, by name, of a sync that loads these tensors into another process. The next sync takes others."""
+        """Choose the sample, by name, for a sync that loads these tensors into another process. The next sync gets
+        another sample.
+        """
         sample = [name for index, name in enumerate(names) if (index + self.syncs) % self.every == 0]
         self.syncs += 1
         return sample
 
     def take(self) -> tuple[list[tuple[str, torch.Tensor]], int]:
-        """The sample, and how many tensors the sync loaded. The next sync takes other ones."""
+        """Return the sample, and how many tensors the sync loaded. The next sync gets another sample."""
         tensors, num_loaded = self._tensors, self._num_loaded
         self._tensors, self._num_loaded, self.syncs = [], 0, self.syncs + 1
         return tensors, num_loaded
 
     def problem(self, llm: Any) -> str:
-        """Say what is wrong with the engine after this sync, or nothing."""
+        """Returns what is wrong with the engine after this sync, in words; empty if nothing is."""
         tensors, num_loaded = self.take()
         if not num_loaded:
             return "the new weights did not reach the engine: none was loaded"
@@ -81,7 +84,7 @@ class WeightSample:
 
 
 def logprob_difference(model: Any, engine_generate: Callable[..., Any], seed: int) -> float:
-    """The largest |log p(engine) - log p(trainer)| of PROBE_TOKENS tokens that the engine samples after PROBE.
+    """The largest |log p(engine) - log p(trainer)| over PROBE_TOKENS tokens that the engine samples after PROBE.
 
     model: the trainer's; neither its mode nor any random state is changed. engine_generate: `llm.generate` of vLLM.
     """
@@ -103,9 +106,9 @@ def logprob_difference(model: Any, engine_generate: Callable[..., Any], seed: in
 
 
 def trainer_logprobs(model: Any, **arguments: Any) -> np.ndarray:
-    """The log-probs that the trainer's model gives to the tokens of PROBE but the first. No mode is changed.
+    """The log-probs that the trainer's model gives to all tokens of PROBE except the first. Its mode is not changed.
 
-    arguments: further ones of the model's forward pass.
+    arguments: further arguments of the model's forward pass.
     """
     tokens = torch.tensor([[*PROBE]], device=next(model.parameters()).device)
     with evaluating(model), torch.no_grad():
@@ -116,7 +119,7 @@ def trainer_logprobs(model: Any, **arguments: Any) -> np.ndarray:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Inside, the model drops nothing out. Afterwards each module is in the mode that it was in."""
+    """Inside, the model is in evaluation mode, without dropout. Afterwards each module is in its former mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -127,7 +130,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def logprob_problem(difference: float, dtype: torch.dtype) -> str:
-    """Say that log-probs differ by more than rounding in the engine's `dtype` explains, or nothing."""
+    """Returns an error message if `difference` is more than rounding in the engine's `dtype` explains; else empty."""
     if difference <= LOGPROB_TOLERANCE[dtype]:
         return ""
     return (
@@ -139,7 +142,7 @@ def logprob_problem(difference: float, dtype: torch.dtype) -> str:
 def check_together(check: Callable[[], str], step: int) -> None:
     """Run `check` on every rank. If it returns a problem or raises on any of them, raise WeightSyncError on all.
 
-    All ranks must call it. A single rank raises its own error as it is.
+    All ranks must call it. If there is only one rank, an error that `check` raises is passed on unchanged.
     """
     try:
         problem = check()

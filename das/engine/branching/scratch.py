@@ -1,4 +1,4 @@
-"""KV blocks that the scheduler does not know of. Branches of drafts and draft passes write into them."""
+"""Scratch blocks: KV blocks that vLLM's scheduler does not know of. Branches of drafts, and self-drafts, use them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,12 +8,12 @@ from das.engine.contract.versions import NotInstalled, require_branches
 
 
 def refusal(what: str) -> NotInstalled:
-    """The error of an engine whose KV cache has another form."""
+    """The error for an engine whose KV cache or attention das cannot handle. what: what is needed."""
     return NotInstalled(f"branching drafts and self-drafts need {what}: set branch_blocks=0, or another method")
 
 
 def with_scratch_blocks(config: Any, num_blocks: int) -> Any:
-    """vLLM's KVCacheConfig with this many more blocks. Raises NotInstalled for a cache of another form."""
+    """vLLM's KVCacheConfig with this many more blocks. Raises NotInstalled if das cannot enlarge such a cache."""
     require_branches()
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
@@ -29,7 +29,7 @@ def with_scratch_blocks(config: Any, num_blocks: int) -> Any:
 
 
 def check_block_size(runner: Any) -> int:
-    """Tokens of a KV block. Raises NotInstalled where the attention's blocks are not those of the scheduler."""
+    """The number of tokens in a KV block. Raises NotInstalled if attention's blocks differ from the scheduler's."""
     block_size: int = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
     if runner._kernel_block_sizes != [block_size]:
         raise refusal(f"an attention kernel with blocks of {block_size} tokens, as vLLM's scheduler has them")
@@ -38,7 +38,7 @@ def check_block_size(runner: Any) -> int:
 
 def copy_blocks(runner: Any, copies: Sequence[tuple[int, int]]) -> None:
     """Copy blocks of every layer's keys and values: (from, to) each."""
-    if runner.device.type == "cpu":  # one by one, which takes a third of the time
+    if runner.device.type == "cpu":  # copying one by one takes a third of the time
         for cache in runner.kv_caches:
             for source, target in copies:
                 cache[target].copy_(cache[source])

@@ -1,17 +1,17 @@
 """The nodes of branching drafts, and their places in the rows and in the KV cache of a pass.
 
-A draft is a list of nodes. `parents[i]` is the node before node i, or -1 if node i follows the request's last token,
-the root. A parent precedes its children. Of a request's rows the first is the root, and row i + 1 is node i.
+A draft is a list of nodes (drafted tokens). `parents[i]` is the node before node i, or -1 if node i follows the root,
+which is the request's last token. A parent precedes its children. A request's row 0 is the root, row i + 1 is node i.
 
 A *run* is a stretch of nodes, each of which follows the one before it. Attention sees every run as a request of its
 own. The first run is the trunk: its keys and values go where the request's next tokens will lie. Every other run is a
-branch. From the block on in which it leaves the trunk, a branch has blocks of its own (*scratch blocks*):
+branch. A branch has blocks of its own (*scratch blocks*), beginning with the block in which it leaves the trunk:
 
 - before the pass, the request's partial block is copied into the first of them;
 - in each layer, the keys and values of the root and of nodes that the branch follows are written there too;
 - after the pass, the scratch blocks of accepted nodes are copied over the request's own blocks.
 
-So a branch repeats no row: a pass verifies as many rows as the drafts have nodes, and a root for each request.
+So a branch repeats no row: the rows of a pass are the nodes of its drafts, and one root for each request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,10 +22,10 @@ from itertools import pairwise
 def in_runs(tokens: Sequence[int], parents: Sequence[int]) -> tuple[list[int], list[int]]:
     """Reorder a draft so that each node is followed by its first child. Returns its tokens and parents.
 
-    Where nodes come in falling order of probability, the trunk is the likeliest path, and unlikely branches come last.
+    If nodes come in falling order of probability, the trunk is the likeliest path, and unlikely branches come last.
     """
     first_child = {parent: node for node, parent in reversed(list(enumerate(parents)))}
-    place = {-1: -1}  # of each node in the new order
+    place = {-1: -1}  # the place of each node in the new order
     for head in range(len(parents)):
         node: int | None = head
         while node is not None and node not in place:
@@ -36,7 +36,7 @@ def in_runs(tokens: Sequence[int], parents: Sequence[int]) -> tuple[list[int], l
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """The number of nodes that lead to each node, itself included."""
+    """How many nodes lead to each node, including itself."""
     found: list[int] = []
     for parent in parents:
         found.append(found[parent] + 1 if parent >= 0 else 1)
@@ -49,7 +49,7 @@ def is_chain(parents: Sequence[int]) -> bool:
 
 
 def last_accepted(tokens: Sequence[int], parents: Sequence[int], emitted: Sequence[int]) -> int:
-    """The last node of the path that the emitted tokens take through a draft; -1 if they take none."""
+    """The last node of the path that the emitted tokens take through a draft; -1 if they match no node."""
     node = -1
     for token in emitted:
         children = (i for i in range(node + 1, len(parents)) if parents[i] == node and tokens[i] == token)
@@ -74,22 +74,22 @@ class Branch:
 def branches(parents: Sequence[int], root: int, block_size: int) -> list[Branch]:
     """The branches of a draft whose root lies at position `root` of the request's text."""
     depth = depths(parents)
-    starts = [node for node, parent in enumerate(parents) if parent != node - 1]  # behind the trunk, which starts at 0
+    starts = [node for node, parent in enumerate(parents) if parent != node - 1]  # of branches; the trunk starts at 0
     found = []
     for start, stop in pairwise([*starts, len(parents)]):
         on_trunk = parents[start]
         while on_trunk >= starts[0]:
             on_trunk = parents[on_trunk]
-        first_block = (root + on_trunk + 2) // block_size  # where the node after the last on the trunk lies
+        first_block = (root + on_trunk + 2) // block_size  # of the node after the last one on the trunk
         last_block = (root + depth[stop - 1]) // block_size
         found.append(Branch(start, stop, first_block, last_block - first_block + 1))
     return found
 
 
 def num_fitting(parents: Sequence[int], root: int, block_size: int, free: int) -> tuple[int, int]:
-    """Count the nodes of a draft, from the first on, that fit into `free` scratch blocks.
+    """Find how many of a draft's nodes, counted from the first one, fit into `free` scratch blocks.
 
-    Returns that number and the scratch blocks that they take.
+    Returns this number of nodes, and the number of scratch blocks that they take.
     """
     used = 0
     for branch in branches(parents, root, block_size):
@@ -103,7 +103,7 @@ def num_fitting(parents: Sequence[int], root: int, block_size: int, free: int) -
 class Tree:
     """A branching draft in a pass."""
 
-    request: int  # its place in the batch
+    request: int  # the request's row in the batch
     tokens: list[int]
     parents: list[int]
     root: int  # position of the root in the request's text
@@ -135,18 +135,18 @@ class BranchPass:
     copies: list[tuple[int, int]] = field(default_factory=list)  # blocks to copy before the pass: (from, to)
 
     def add_run(self, request: int, first_row: int, length: int) -> None:
-        """A request without a branching draft, or a run of a branching one.
+        """Add a run to the pass: all rows of a request whose draft does not branch, or one run of a branching draft.
 
-        first_row: the first of its rows. length: tokens of the request that its last row attends to.
+        first_row: the run's first row. length: how many tokens of the request the run's last row attends to.
         """
         self.owners.append(request)
         self.starts.append(first_row)
         self.lengths.append(length)
 
     def add_tree(self, request: int, first_row: int, tree: Tree, blocks: Sequence[int]) -> None:
-        """A request with a branching draft. blocks: those of the request."""
+        """Add a request with a branching draft to the pass. blocks: the request's KV blocks."""
         self.trees.append(tree)
-        depth = [*depths(tree.parents), 0]  # that of the root comes last, so that its index is -1
+        depth = [*depths(tree.parents), 0]  # the root's depth comes last, so that its index is -1
         self.add_run(request, first_row, tree.root + 1 + tree.branches[0].start)
         for branch in tree.branches:
             branch.blocks = [next(self.scratch) for _ in range(branch.num_blocks)]
@@ -174,7 +174,7 @@ class BranchPass:
         return branch.blocks[index - branch.first_block] * self.block_size + offset
 
     def kept(self, tree: Tree, emitted: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
-        """The blocks to copy when the tokens `emitted` are accepted: (from, to). blocks: those of the request."""
+        """KV blocks to copy after the tokens `emitted` were accepted: (from, to) each. blocks: the request's blocks."""
         node = last_accepted(tree.tokens, tree.parents, emitted)
         for branch in tree.branches:
             if branch.start <= node < branch.stop:

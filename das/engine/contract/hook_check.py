@@ -1,4 +1,4 @@
-"""Compare the hooks with the sources of a vLLM, installed or in its wheel. Nothing of it is imported or installed."""
+"""Compare the hooks (hooks.py) with the sources of vLLM, installed or in a wheel. Nothing is imported or installed."""
 
 import ast
 import functools
@@ -30,7 +30,7 @@ def wheel_sources(wheel: Path) -> dict[str, str]:
 
 
 def missing_hooks() -> list[str]:
-    """A line for every name that each engine of das needs and the installed vLLM lacks or has changed."""
+    """A line for each hook that all engines of das need, and that the installed vLLM lacks or has changed."""
     found = differences(installed_sources())
     return [f"{hook} ({hook.why}): {instead}" for hook, instead in found.items() if hook.only_for is None]
 
@@ -41,7 +41,7 @@ def _module(path: Path) -> str:
 
 
 def differences(sources: Sources) -> dict[Hook, str]:
-    """The hooks that these sources do not have as das expects them, with what they have instead."""
+    """The hooks that differ in these sources from what das expects, each with what the sources have instead."""
 
     @functools.cache
     def tree(module: str) -> ast.Module:
@@ -103,9 +103,9 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def _takes(node: ast.AST, parameters: tuple[str, ...]) -> bool:
-    """Whether a definition begins with these parameters and requires no further one. A class is called as its __init__.
+    """Whether a function's definition begins with these parameters and requires no further one.
 
-    A name that is only imported passes: its definition is in another module.
+    A name that is only imported passes, because its definition is in another module.
     """
     if isinstance(node, ast.Import | ast.ImportFrom):
         return True
@@ -124,7 +124,7 @@ def _signature(node: ast.AST) -> str:
 
 
 def _elsewhere(sources: Sources, name: str) -> str:
-    """Say in which other module a name is defined, or that it is nowhere."""
+    """Returns in words in which other module the name is defined, or that it is missing."""
     first = name.partition(".")[0]
     definition = re.compile(rf"^(?:class|def) {first}\b|^{first}\b.*=", re.MULTILINE)
     for module, text in sources.items():

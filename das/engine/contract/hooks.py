@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# A line that is not indented: a module of vLLM, and what das wants of it. Below it are names: functions, and members
-# behind their class. A function brings the parameters that das gives it, where they matter. A line that ends with a
-# comma goes on. The names below [a feature] are for this feature alone.
+# A line without indent has a module of vLLM, and what das wants of it. The indented lines below it have names:
+# functions, or a class and its members. A function has the parameters that das passes, where they matter. A line that
+# ends with a comma continues on the next line. Only the feature in brackets needs the names that follow [a feature].
 TABLE = """
 # The front end.
 v1.engine.input_processor: refuses requests that the sampler cannot answer, accepts min_p and logit_bias with drafts
@@ -256,9 +256,9 @@ distributed.device_communicators.pynccl: the trainer sends
 class Hook:
     """A name in a module of vLLM.
 
-    name: dotted, such as Class.method or Class.attribute. parameters: the first ones of a function, behind which none
-    may be required; None if the name is no function, or if its parameters do not matter. only_for: the one feature that
-    needs it; a vLLM without it lacks that feature and is not refused. None: every engine of das needs it.
+    name: dotted, such as Class.method or Class.attribute. parameters: a function's first parameters; further ones must
+    be optional. None if the name is no function, or if its parameters do not matter. only_for: the only feature that
+    needs the name; a vLLM without it lacks this feature and is not refused. None: every engine of das needs it.
     """
 
     module: str

@@ -6,8 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1")
 # Versions in which those tests could not run, and why.
 UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"}
-BRANCHES = ("0.32.0",)  # of these, the versions of vLLM that scratch blocks were checked with
-DAS_EAGLE3 = ("0.32.0",)  # and those that a history beside a draft head was checked with
+BRANCHES = ("0.32.0",)  # the versions of vLLM with which scratch blocks (branching drafts, self-drafts) were checked
+DAS_EAGLE3 = ("0.32.0",)  # the versions of vLLM with which the method das_eagle3 was checked
 TRL = ("1.16.0",)
 RAY = ("2.60.0",)  # das/cluster/local_ray.py reads what Ray keeps private
 
@@ -17,7 +17,7 @@ class UnsupportedVersion(RuntimeError):
 
 
 class NotInstalled(RuntimeError):
-    """An engine was asked for das, but lacks something that das needs. The message says what."""
+    """An engine is to use das, but lacks something that das needs. The message says what."""
 
 
 def installed(*names: str) -> str | None:

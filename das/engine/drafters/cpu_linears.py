@@ -1,7 +1,8 @@
-"""Linear layers of self-drafts on CPUs: oneDNN multiplies.
+"""Linear layers of self-drafts on CPUs, computed by oneDNN.
 
-w4 is computed in full precision: vLLM's 4-bit kernel for CPUs takes 16-bit floats only, and 2 to 6 times as long as the
-full layer (2 rows, 192 to 2,048 inputs, 2026-11-23). So here it accepts as many drafts as W4 does, and saves no time.
+Weights of the format w4 are rounded to 4 bits, but computed with in full precision. vLLM's 4-bit kernel for CPUs takes
+16-bit floats only, and is 2 to 6 times as slow as the full layer (2 rows, 192 to 2,048 inputs, 2026-11-23). So on CPUs
+w4 shows how many drafts are accepted, but saves no time.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from das.engine.drafters.quantized import Linear, rounded_to_4_bits, to_8_bits
 
-KERNELS = 64  # numbers of rows for which oneDNN keeps a layer's kernel
+KERNELS = 64  # oneDNN keeps a layer's kernels for at most so many different numbers of rows
 
 
 def w4(weight: torch.Tensor) -> Linear:

@@ -1,4 +1,4 @@
-"""Linear layers of self-drafts on GPUs with CUDA: the kernels that vLLM has for quantized checkpoints.
+"""Linear layers of self-drafts on GPUs with CUDA, computed by the kernels that vLLM has for quantized checkpoints.
 
 No GPU has run this yet. The packing of w4 is tested on the CPU, with vLLM's 4-bit kernel for CPUs behind the same
 interface (tests/engine/test_quantized.py).
@@ -9,12 +9,12 @@ import torch
 from das.engine.contract.versions import NotInstalled
 from das.engine.drafters.quantized import Linear, to_4_bits, to_8_bits
 
-GROUPS = (128, 64, 32)  # inputs that share a scale: the first that divides a layer's inputs
-IN_A_WORD = 8  # values of 4 bits in an int32
+GROUPS = (128, 64, 32)  # how many inputs share a scale: the first of these that divides a layer's inputs
+IN_A_WORD = 8  # how many 4-bit values an int32 holds
 
 
 def w8a8(weight: torch.Tensor) -> Linear:
-    """A layer with `weight` [outputs, inputs] in int8: CUTLASS, up to compute capability 9.0."""
+    """A layer with `weight` [outputs, inputs] in int8, computed by CUTLASS, up to compute capability 9.0."""
     from vllm import _custom_ops as ops
 
     rounded, scales = to_8_bits(weight)
@@ -28,9 +28,9 @@ def w8a8(weight: torch.Tensor) -> Linear:
 
 
 def w4(weight: torch.Tensor) -> Linear:
-    """A layer with `weight` [outputs, inputs] in 4 bits, by the best of vLLM's kernels for them: Machete, Marlin.
+    """A layer with `weight` [outputs, inputs] in 4 bits, computed by the best of vLLM's kernels (Machete, Marlin).
 
-    Raises NotInstalled where no kernel takes this shape or type of floats.
+    Raises NotInstalled if no kernel takes this shape or this type of floats.
     """
     from vllm.model_executor.kernels.linear import choose_mp_linear_kernel
     from vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel import MPLinearLayerConfig
@@ -87,11 +87,11 @@ def packed_4_bits(weight: torch.Tensor, group: int) -> torch.nn.Module:
 
 
 def in_words(values: torch.Tensor) -> torch.Tensor:
-    """Values 0 to 15, int32 [N, M], as int32 [N / 8, M]: eight rows in a word, the first one in the lowest bits."""
+    """Pack values 0 to 15, int32 [N, M], into int32 [N / 8, M]: eight rows in a word, the first in the lowest bits."""
     shifts = torch.arange(0, 4 * IN_A_WORD, 4, dtype=torch.int32, device=values.device)
     eight = values.unflatten(0, (-1, IN_A_WORD)) << shifts[:, None]
-    return eight.sum(1, dtype=torch.int32)  # of numbers without common bits; the sign bit may become set
+    return eight.sum(1, dtype=torch.int32)  # the numbers have no bits in common; the sign bit may become set
 
 
 def _none(*args: object, **kwargs: object) -> None:
-    """Nobody loads these parameters from a file."""
+    """Does nothing, because nobody loads these parameters from a file."""

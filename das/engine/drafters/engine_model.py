@@ -1,4 +1,4 @@
-"""The base class of models that draft in an engine. das.engine.proposer attaches them, das.model_drafts calls them."""
+"""Base class of models that draft in an engine. das.engine.proposer attaches them, and das.model_drafts calls them."""
 
 import logging
 import time
@@ -22,7 +22,8 @@ logger = logging.getLogger("vllm.das")
 class EngineModel(ABC):
     """A model that drafts in the engine of one model runner, with the verifier's own noise.
 
-    BROKEN: the alarm if the model computes values that are not finite. It then drafts nothing until new weights come.
+    BROKEN: the alarm's text if the model computes values that are not finite. The model then drafts nothing until new
+    weights come.
     """
 
     BROKEN: str
@@ -30,15 +31,15 @@ class EngineModel(ABC):
     def __init__(self) -> None:
         self.sampler = CoupledSampler()
         self._runner = cast("Runner", None)  # until the model is attached
-        self._broken: int | None = None  # the version of the policy's weights at which it computed values not finite
+        self._broken: int | None = None  # version of the policy's weights with which values were not finite
         self._alarms: list[str] = []
 
     @abstractmethod
     def attach(self, runner: "Runner") -> None:
-        """Draft in this model runner, whose KV cache is made. Called before every round of drafts."""
+        """Draft for this model runner, which has its KV cache by now. Called before every round of drafts."""
 
     def clock(self) -> float:
-        """Seconds."""
+        """See DraftingModel."""
         return time.perf_counter()
 
     def prepare(self, requests: Sequence[str]) -> float | None:
@@ -50,19 +51,20 @@ class EngineModel(ABC):
         self.sampler.observe(requests, tokens)
 
     def alarms(self) -> list[str]:
-        """The faults since the last call, a line for each."""
+        """Returns the alarms since the last call, one line each."""
         alarms, self._alarms = self._alarms, []
         return alarms
 
     def _rows(self, requests: Sequence[str]) -> np.ndarray:
-        """Their rows in the runner's batch, int64 [R]."""
+        """The requests' rows in the runner's batch, int64 [R]."""
         batch = self._runner.input_batch
         return np.array([batch.req_id_to_index[name] for name in requests], np.int64)
 
     def _drawn(self, model: Any, hidden: torch.Tensor, among: np.ndarray) -> Drawn:
-        """Draw a token from each hidden state, [A, hidden]. model: what computes logits from them.
+        """Draw a token from each hidden state, [A, hidden]. model: the module that computes logits from them.
 
-        among: of which request of the round each is, int64 [A].
+        among: for each hidden state, the index of its request in the round, int64 [A]. Returns None if a value is not
+        finite.
         """
         if not bool(torch.isfinite(hidden).all()):
             self._broken = self._runner.weights_version

@@ -1,6 +1,6 @@
-"""An EAGLE-3 head that drafts beside a history (arm das_eagle3): das/model_drafts/either_or.py asks it.
+"""An EAGLE-3 head that drafts beside the history of past responses (method das_eagle3).
 
-Its tokens are drawn with the verifier's own noise (das/verify/coupled.py).
+das/model_drafts/either_or.py calls it. Its tokens are drawn with the verifier's own noise (das/verify/coupled.py).
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class HeadDraft(EngineModel):
-    """The head that vLLM loaded (das.model_drafts.either_or.HeadModel)."""
+    """The head that vLLM loaded. It implements das.model_drafts.either_or.HeadModel."""
 
     BROKEN = "the draft head computed values that are not finite; the history drafts alone until new weights come"
 
     def __init__(self) -> None:
         super().__init__()
         self._passes: Any  # Runner.head_passes
-        self._head: Any  # the module
+        self._head: Any  # the head's torch module
         self._drafting = np.empty(0, np.int64)  # rows of the batch that `read` would draft for
         self._resting = False
 

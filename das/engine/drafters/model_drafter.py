@@ -1,4 +1,4 @@
-"""Make the drafter of an engine in which a model drafts, alone or beside a history."""
+"""Make the drafter of an engine in which a model drafts, alone or beside the history of past responses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,9 @@ def model_drafter(
     budget: BudgetPolicy,
     history: HistoryDrafter | None,
 ) -> tuple[ModelDrafter, EngineModel]:
-    """The drafter that these options of DasOptions ask for, and its model. history: what drafts beside it."""
+    """Make the drafter for these options of DasOptions. history: the history drafter that drafts beside the model, or
+    None. Returns the drafter and its model.
+    """
     if self_draft is not None:
         copy = SelfDraft(self_draft["weights"])
         return InTurns(copy, self_draft["passes"], budget.worth, history), copy

@@ -2,10 +2,10 @@
 
 w8a8  int8 weights, one scale for each output; activations are rounded to int8 row by row.
 w4    weights rounded to 4 bits, asymmetric, in groups of 128 inputs, as EfficientRollout rounds them (arXiv 2606.18967,
-      section 3); activations as they are.
+      section 3); activations are not rounded.
 
-Which kernels multiply them: cpu_linears.py, cuda_linears.py. Embeddings, norms and the head that makes logits stay as
-they are, as in that paper.
+cpu_linears.py and cuda_linears.py have the kernels that multiply them. Embeddings, norms and the head that makes logits
+stay as they are, as in that paper.
 """
 
 from collections.abc import Callable
@@ -14,29 +14,29 @@ import torch
 
 FORMATS = ("w8a8", "w4")
 GROUP = 128  # inputs that share a scale and a zero point in w4
-LARGEST = 15  # of the values of 4 bits
+LARGEST = 15  # the largest value of 4 bits
 
 # (x [..., inputs], bias [outputs] or None) -> [..., outputs]
 Linear = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
 def to_8_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 [outputs, inputs] and the scales [outputs] that give `weight` back, nearly."""
+    """Round `weight` to int8 [outputs, inputs]. Also returns scales, [outputs]: int8 * scale is nearly `weight`."""
     scales = weight.float().abs().amax(1).clamp_min_(1e-12) / 127
     return (weight / scales[:, None]).round_().to(torch.int8), scales
 
 
 def rounded_to_8_bits(weight: torch.Tensor) -> torch.Tensor:
-    """`weight` [outputs, inputs] as w8a8 sees it."""
+    """Returns `weight` [outputs, inputs] with the rounding of w8a8, in its former type."""
     rounded, scales = to_8_bits(weight)
     return (rounded * scales[:, None]).to(weight.dtype)
 
 
 def to_4_bits(weight: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The nearest of 16 values for each weight: values 0 to 15, int32 [outputs, inputs], and, of each group of inputs,
-    the scale and the value that stands for zero, [outputs, groups]. weight = (value - zero) * scale, nearly.
+    """Round each weight to the nearest of 16 values. weight: [outputs, inputs]; `group` must divide the inputs.
 
-    `group` must divide the inputs of `weight`, [outputs, inputs].
+    Returns the values 0 to 15, int32 [outputs, inputs], and for each group of inputs the scale and the value that
+    stands for zero, both [outputs, groups]. (value - zero) * scale is nearly the weight.
     """
     groups = weight.float().unflatten(1, (-1, group))
     low, high = groups.amin(2).clamp_max_(0), groups.amax(2).clamp_min_(0)
@@ -47,7 +47,10 @@ def to_4_bits(weight: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, t
 
 
 def rounded_to_4_bits(weight: torch.Tensor, group: int = GROUP) -> torch.Tensor:
-    """`weight` [outputs, inputs] as w4 sees it. The last group of a row is shorter if `group` does not divide it."""
+    """Returns `weight` [outputs, inputs] with the rounding of w4, in its former type.
+
+    The last group of a row is shorter if `group` does not divide the inputs.
+    """
     return torch.cat([_rounded(part, min(group, part.shape[1])) for part in _whole_groups(weight, group)], dim=1)
 
 

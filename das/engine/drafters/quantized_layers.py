@@ -1,4 +1,4 @@
-"""A model of vLLM's whose linear layers compute with rounded weights (quantized.py) when a self-draft asks for it."""
+"""Let the linear layers of a vLLM model compute with rounded weights (quantized.py) while the model drafts."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from das.engine.drafters.quantized import Linear
 
 
 def linear_maker(weights: str) -> Callable[[torch.Tensor], Linear]:
-    """The function that makes a layer of a weight [outputs, inputs] on this device. weights: one of FORMATS."""
+    """The function that makes a layer from a weight [outputs, inputs] on this device. weights: one of FORMATS."""
     from vllm.platforms import current_platform
 
     linears = cpu_linears if current_platform.is_cpu() else cuda_linears
@@ -30,9 +30,9 @@ class _Method:
 
 
 class QuantizedLayers:
-    """The linear layers of a model, in another format while `used()`. An engine has one of them.
+    """The linear layers of a model, which compute with quantized weights inside `used()`. One object for an engine.
 
-    model: vLLM's, whose layers keep their weights (on the CPU by kept_weights in das/engine/patches/weights.py).
+    model: vLLM's; its layers must keep their weights (on the CPU by kept_weights in das/engine/patches/weights.py).
     Layers that are no plain linear layers, such as experts, stay as they are.
     weights: one of FORMATS.
     """
@@ -41,20 +41,20 @@ class QuantizedLayers:
         from vllm.model_executor.layers.linear import LinearBase
 
         self.weights = weights
-        self.version: int | None = None  # of the policy's weights that were quantized last
+        self.version: int | None = None  # version of the policy's weights that were quantized last
         self._make = linear_maker(weights)
         self._layers: list[Any] = [layer for layer in model.modules() if isinstance(layer, LinearBase)]
         self._drafting: list[_Method] = []
 
     def make(self, version: int) -> None:
-        """Quantize the policy's weights as they are now. Raises NotInstalled where no kernel can multiply them."""
-        self.forget()  # first, so that old and new ones are not in memory together
+        """Quantize the policy's weights as they are now. Raises NotInstalled if no kernel can multiply them."""
+        self.forget()  # first, so that old and new quantized weights are not in memory together
         for layer in self._layers:
             self._drafting.append(_Method(self._make(layer.weight.data)))
         self.version = version
 
     def forget(self) -> None:
-        """Give the memory of the quantized weights back."""
+        """Free the memory of the quantized weights."""
         self._drafting.clear()
         self.version = None
 

@@ -1,8 +1,9 @@
-"""Self-drafts: the policy's own weights, quantized anew whenever they change, draft for the policy.
+"""Self-drafts: the policy drafts for itself, with its weights quantized. They are quantized again when they change.
 
-EfficientRollout's drafter (arXiv 2606.18967, section 3), with tokens drawn by the verifier's own noise
-(das/verify/coupled.py). It needs no training and no KV cache of its own: it reads the policy's. It drafts alone, or
-behind what the history drafts (arm das_self): das/model_drafts/in_turns.py.
+This is the drafter of EfficientRollout (arXiv 2606.18967, section 3), except that its tokens are drawn with the
+verifier's own noise (das/verify/coupled.py). It needs no training, and it reads the policy's KV cache instead of having
+its own. It drafts alone (method self_draft), or it continues what the history of past responses drafts (method
+das_self): see das/model_drafts/in_turns.py.
 """
 
 import time
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SelfDraft(EngineModel):
-    """The policy with quantized layers (das.model_drafts.in_turns.ChainModel).
+    """The policy with quantized layers. It implements das.model_drafts.in_turns.ChainModel.
 
     weights: the format of the drafting weights, one of das.engine.drafters.quantized.FORMATS
     """
@@ -34,7 +35,7 @@ class SelfDraft(EngineModel):
         self.weights = weights
         self._passes: Any  # Runner.draft_passes
         self._layers: QuantizedLayers
-        self._last: dict[int, int] = {}  # the last token of each request, as long as no pass has computed it
+        self._last: dict[int, int] = {}  # the last token of each request, until a draft pass has computed it
 
     def attach(self, runner: "Runner") -> None:
         """See EngineModel."""
@@ -78,7 +79,7 @@ class SelfDraft(EngineModel):
                 self.sampler.follow(i, own)
             else:
                 inputs.append([*own])
-                self.sampler.follow(i, own[1:])  # behind the token that it drew itself
+                self.sampler.follow(i, own[1:])  # own[0] is the token that the model itself drew last
         with self._layers.used():
             hidden = self._passes.run(among, inputs)
         drawn = self._drawn(self._runner.vllm.model, hidden, among)

@@ -1,4 +1,4 @@
-"""Engines that self-drafts and draft heads were not written for are refused, in one line that says what to change."""
+"""Check whether self-drafts or a draft head work in an engine. If not, an error says in one line what to change."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,11 +8,11 @@ import torch
 from das.engine.contract.versions import NotInstalled, require_branches, require_das_eagle3
 from das.engine.drafters.quantized import FORMATS
 
-LAST_WITH_INT8 = 99  # compute capability: vLLM's int8 kernels stop before Blackwell's 10.0
+LAST_WITH_INT8 = 99  # ten times the last compute capability with vLLM's int8 kernels; Blackwell (10.0) has none
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ValueError, in one line, for options that no self-draft has."""
+    """Raise ValueError, in one line, unless these are valid options of self-drafts: `weights` and `passes`."""
     if set(options) != {"weights", "passes"} or options["weights"] not in FORMATS:
         raise ValueError(f"self_draft={dict(options)}: give weights, one of {', '.join(FORMATS)}, and passes")
     passes = options["passes"]
@@ -21,7 +21,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
-    """Raise NotInstalled, in one line, for an engine that self-drafts with these options were not written for."""
+    """Raise NotInstalled, in one line, if self-drafts do not work in such an engine. own: the self-drafts' options."""
     from vllm import _custom_ops
     from vllm.platforms import current_platform
 
@@ -40,8 +40,8 @@ def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
 
 
 def require_head(vllm_config: Any) -> None:
-    """Raise NotInstalled, in one line, for an engine in which a history beside a draft head was not checked, and
-    UnsupportedVersion for such a vLLM.
+    """Raise NotInstalled, in one line, if the method das_eagle3 was not checked in such an engine, and
+    UnsupportedVersion if it was not checked with the installed version of vLLM.
     """
     from vllm.platforms import current_platform
 

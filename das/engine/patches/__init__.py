@@ -1,11 +1,12 @@
-"""Changes of vLLM at its front end, in loading weights, and for a device. Each file names what it replaces, and why.
+"""Changes that das makes to vLLM. Each file says what it replaces, and why.
 
 front_end.py: requests. weights.py: new weights. cpu.py, cpu_invariance.py, gpu.py, tuned_matmuls.py: devices.
 replace.py: the two ways to replace a name. Other changes lie beside the part that needs them: those of the model runner
 in das/engine/runners, that of a stock engine's steps in das/engine/stock.py, those of TRL in das/trl.
 
 An engine asks for das by its worker class, `worker_cls="das.engine.worker.DasWorker"`. Nearly all changes are made on
-the objects of that engine, so other engines of the process stay as they are. What all of them share gets three
-additions: a front end that looks for das (front_end.py), a backend for weights (weights.py) and tiles of matrix
-products (gpu.py). Other shared functions are replaced only while an engine is built or loads weights.
+the objects of that engine, so other engines of the process stay as they are. Only three additions concern all engines:
+the front end looks for das (front_end.py), weight transfer has one more backend (weights.py), and batch-invariant
+matrix products have more tiles (gpu.py). Other shared functions are replaced only while an engine is built or loads
+weights.
 """

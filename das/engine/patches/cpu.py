@@ -1,8 +1,9 @@
-"""Patches for CPUs: attention whose bits do not depend on the batch, and shared memory of an engine's own.
+"""Patches for CPUs. Attention's bits no longer depend on the batch, and each launch gets its own shared memory.
 
-- builder.build of each CPUAttentionMetadataBuilder: more than 8 queries of one request get other bits than one at a
-  time (cpu_invariance.py), and vLLM decides for the whole process whether a sequence's keys are split by load.
-- _CPUSHMDistributed.make_group_name, replaced only while an engine of several ranks is built: vLLM gives the shared
+- builder.build of each CPUAttentionMetadataBuilder is replaced. Without this, more than 8 queries of one request get
+  other bits than the same queries one at a time (cpu_invariance.py), and vLLM decides for the whole process whether a
+  sequence's keys are split by load.
+- _CPUSHMDistributed.make_group_name is replaced, only while an engine of several ranks is built. vLLM gives the shared
   memory of every launch on a machine the same name.
 """
 
@@ -22,10 +23,11 @@ _launched_engines = itertools.count()
 
 @contextmanager
 def own_shared_memory(vllm_config: Any) -> Iterator[None]:
-    """Inside, the ranks of an engine that torchrun launched meet in shared memory that is theirs alone (CPU).
+    """Inside, the ranks of an engine that torchrun launched meet in shared memory that no other launch uses (CPU).
 
-    vLLM's name for it is the same in all launches, so a second one fails, and so does one after a launch that was
-    killed. The ranks of a machine have the same parent process, and each builds its engines in the same order.
+    vLLM's name for this memory is the same in all launches, so a second launch fails, and so does a launch after one
+    that was killed. The name given here has the parent process's id, which is the same for all ranks of a machine, and
+    the engine's number, because all ranks build their engines in the same order.
     """
     from vllm.platforms import current_platform
 
@@ -51,8 +53,8 @@ def hook_attention(runner: Any) -> None:
         return
     from vllm.v1.attention.backends import cpu_attn
 
-    # A copy of vLLM's method that reads this setting. vLLM's own would read the environment variable, which holds for
-    # every engine of the process. If a sequence's keys were split by load, sums would depend on the batch.
+    # This copy of vLLM's method reads the setting given here. vLLM's own method reads an environment variable, which
+    # holds for every engine of the process. If a sequence's keys were split by load, sums would depend on the batch.
     build = cpu_attn.CPUAttentionMetadataBuilder.build
     own_globals = {**vars(cpu_attn), "envs": SimpleNamespace(VLLM_CPU_ATTN_SPLIT_KV=False)}
     unsplit_build = FunctionType(build.__code__, own_globals, build.__name__, build.__defaults__, build.__closure__)
@@ -66,5 +68,5 @@ def hook_attention(runner: Any) -> None:
 def _attention_in_pieces(
     original: Callable[..., Any], common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """builder.build, with a request's queries in pieces of at most 8."""
+    """Call builder.build with each request's queries split into pieces of at most 8."""
     return original(common_prefix_len, split_queries(common_attn_metadata), *args, **kwargs)

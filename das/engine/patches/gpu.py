@@ -1,10 +1,10 @@
-"""Patches for GPUs: batch-invariant kernels for larger models, memory for drafts, graphs without drafts.
+"""Patches for GPUs: batch-invariant kernels for larger models, memory for drafts, graphs for passes without drafts.
 
 - vLLM's table of the tiles of batch-invariant matrix products, which all engines of the process share, gets more shapes
-  where das.install() turns these kernels on. It changes no bits between passes.
+  if das.install() turns these kernels on. A token still has the same bits in every pass.
 - compilation_config.custom_ops of an engine with batch-invariant kernels gets "+rms_norm".
-- runner.profile_run: vLLM's profile has a row of logits for each request and its own sampler, so the KV cache would
-  take the memory that the rows of drafts need.
+- runner.profile_run: vLLM's memory profile counts one row of logits for each request, and vLLM's sampler. So the KV
+  cache would take the memory that the rows of drafts need.
 - runner.uniform_decode_query_len, cudagraph_dispatcher.uniform_decode_query_len: vLLM captures full graphs for passes
   in which every request has the longest draft. Drafts of das have any length.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def tune_matmuls() -> None:
     """Give vLLM's batch-invariant matrix products tiles for the shapes of 7B and 8B models.
 
-    vLLM reads its table when a config is made and when a worker begins, so each process of an engine calls this before.
+    vLLM reads its table when a config is made and when a worker begins, so each process of an engine calls this first.
     """
     try:
         from vllm.model_executor.determinism import batch_invariant_configs
@@ -39,8 +39,8 @@ def tune_matmuls() -> None:
 
 
 def keep_norms_invariant(vllm_config: Any) -> None:
-    """Let an engine with batch-invariant kernels take vLLM's own kernel for its norms. A compiled model would
-    take Inductor's, whose sums may depend on the number of rows.
+    """Let an engine with batch-invariant kernels use vLLM's own kernel for its norms. A compiled model would use
+    Inductor's kernel, whose sums may depend on the number of rows.
     """
     import vllm.envs
 
@@ -50,13 +50,13 @@ def keep_norms_invariant(vllm_config: Any) -> None:
 
 
 def capture_undrafted_passes(runner: Any) -> None:
-    """Let vLLM capture full graphs of the passes in which nobody drafts: only those are uniform."""
+    """Let vLLM capture full graphs of passes without drafts: only in these do all requests have one row each."""
     runner.uniform_decode_query_len = runner.cudagraph_dispatcher.uniform_decode_query_len = 1
 
 
 def profile_with_sampler(das_runner: "Runner") -> None:
-    """Let vLLM's profile of the memory that a pass takes count the rows that drafts add, our sampler, and the
-    weights of self-drafts."""
+    """Let vLLM's profile of a pass's memory also count the rows that drafts add, das's sampler, and the weights of
+    self-drafts."""
     patch(das_runner.vllm, "profile_run", functools.partial(_profile_with_sampler, das_runner))
 
 
@@ -69,4 +69,4 @@ def _profile_with_sampler(das_runner: "Runner", original: Callable[..., Any], *a
     runner = das_runner.vllm
     rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_spec_tokens))
     size = profiled_bytes(rows, runner.model_config.get_vocab_size(), runner.model_config.dtype)
-    torch.empty(size, dtype=torch.uint8, device=runner.device)  # given back at once; the peak counts
+    torch.empty(size, dtype=torch.uint8, device=runner.device)  # freed at once, because only the peak counts

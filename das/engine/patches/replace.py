@@ -36,7 +36,7 @@ def replaced(owner: ModuleType | type, name: str, replacement: Callable[..., Any
 
 
 def required(owner: Any, name: str) -> Any:
-    """owner.name. Raises UnsupportedVersion where vLLM or TRL has no such name."""
+    """Return owner.name. Raises UnsupportedVersion if vLLM or TRL has no such name."""
     if not hasattr(owner, name):
         where = getattr(owner, "__name__", type(owner).__name__)
         raise UnsupportedVersion(f"{where} has no {name}: das/engine/patches/ must be updated")

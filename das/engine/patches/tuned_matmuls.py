@@ -2,8 +2,8 @@
 
 vLLM tuned them for a 1.7B model's shapes. Any other shape gets one fixed tile, which is far too large for the few rows
 of a decode pass. Here each shape gets the tiles of the tuned shape that is most like it. Every tile of a shape has the
-same inner block, so a row's sum has the same order whatever the batch is: tiles change times, and no bits between
-passes. Nobody has measured them on these shapes yet (docs/gpu.md).
+same inner block, so a row's sum has the same order whatever the batch is: tiles change how long a pass takes, but a row
+has the same bits in every pass. Nobody has measured them on these shapes yet (docs/gpu.md).
 """
 
 import math

@@ -1,7 +1,7 @@
-"""New weights can be loaded into a running engine, and the engine notices.
+"""Make it possible to load new weights into a running engine, and let the engine notice it.
 
-- model.load_weights: nobody else tells an engine that its weights are new.
-- WeightTransferEngineFactory gets one more backend, for engines that name it: vLLM's own need CUDA.
+- model.load_weights: it is hooked, because nothing else tells an engine that its weights are new.
+- WeightTransferEngineFactory gets one more backend, for engines that name it, because vLLM's own need CUDA.
 - dispatch_cpu_unquantized_gemm, replaced only while weights are loaded, and quant_method.process_weights_after_loading
   of each linear layer (CPU): vLLM packs the weights and drops them, so loading new ones crashes or leaves stale ones.
   Also, a single row of a wide layer gets other bits than one of several (das/engine/patches/cpu_invariance.py).
@@ -21,7 +21,7 @@ WEIGHT_TRANSFER = "das_gloo"  # the backend of das/weights/gloo_transfer.py
 
 
 def hook_loading(model: Any, loaded: Callable[[], None]) -> None:
-    """Call `loaded` whenever weights are loaded into the model, by whatever way."""
+    """Call `loaded` whenever weights are loaded into the model, no matter by whom."""
 
     def load_weights(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loaded()
@@ -51,7 +51,7 @@ def kept_under_load() -> AbstractContextManager[None]:
 def kept_weights(invariant: bool = False) -> AbstractContextManager[None]:
     """Inside, linear layers of the CPU keep their weights beside the packed ones, and can be packed again.
 
-    invariant: they give a single row the bits it has beside others; otherwise they compute as vLLM's do.
+    invariant: the layers give a single row the same bits as one of several rows; if False, they compute as in vLLM.
     """
     from vllm.model_executor.layers import utils as linear_utils
 
@@ -62,7 +62,7 @@ def kept_weights(invariant: bool = False) -> AbstractContextManager[None]:
 def _packed_linear(pack: Callable[..., None], original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
     layer.das_repack = functools.partial(pack, original, layer)
     layer.das_repack()
-    # Whoever loads weights may then let vLLM process them, as at the start; it would pack them and drop them.
+    # After loading weights, callers may let vLLM process them as at the start. It would pack them and drop them.
     layer.quant_method.process_weights_after_loading = lambda layer: layer.das_repack()
 
 

@@ -15,12 +15,12 @@ USUAL = 8  # "usual" is the median of this many rollouts
 ENOUGH = 3  # with fewer rollouts there is no "usual"
 MIN_PASSES = 100  # a rollout with fewer target passes (summed over requests) is not judged
 MAX_PROMPT_TOKENS = 2**24  # tokens of prompts to remember (some 100 MB); when there are more, all are forgotten
-ENTRY = 64  # tokens that the bookkeeping of a prompt counts for
+ENTRY = 64  # the bookkeeping of a prompt counts as so many tokens
 MIN_ACCEPTED = 0.1  # if usually fewer tokens are accepted per pass, nothing can collapse
 
 
 def _held(prompt: "array[int] | None") -> int:
-    """The tokens of MAX_PROMPT_TOKENS that a remembered prompt takes."""
+    """What a remembered prompt counts towards MAX_PROMPT_TOKENS, in tokens."""
     return 0 if prompt is None else len(prompt) + ENTRY
 
 
@@ -30,13 +30,13 @@ class Alarm:
     def __init__(self) -> None:
         self.usual: deque[tuple[float, float]] = deque(maxlen=USUAL)  # accepted per pass, accepted per drafted token
         self._prompt_of: dict[str, array[int]] = {}  # the newest prompt of each problem, up to the last rollout
-        self._new_prompt_of: dict[str, array[int]] = {}  # the same, of the running rollout
-        self._prompt_tokens = 0  # in both, with ENTRY for each prompt and for each entry of `_problem_of`
+        self._new_prompt_of: dict[str, array[int]] = {}  # the newest prompt of each problem in the running rollout
+        self._prompt_tokens = 0  # tokens in both, plus ENTRY for each prompt and for each entry of `_problem_of`
         self._problem_of: dict[int, str] = {}  # the problem of each prompt, by the prompt's hash
         self._requests = self._other_prompt = self._other_problem = 0  # counts of the running rollout
 
     def begin(self, problem: str, prompt: Sequence[int]) -> None:
-        """A request of a problem starts. prompt: token ids."""
+        """Note a request that starts. problem: its problem id. prompt: token ids."""
         if self._prompt_tokens > MAX_PROMPT_TOKENS:
             self._prompt_of.clear()
             self._new_prompt_of.clear()
@@ -48,7 +48,7 @@ class Alarm:
         self._requests += 1
         self._other_prompt += before[:shared] != now[:shared]
         if now[: len(before)] == before:
-            now = before  # a conversation's next turn: siblings have the first prompt in common, not what follows
+            now = before  # a conversation's next turn: only the first prompt is the same in all siblings
         self._prompt_tokens += _held(now) - _held(self._new_prompt_of.get(problem))
         self._new_prompt_of[problem] = now
         self._prompt_tokens += ENTRY * ((key := hash(now.tobytes())) not in self._problem_of)
@@ -68,8 +68,8 @@ class Alarm:
 
         passes, num_drafted, num_accepted: sums over its requests. lost_tokens: response tokens that finished but did
         not join the history. judged: False for an evaluation, which is not compared with the training's rollouts.
-        compared: False if what is accepted is not compared with other rollouts. declined: whether the budget cut all
-        that was drafted for some pass.
+        compared: False if acceptance is not compared with other rollouts. declined: whether there was a pass for which
+        the budget cut everything that was drafted.
         """
         alarms = self._wrong_ids()
         if not judged:
@@ -82,8 +82,8 @@ class Alarm:
         usual, usual_share = (
             (median(column) for column in zip(*self.usual, strict=True)) if len(self.usual) >= ENOUGH else (0.0, 0.0)
         )
-        # If drafts are as good as ever but fewer, or if all were cut, the budget chose so: a pass with drafts may take
-        # too long on a busy machine. If there was none to cut, that may be a mistake.
+        # If drafts are as good as ever but fewer, or if all were cut, this was the budget's choice: a pass with drafts
+        # may take too long on a busy machine. If there were no drafts to cut, that may be a mistake.
         budget_chose = share * COLLAPSE >= usual_share if num_drafted else declined
         if usual > MIN_ACCEPTED and accepted * COLLAPSE < usual and not budget_chose:
             if alarms:
@@ -100,7 +100,7 @@ class Alarm:
         return alarms
 
     def _wrong_ids(self) -> list[str]:
-        """At most one line about the problem ids of the rollout that ended. Clears its counts."""
+        """Returns at most one line about wrong problem ids in the rollout that ended. Clears the rollout's counts."""
         requests, other_prompt, other_problem = self._requests, self._other_prompt, self._other_problem
         self._requests = self._other_prompt = self._other_problem = 0
         self._prompt_tokens -= sum(_held(self._prompt_of.get(problem)) for problem in self._new_prompt_of)

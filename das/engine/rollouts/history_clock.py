@@ -1,9 +1,9 @@
-"""The clock of the drafter's window. It moves when a rollout ends: as the caller says, or by what was generated."""
+"""The clock of the drafter's window. A rollout's end moves it to the caller's tick, or on by the generated tokens."""
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
 # window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/engine_soak.py).
 TOKENS_PER_TICK = 2**19
-# What a request adds to them: prompt and bookkeeping take about 5 KB, however short its response.
+# A request counts as so many further tokens: its prompt and bookkeeping take about 5 KB, however short its response.
 TOKENS_PER_REQUEST = 64
 
 
@@ -12,17 +12,19 @@ class HistoryClock:
 
     def __init__(self, told: int):
         self.told = told
-        self._unannounced_tokens = 0  # of rollouts that nobody announced, since they last made a tick
+        self._unannounced_tokens = 0  # tokens of unannounced rollouts since these last made a tick
 
     def announced(self, tick: int) -> int:
-        """Ticks that have passed when a caller ends a rollout and says that it is now `tick`."""
-        # A smaller tick is that of another trainer, whose clock began at 0. The history's clock never goes back.
+        """Returns how many ticks have passed at the end of an announced rollout. tick: the caller's new tick."""
+        # A smaller tick comes from another trainer, whose clock began at 0. The history's clock never goes back.
         passed = tick - (self.told if tick >= self.told else 0)
         self.told = tick
         return passed
 
     def unannounced(self, requests: int, tokens: int) -> int:
-        """Ticks that have passed when a rollout ends that nobody announced. requests, tokens: what finished in it."""
+        """Returns how many ticks have passed at the end of an unannounced rollout. requests, tokens: how many requests
+        finished in it, and their response tokens.
+        """
         self._unannounced_tokens += tokens + TOKENS_PER_REQUEST * requests
         passed, self._unannounced_tokens = divmod(self._unannounced_tokens, TOKENS_PER_TICK)
         return passed

@@ -9,7 +9,7 @@ from das.verify.seeds import default_problem
 
 
 def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) -> LiveRequest:
-    """Read a request from `state`, vLLM's CachedRequestState. longest_draft: its limit unless it brings another.
+    """Read a request from `state`, vLLM's CachedRequestState. longest_draft: its draft limit if it brings none.
 
     A request that asks for no drafts and names no problem is untracked: the drafter never hears of it.
     """
@@ -30,11 +30,11 @@ def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) 
 
 
 class LiveRequests:
-    """The requests that have emitted a token and are not over. live: by vLLM's id. num_tracked: how many of them the
-    drafter knows.
+    """The requests that have emitted a token and have not ended. live: these requests, by vLLM's id. num_tracked: how
+    many of them the drafter knows.
 
-    An id may come to stand for another request, and a streaming session may get further input. Both end the request
-    that was there, so vLLM's state and parameters are kept beside it.
+    vLLM may give an id to another request, and a streaming session may get further input. Both end the request that had
+    the id before. To notice this, vLLM's state and parameters are kept beside each request.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class LiveRequests:
         self._states: dict[str, tuple[Any, Any]] = {}  # vLLM's state and parameters of each request in `live`
 
     def begin(self, request: LiveRequest, state: Any) -> None:
-        """The request emits for the first time. state: vLLM's CachedRequestState."""
+        """Add a request that emits for the first time. state: vLLM's CachedRequestState."""
         self.live[request.name] = request
         self._states[request.name] = state, state.sampling_params
         self.num_tracked += not request.untracked
@@ -56,7 +56,7 @@ class LiveRequests:
         return request
 
     def are_unchanged(self, names: Sequence[str], running: Mapping[str, Any]) -> bool:
-        """Whether all these requests are live and what they were. running: vLLM's states, by id."""
+        """Whether all these ids still stand for the live requests that had them. running: vLLM's states, by id."""
         for name in names:
             known = self._states.get(name)
             if known is None or running[name] is not known[0] or known[0].sampling_params is not known[1]:
@@ -64,7 +64,10 @@ class LiveRequests:
         return True
 
     def over(self, running: Mapping[str, Any]) -> list[str]:
-        """Live requests that are gone, or whose id stands for another request or another turn of a session."""
+        """Returns the ids of live requests that have ended. running: vLLM's states of the requests that it has, by id.
+
+        A request has ended if vLLM no longer has it, or uses its id for another request or another turn of a session.
+        """
         states = self._states
         return [
             name

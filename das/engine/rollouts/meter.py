@@ -1,4 +1,4 @@
-"""The meter counts what a rollout costs, in the same way for every arm, speculative or not."""
+"""The meter counts what a rollout costs, in the same way for every method, with or without drafts."""
 
 import time
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class RequestCounts:
     last_s: float = 0.0  # when its last token came
 
     def cost(self) -> RequestCost:
-        """The counts that a rollout records of each request."""
+        """The counts in the form in which a rollout records them."""
         return RequestCost(self.passes, self.num_drafted, self.first_s, self.last_s)
 
 
@@ -37,10 +37,10 @@ class RolloutMeter:
     step_emitted: list[int] = field(default_factory=list)  # tokens that each pass emitted
     branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
     copied_blocks: int = 0  # blocks of the KV cache that were copied for them, before and after their passes
-    draft_s: float = 0.0  # seconds of drafting and of the drafter's bookkeeping, with those of the next four lines
-    draft_passes: int = 0  # passes of a model that drafts
-    draft_rows: int = 0  # rows that they computed
-    draft_pass_s: float = 0.0  # seconds that they took
+    draft_s: float = 0.0  # seconds of drafting and of the drafter's bookkeeping; the seconds below are part of it
+    draft_passes: int = 0  # passes of a draft model
+    draft_rows: int = 0  # rows that these passes computed
+    draft_pass_s: float = 0.0  # seconds that these passes took
     requantize_s: float = 0.0  # seconds in which a self-draft quantized the policy's weights
 
     def record_pass(self, request_ids: list[str], num_drafted: Sequence[int], num_emitted: Sequence[int]) -> None:
@@ -61,7 +61,7 @@ class RolloutMeter:
         self.step_emitted.append(sum(num_emitted))
 
     def record_draft_work(self, work: DraftWork) -> None:
-        """Count the passes of a model that made drafts, and its quantizing."""
+        """Count the passes of a draft model, and the time of its quantizing."""
         self.draft_passes += len(work.passes)
         self.draft_rows += sum(rows for rows, _ in work.passes)
         self.draft_pass_s += sum(seconds for _, seconds in work.passes)
@@ -72,7 +72,7 @@ class RolloutMeter:
         return {name: counts.cost() for name, counts in self.requests.items()}
 
     def report(self) -> RolloutReport:
-        """The counts of all requests and passes, and their sums."""
+        """Make the report: the counts of all requests and passes, and their sums."""
         requests = self.requests.values()
         counts = {name: value for name, value in vars(self).items() if name not in ("began", "requests")}
         return RolloutReport(

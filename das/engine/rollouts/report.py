@@ -16,39 +16,39 @@ class RequestCost:
     drafted: int  # draft tokens verified
     first_s: float = 0.0  # when its first token came, in seconds since the rollout began
     last_s: float = 0.0  # when its last token came
-    predicted_length: float | None = None  # tokens that were expected when it began
+    predicted_length: float | None = None  # the response's length in tokens, predicted when the request began
     engine: int | None = None  # the engine of a cluster that delivered the response
     turns: Sequence[int] | None = None  # tokens of each turn, in a rollout of several turns
-    weights: int | None = None  # updates that the weights had seen; the trainer knows it
+    weights: int | None = None  # how many updates the weights had seen; only the trainer knows it
     rank: int | None = None  # the trainer's rank that asked for it, in a rollout of several ranks
 
     def plain(self) -> Plain:
-        """The plain form."""
+        """The costs as a Plain dictionary."""
         return _known(self)
 
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """The costs of a cluster beside those of its engines (names: docs/metrics.md)."""
+    """The costs of a cluster that its engines' reports do not have (names: docs/metrics.md)."""
 
     engines: int
     lost_requests: int
     replayed_requests: int
     restarts: int  # engines that were started again
-    handover_us_per_token: float  # processor time of the training process
+    handover_us_per_token: float  # processor time of the training process, in microseconds per token
     history_bytes: int
     by_engine: Mapping[str, Mapping[str, Any]]
 
     def plain(self) -> Plain:
-        """The plain form: the entry `cluster` of metrics.jsonl."""
+        """The report as a Plain dictionary: the entry `cluster` of metrics.jsonl."""
         return dict(vars(self))
 
     def handed_over(self, us_per_token: float) -> "ClusterReport":
-        """The report with more time of the training process in it."""
+        """The report with `us_per_token` more processor time of the training process."""
         return replace(self, handover_us_per_token=self.handover_us_per_token + us_per_token)
 
     def followed_by(self, turn: "ClusterReport") -> "ClusterReport":
-        """The report with a further turn of the rollout: counts are added, the rest is that of the last turn."""
+        """The report with a further turn of the rollout: counts are added, and the rest is taken from that turn."""
         counts = ("lost_requests", "replayed_requests", "restarts")
         return replace(turn, **{name: getattr(self, name) + getattr(turn, name) for name in counts})
 
@@ -65,11 +65,11 @@ class RolloutReport:
     draft_rounds: int = 0  # passes of each request that verified a draft token or more
     branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
     copied_blocks: int = 0  # blocks of the KV cache that were copied for them, before and after their passes
-    draft_s: float = 0.0  # drafting and the drafter's bookkeeping, with the times of the next four lines
-    draft_passes: int = 0  # passes of a model that drafts
-    draft_rows: int = 0  # rows that they computed
-    draft_pass_s: float = 0.0
-    requantize_s: float = 0.0  # a self-draft quantized the policy's weights
+    draft_s: float = 0.0  # seconds of drafting and bookkeeping; draft_pass_s and requantize_s are part of it
+    draft_passes: int = 0  # passes of a draft model
+    draft_rows: int = 0  # rows that these passes computed
+    draft_pass_s: float = 0.0  # seconds that these passes took
+    requantize_s: float = 0.0  # seconds in which a self-draft quantized the policy's weights
     decode_steps: int = 0  # passes of the engine
     tail_steps: int = 0  # passes of the engine with few requests
     live_sum: int = 0  # requests, added up over all passes
@@ -84,10 +84,10 @@ class RolloutReport:
     step_live: Sequence[int] = ()  # its requests
     step_tokens: Sequence[int] = ()  # rows of logits sampled: requests + drafted tokens
     step_emitted: Sequence[int] = ()  # tokens emitted
-    # One number for each decode pass, in which no request brought a prompt:
+    # One number for each decode pass (a pass in which no request brought a prompt):
     pass_predicted_s: Sequence[float] = ()  # the time that the budget expected
     pass_measured_s: Sequence[float] = ()  # the time that it took
-    traces: Mapping[str, Sequence[float]] = field(default_factory=dict)  # the budget's own (BudgetPolicy.trace)
+    traces: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of the budget (BudgetPolicy.trace)
     by_turn: Sequence[Mapping[str, int]] | None = None  # counts of each turn, in a rollout of several turns
     cluster: ClusterReport | None = None
     engines: Sequence[Mapping[str, Any]] = ()  # events of the engines of a cluster, and their times
@@ -97,7 +97,7 @@ class RolloutReport:
         return {name: value for name, value in self.plain().items() if name.startswith(("step_", "pass_"))}
 
     def plain(self) -> Plain:
-        """The plain form. The budget's traces stand beside the fields."""
+        """The report as a Plain dictionary, in which the budget's traces stand beside the fields."""
         values = _known(self)
         if self.cluster is not None:
             values["cluster"] = self.cluster.plain()
@@ -105,7 +105,7 @@ class RolloutReport:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The report of a plain form. What the class does not know is taken for a trace if it is named like one."""
+        """Make the report from its plain form. Unknown entries are traces if their names begin with pass_."""
         values = {name: plain[name] for name in cls.__dataclass_fields__ if name in plain}
         traces = {name: value for name, value in plain.items() if name not in values and name.startswith("pass_")}
         if "cluster" in values:
@@ -114,7 +114,7 @@ class RolloutReport:
 
 
 def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
-    """The costs of each request, by vLLM's internal id, in an answer of das_end_turn or das_end_rollout."""
+    """The costs of each request, by vLLM's internal id. plain: what das_end_turn or das_end_rollout returned."""
     return {name: RequestCost(**cost) for name, cost in plain["requests"].items()}
 
 
@@ -126,12 +126,12 @@ COUNTS = (
 
 
 def merged(reports: Mapping[str, RolloutReport], slowest: str) -> RolloutReport:
-    """The report of a rollout on several engines.
+    """Make one report of a rollout on several engines.
 
-    Counts are summed. The timeline of passes and the times are those of the engine that the others wait for. The
-    calibration error is the largest. Alarms name their engine.
+    Counts are summed. The timeline of passes and the times are those of the slowest engine, for which the others wait.
+    The calibration error is the largest one. Alarms name their engine.
 
-    reports: by a name of the engine, such as "rank 0". slowest: one of these names.
+    reports: by a name of the engine, such as "rank 0". slowest: the slowest engine's name.
     """
     found = {name: [getattr(report, name) for report in reports.values()] for name in COUNTS}
     errors = [report.calibration_error for report in reports.values() if report.calibration_error is not None]
@@ -144,13 +144,13 @@ def merged(reports: Mapping[str, RolloutReport], slowest: str) -> RolloutReport:
 
 
 def of_engines(reports: Mapping[int, RolloutReport]) -> RolloutReport:
-    """The reports of a cluster's engines, by their numbers, as one."""
+    """Merge the reports of a cluster's engines into one. reports: by the engine's number."""
     named = {f"engine {number}": report for number, report in reports.items()}
     return merged(named, max(named, key=lambda name: max(named[name].step_time_s, default=0.0)))
 
 
 def added(first: RolloutReport, later: RolloutReport) -> RolloutReport:
-    """The report of two turns of a rollout: numbers are added, lists joined."""
+    """Make one report of two turns of a rollout: numbers are added, lists are joined."""
     values = {}
     for name, later_value in vars(later).items():
         value = getattr(first, name)

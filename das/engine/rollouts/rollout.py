@@ -1,4 +1,4 @@
-"""One rollout of an engine: each request gets a seed and a problem id, and all costs are measured."""
+"""Do a rollout with an engine: each request gets a seed and a problem id, and all costs are measured."""
 
 import hashlib
 import time
@@ -17,7 +17,7 @@ from das.verify.noise import splitmix64
 # Groups of responses by length, as quantiles of the rollout's lengths.
 CLASSES = {"short": (0.0, 0.5), "medium": (0.5, 0.8), "long": (0.8, 1.0)}
 EVALUATION = 2  # last part of the seeds of evaluations
-TURN = 4  # those of `request_seed` end in TURN * turn, or one more in evaluations
+TURN = 4  # the last part of the seeds of `request_seed` is TURN * turn, plus one in evaluations
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class RolloutRequest:
     seeds: Sequence[int]
     step: int
     next_history_tick: int  # the drafter's history tick once this rollout is over
-    schedule: LongestFirst | None = None  # orders the requests and learns from their lengths; None: the order given
+    schedule: LongestFirst | None = None  # orders the requests, and learns from their lengths; None: keep their order
     evaluation: bool = False  # the alarm does not compare an evaluation with the rollouts of the training
 
     def order(self) -> list[int]:
-        """The prompts in the order in which they are handed to an engine."""
+        """Indices of the prompts, in the order in which they are handed to an engine."""
         return list(range(len(self.prompts))) if self.schedule is None else self.schedule.order(self.problems)
 
     def parameters(self) -> list[Any]:
-        """The sampling parameters of each prompt: a copy of the shared ones with its own seed and problem id.
+        """The sampling parameters of each prompt: a copy of the shared ones with the prompt's seed and problem id.
 
-        Raises ValueError for n > 1, and where prompts, problems and seeds differ in number.
+        Raises ValueError for n > 1, and if prompts, problems and seeds differ in number.
         """
         if self.sampling_params.n != 1:
             raise ValueError(
@@ -93,14 +93,14 @@ class Rollout:
         return [len(response) - cost.passes for response, cost in zip(self.responses, self.requests, strict=True)]
 
     def handed_over(self, us_per_token: float) -> "Rollout":
-        """The rollout with more time of the training process in its cluster's report, if it has one."""
+        """The rollout with `us_per_token` more time of the training process in its cluster's report, if it has one."""
         if self.report.cluster is None:
             return self
         return replace(self, report=replace(self.report, cluster=self.report.cluster.handed_over(us_per_token)))
 
 
 def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False, turn: int = 0) -> int:
-    """The seed of a step's response number `index`. It differs for every request of a run, and is equal in all arms.
+    """The seed of a step's response number `index`. It differs for every request of a run, but not between methods.
 
     turn: counted from 0; each turn of a response is a request of its own.
     """
@@ -108,7 +108,7 @@ def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False,
 
 
 def evaluation_seed(run_seed: int, step: int, problem: str, sample: int) -> int:
-    """The seed of a problem's response number `sample` in an evaluation after `step`, whatever else is evaluated."""
+    """The seed of a problem's response number `sample` in an evaluation after `step`. No other problem changes it."""
     digest = hashlib.sha256(problem.encode()).digest()
     return _mixed(run_seed, step, int.from_bytes(digest[:8], "little"), sample, EVALUATION)
 
@@ -126,7 +126,7 @@ def roll_out(
     """Generate one response for each prompt of `request`.
 
     llm: vLLM's LLM, built with das. generate: called in place of llm.generate, for callers that replaced that method.
-    Returns vLLM's outputs, in the order of the prompts, and the measured rollout. An alarm is raised as a
+    Returns vLLM's outputs, in the order of the prompts, and the measured rollout. Warns of each alarm by a
     RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
     """
     outputs, rollout_s = _generate(llm, request, "das_begin_rollout", generate)
@@ -139,16 +139,17 @@ def roll_out(
 def roll_out_turn(
     llm: Any, request: RolloutRequest, turn: int, generate: Callable[..., list[Any]] | None = None
 ) -> tuple[list[Any], Rollout]:
-    """Like `roll_out`, for one turn of a rollout in several turns, counted from 0. `end_turns` ends the rollout.
+    """Do one turn of a rollout that has several turns: generate one response for each prompt of `request`.
 
-    The responses join the history, but the drafter's clock stands still.
+    turn: counted from 0. For the other arguments and the result see `roll_out`. The responses join the history, but the
+    drafter's window does not move. After the last turn, call `end_turns`, which also warns of alarms.
     """
     outputs, rollout_s = _generate(llm, request, "das_begin_turn" if turn else "das_begin_rollout", generate)
     return outputs, _measured(request, outputs, llm.collective_rpc("das_end_turn")[0], rollout_s)
 
 
 def end_turns(llm: Any, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-    """End a rollout in several turns. Returns the report of what was done after the last of them."""
+    """End a rollout that has several turns. Returns the report of what the engine did after the last turn."""
     answer = llm.collective_rpc("das_end_rollout", args=(next_history_tick, not evaluation))[0]
     report = RolloutReport.from_plain(answer)
     warn_of(report, step)
@@ -164,7 +165,9 @@ def warn_of(report: RolloutReport, step: int) -> None:
 def _generate(
     llm: Any, request: RolloutRequest, begin: str, generate: Callable[..., list[Any]] | None
 ) -> tuple[list[Any], float]:
-    """vLLM's outputs, in the order of the prompts, and the seconds they took. begin: what the worker is told before."""
+    """Returns vLLM's outputs, in the order of the prompts, and the seconds that they took. begin: the worker's method
+    to call first.
+    """
     parameters = request.parameters()
     order = request.order()
     generate = generate or llm.generate
@@ -177,7 +180,7 @@ def _generate(
 
 
 def _measured(request: RolloutRequest, outputs: list[Any], answer: Plain, rollout_s: float) -> Rollout:
-    """The rollout that gave these outputs. answer: the worker's, at the end."""
+    """Make the Rollout of these outputs. answer: what the worker returned at the end."""
     # vLLM appends a random tail to request ids inside the engine.
     costs = {name.rsplit("-", 1)[0]: cost for name, cost in costs_from_plain(answer).items()}
     return measured_rollout(
@@ -198,7 +201,7 @@ def measured_rollout(
     rollout_s: float,
     report: RolloutReport,
 ) -> Rollout:
-    """The rollout of these responses, from whose lengths the schedule learns. The lists are in the order of prompts."""
+    """Make the Rollout of these responses, and let the schedule learn their lengths. Lists are in order of prompts."""
     if request.schedule is not None:
         request.schedule.observe(request.problems, [len(response) for response in responses])
     return Rollout(request.step, list(request.problems), responses, finish_reasons, costs, rollout_s, report)
@@ -241,7 +244,7 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
 
 
 def longest_over_mean(problems: Sequence[str], lengths: Sequence[int]) -> float:
-    """The longest response of a problem over the mean of its siblings, itself included: the median over problems."""
+    """The longest response's length of a problem, divided by its responses' mean length: the median over problems."""
     by_problem: dict[str, list[int]] = {}
     for problem, length in zip(problems, lengths, strict=True):
         by_problem.setdefault(problem, []).append(length)
@@ -249,7 +252,7 @@ def longest_over_mean(problems: Sequence[str], lengths: Sequence[int]) -> float:
 
 
 def by_class(rollout: Rollout) -> dict[str, int]:
-    """Drafted, accepted and wasted tokens of three groups of responses: the shorter half, the longest fifth, the rest
+    """Drafted, accepted and wasted tokens of three groups of responses: the shorter half, the longest fifth, and those
     between them."""
     lengths = np.array([len(response) for response in rollout.responses])
     num_drafted = np.array([cost.drafted for cost in rollout.requests])
@@ -265,9 +268,9 @@ def by_class(rollout: Rollout) -> dict[str, int]:
 
 
 def prediction_errors(rollout: Rollout) -> dict[str, float]:
-    """The errors of the arm's predictions: calibration_error, length_error and pass_time_error (docs/metrics.md).
+    """The errors of the engine's predictions: calibration_error, length_error, pass_time_error (docs/metrics.md).
 
-    An arm that did not predict a quantity has no entry for it.
+    There is no entry for a quantity that was not predicted.
     """
     row: dict[str, float] = {}
     if rollout.report.calibration_error is not None:

@@ -15,13 +15,13 @@ class RolloutRecord:
     num_accepted: int = 0
     tokens: int = 0
     requests: int = 0
-    declined: bool = False  # whether the budget cut all that was drafted for some pass
+    declined: bool = False  # whether there was a pass for which the budget cut everything that was drafted
     predicted_s: list[float] = field(default_factory=list)  # seconds that the budget expected of each decode pass
-    measured_s: list[float] = field(default_factory=list)  # that it took
-    predicted_length: dict[str, float] = field(default_factory=dict)  # tokens, by request, when it began
+    measured_s: list[float] = field(default_factory=list)  # seconds that the pass took
+    predicted_length: dict[str, float] = field(default_factory=dict)  # by request, in tokens, predicted when it began
 
     def finish(self, request: LiveRequest) -> None:
-        """The request has joined the history."""
+        """Add to the sums a request that has joined the history."""
         self.passes += request.passes
         self.num_drafted += request.num_drafted
         self.num_accepted += request.num_accepted
@@ -29,5 +29,5 @@ class RolloutRecord:
         self.requests += 1
 
     def forget_predictions(self) -> None:
-        """The next turn of the rollout has a report of its own."""
+        """Forget predictions and times, because the next turn of the rollout has a report of its own."""
         self.predicted_length, self.predicted_s, self.measured_s = {}, [], []

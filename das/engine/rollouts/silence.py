@@ -1,16 +1,16 @@
-"""Warn in the log when nothing is drafted though requests may draft: tokens are then right, and merely slow."""
+"""Warn in the log if nothing is drafted though requests may draft: the tokens are right then, but come slowly."""
 
 import logging
 from collections.abc import Sequence
 
 from das.budget import LiveRequest
 
-SILENT_PASSES = 2**10  # after so many passes in a row without a draft the log says so, and again whenever they doubled
+SILENT_PASSES = 2**10  # passes in a row without a draft before the first warning; each later one comes at twice as many
 logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a server shows it
 
 
 class SilenceWatch:
-    """Counts passes in a row in which requests might draft and none did, and warns."""
+    """Counts passes in a row in which requests might have had drafts but none had, and warns."""
 
     def __init__(self) -> None:
         self._silent_passes = 0

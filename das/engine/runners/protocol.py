@@ -9,36 +9,36 @@ from das.verify.coupled import CoupledSampler
 
 
 class Runner(RunningBatch, Protocol):
-    """One of vLLM's model runners. It verifies by keyed noise, drafts as das says, and counts both."""
+    """One of vLLM's model runners with das in it: it verifies by keyed noise, drafts, and counts both."""
 
     vllm: Any  # vLLM's own runner
     meter: RolloutMeter  # of the running rollout
     has_head: bool  # whether a draft head and the history take turns (das_eagle3)
-    weights_version: int  # of the policy: it grows with every sync
+    weights_version: int  # version of the policy's weights: it grows with every sync
     quantized: QuantizedLayers | None  # the layers of self-drafts
     draft_blocks: range  # KV blocks that self-drafts write into
 
     @property
     def coupled(self) -> CoupledSampler | None:
-        """The sampler of a drafter of vLLM's own that runs a model; None for other drafters."""
+        """The sampler of coupled drafts, if one of vLLM's own drafters runs a model; None for other drafters."""
 
     @property
     def drafter(self) -> Any:
-        """The proposer that drafts, of das or of vLLM; None if nothing drafts. It can be exchanged."""
+        """The proposer that drafts: das's or one of vLLM's; None if nothing drafts. It can be replaced by another."""
 
     @drafter.setter
     def drafter(self, drafter: Any) -> None: ...
 
     def verify_branches(self, scratch: range) -> None:
-        """Verify drafts that branch. scratch: KV blocks that the scheduler does not know of. Raises NotInstalled where
-        that was not checked.
+        """From now on, verify branching drafts as trees. scratch: KV blocks for branches, which vLLM's scheduler does
+        not know of. Raises NotInstalled if branching drafts were not checked in such an engine.
         """
 
     def draft_passes(self, max_tokens: int) -> Any:
-        """Passes of the policy that self-drafts run (runners/first/draft_passes.py).
+        """Make the object that runs a self-draft's passes of the policy (runners/first/draft_passes.py).
 
-        max_tokens: positions that they compute for a request between two target passes, at most.
+        max_tokens: the most positions that these passes compute for a request between two target passes.
         """
 
     def head_passes(self) -> Any:
-        """Passes of the draft head that vLLM loaded (runners/first/head_passes.py)."""
+        """The object that runs passes of the draft head that vLLM loaded (runners/first/head_passes.py)."""

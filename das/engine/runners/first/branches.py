@@ -7,12 +7,13 @@ cache has more blocks than the scheduler knows of; branches use these. The hooks
 - runner._prepare_inputs: positions and KV slots of the rows of branches.
 - builder.build of the attention's metadata: each run of nodes is a request of its own, with its own length and blocks.
 - impl.forward of each attention layer: keys and values of rows that branches follow are written for the branches too.
-- cudagraph_dispatcher.dispatch (GPU): a full graph holds the metadata of one run a request, so it must not be taken.
+- cudagraph_dispatcher.dispatch (GPU): a full graph has metadata for one run per request, so it must not be used.
 
-FirstRunner calls the rest: behind drafting `fitting`, because the drafter says in `parents` which drafts branch and
-hears in `keep` which of their nodes fit; behind sampling `keep_accepted`, which copies accepted scratch blocks back.
+FirstRunner calls the rest. After drafting it calls `fitting`, which reads in the drafter's `parents` which drafts
+branch, and tells the drafter by `keep` which nodes fit. After sampling it calls `keep_accepted`, which copies accepted
+scratch blocks back.
 
-A drafter need not say that a draft branches. Its nodes are then verified as a chain: that accepts less, and is exact.
+If a drafter does not say that a draft branches, its nodes are verified as a chain: this accepts fewer, but is exact.
 """
 
 import functools
@@ -28,14 +29,14 @@ from das.engine.branching.tree import BranchPass, Tree, branches, is_chain, num_
 from das.engine.runners.protocol import Runner
 from das.verify.layout import PARENTS
 
-ATTENTION = ("CPUAttentionBackendImpl", "FlashAttentionImpl")  # that were checked: they read keys from the cache alone
+ATTENTION = ("CPUAttentionBackendImpl", "FlashAttentionImpl")  # checked: they read keys from the cache only
 
 
 class Branches:
     """Verifies branching drafts in one model runner.
 
-    scratch: KV blocks that the scheduler does not know of. Raises NotInstalled for a runner that branching drafts were
-    not checked with.
+    scratch: KV blocks that the scheduler does not know of. Raises NotInstalled if branching drafts were not checked
+    with such a runner.
     """
 
     def __init__(self, das_runner: Runner, scratch: range):
@@ -71,7 +72,7 @@ class Branches:
     # ---- before the pass ----
 
     def fitting(self, drafts: list[list[int]]) -> list[list[int]]:
-        """The drafts of all rows, without the nodes that find no scratch block. The drafter hears of it."""
+        """Returns all rows' drafts without the nodes for which no scratch block is left, and tells the drafter."""
         from vllm.distributed import get_tp_group
 
         drafter = self.das_runner.drafter
@@ -83,8 +84,8 @@ class Branches:
         return drafts
 
     def _cut(self, drafts: list[list[int]]) -> list[list[int]]:
-        """Drop the branches that find no scratch block, and those of requests with a grammar: vLLM follows it along a
-        chain."""
+        """Drop the branches for which no scratch block is left, and all branches of requests with a grammar, because
+        vLLM applies a grammar to chains only."""
         batch, free = self.runner.input_batch, len(self.scratch)
         cut = []
         for row, (name, draft) in enumerate(zip(batch.req_ids, drafts, strict=True)):
@@ -109,7 +110,7 @@ class Branches:
     def _plan(self, drafts: dict[str, list[int]], num_scheduled: list[int], metadata: Any) -> BranchPass | None:
         """Plan the rows of the pass and their places, and tell the sampler how drafts branch. None if none branches.
 
-        drafts: those that the scheduler found room for, which may have cut them.
+        drafts: each request's draft, as far as the scheduler found room for it.
         """
         parents = {name: known[: len(drafts[name])] for name, known in self.parents.items() if name in drafts}
         if all(map(is_chain, parents.values())):
@@ -167,7 +168,7 @@ class Branches:
         return original(prefix, metadata if self._pass is None else self._runs(metadata, self._pass), *args, **kwargs)
 
     def _runs(self, metadata: Any, plan: BranchPass) -> Any:
-        """vLLM's CommonAttentionMetadata, with a request for each run of nodes."""
+        """vLLM's CommonAttentionMetadata, changed so that each run of nodes is a request."""
         owners = self._tensor(plan.owners)
         block_table = metadata.block_table_tensor[owners]
         patched = self._tensor(plan.patched_runs), self._tensor(plan.patched_columns)
@@ -205,7 +206,7 @@ class Branches:
     # ---- after the pass ----
 
     def keep_accepted(self, output: Any) -> None:
-        """Copy what was accepted in scratch blocks into the requests' own. output: vLLM's SamplerOutput."""
+        """Copy the scratch blocks of accepted nodes over the requests' own blocks. output: vLLM's SamplerOutput."""
         plan, self._pass, self._shared = self._pass, None, None
         if plan is not None:
             tables = self.runner.input_batch.block_table[0].block_table.np

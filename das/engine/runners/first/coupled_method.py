@@ -1,7 +1,7 @@
 """Coupled drafts for vLLM's own drafters that run a model: draft_model, eagle, eagle3, mtp, dflash.
 
-They share a base class, SpecDecodeBaseProposer, which drafts the likeliest token at every depth. Exchanged on the
-drafter of one engine:
+They share a base class, SpecDecodeBaseProposer, which drafts the likeliest token at every depth. One method is replaced
+on the drafter of one engine:
 
 - drafter._sample_draft_tokens: tokens are drawn with the verifier's noise (das/verify/coupled.py).
 
@@ -18,12 +18,12 @@ from das.engine.runners.protocol import Runner
 from das.verify.coupled import CoupledSampler
 from das.verify.noise import REJECTED
 
-DRAWS = ("propose", "_sample_draft_tokens", "_greedy_sample")  # how the base class drafts; others may override it
+DRAWS = ("propose", "_sample_draft_tokens", "_greedy_sample")  # methods by which the base class drafts
 logger = logging.getLogger("vllm.das")
 
 
 class CoupledMethod:
-    """The drafter of one engine of vLLM's draws coupled drafts."""
+    """Lets one of vLLM's own drafters draw coupled drafts, in one engine."""
 
     @classmethod
     def of(cls, runner: Runner) -> Self | None:
@@ -51,7 +51,7 @@ class CoupledMethod:
         self.sampler = CoupledSampler()
         self._runner = runner
         self._drafter = drafter
-        # By each row of the batch, in the pass that just ran. vLLM drafts before it writes them into its batch.
+        # Tokens of each row of the batch in the pass that just ran. vLLM drafts before it writes them into its batch.
         self._emitted: list[list[int]] = []
         drafter._sample_draft_tokens = self._draw_depth
 
@@ -65,14 +65,14 @@ class CoupledMethod:
         self.sampler.observe(self._runner.input_batch.req_ids, self._emitted)
 
     def begin(self, sampled_token_ids: Any) -> None:
-        """A round of drafting begins. sampled_token_ids: what vLLM tells the drafter of the pass before."""
+        """Begin a round of drafting. sampled_token_ids: the last pass's tokens, as vLLM gives them to the drafter."""
         # vLLM gives lists only where it drafts after its own bookkeeping (disable_padded_drafter_batch).
         in_batch = isinstance(sampled_token_ids, list)
         self.sampler.begin(self._runner, emitted=None if in_batch else self._emitted)
 
     def _draw_depth(self, hidden_states: torch.Tensor, sampling_metadata: Any) -> tuple[torch.Tensor, None]:
-        """drafter._sample_draft_tokens. hidden_states: [requests, size], or [requests * depths, size], a request's
-        depths together, where one pass drafts them all. Returns token ids, int64, of the same rows.
+        """Replaces drafter._sample_draft_tokens. hidden_states: [requests, size]; if one pass drafts all depths,
+        [requests * depths, size], with a request's depths together. Returns the rows' token ids, int64.
         """
         drafter = self._drafter
         logits = drafter.model.compute_logits(hidden_states)

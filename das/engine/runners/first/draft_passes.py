@@ -2,8 +2,8 @@
 
 A pass reads the keys and values that the policy left in a request's blocks. It writes its own into scratch blocks,
 which stand in for the request's last, partly filled block and for those behind it. So nothing that a draft pass writes,
-right or wrong, is ever read by the policy. (Written in place, non-finite values of a broken draft changed what the
-policy computed, although its own values overwrite them.)
+right or wrong, is ever read by the policy. (When draft passes wrote in place, non-finite values of a broken draft
+changed what the policy computed, although its own values overwrote them.)
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
 
 
 def blocks_needed(max_tokens: int, block_size: int) -> int:
-    """Scratch blocks of a request: `max_tokens` positions may begin anywhere in a block."""
+    """How many scratch blocks a request needs for `max_tokens` positions, which may begin anywhere in a block."""
     return (max_tokens + block_size - 2) // block_size + 1
 
 
@@ -26,8 +26,8 @@ def attention_inputs(
 ) -> tuple[Any, np.ndarray]:
     """vLLM's CommonAttentionMetadata of a pass over some rows, and the position of each of its tokens, int64.
 
-    tables: KV blocks of each row, int32 [R, blocks]. starts: position of each row's first token, int64 [R]. counts: its
-    tokens in the pass, int64 [R].
+    tables: KV blocks of each row, int32 [R, blocks]. starts: position of each row's first token, int64 [R]. counts: the
+    number of each row's tokens in the pass, int64 [R].
     """
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
@@ -55,8 +55,8 @@ def attention_inputs(
 
 
 def in_pass(vllm_config: Any, group: Any, common: Any) -> AbstractContextManager[None]:
-    """Inside, a model computes a pass of its own. group: vLLM's AttentionGroup of its layers. common: of
-    `attention_inputs`.
+    """Inside, a model can compute a pass that vLLM did not plan. group: vLLM's AttentionGroup of the model's layers.
+    common: what `attention_inputs` returned.
     """
     from vllm.forward_context import set_forward_context
 
@@ -75,7 +75,7 @@ class DraftPasses:
     """Passes of `runner`'s model over rows of its batch.
 
     scratch: the blocks to write into, `blocks_needed(max_tokens, block size)` for each request that may decode at once.
-    max_tokens: positions that are computed for a request between two target passes, at most.
+    max_tokens: the most positions that are computed for a request between two target passes.
     """
 
     def __init__(self, runner: Any, scratch: range, max_tokens: int):
@@ -88,7 +88,7 @@ class DraftPasses:
         self._tables = np.empty((0, 0), np.int32)  # blocks of each row
 
     def begin(self, rows: np.ndarray) -> None:
-        """The next passes go on behind the last token of these rows of the batch, int64 [R], as their text is now."""
+        """Let the next passes continue the text that these rows of the batch have now. rows: int64 [R]."""
         batch = self.runner.input_batch
         self._next = batch.num_tokens_no_spec[rows].astype(np.int64) - 1  # the last token itself is not computed yet
         self._tables = batch.block_table[0].block_table.np[rows].copy()
@@ -102,10 +102,10 @@ class DraftPasses:
         copy_blocks(self.runner, copies)
 
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Compute the next tokens of some of these requests.
+        """Compute the next tokens of some of the rows of `begin`.
 
-        among: which, int64 [A]. tokens: those of each, one or more. Returns the hidden state behind the last token of
-        each, [A, hidden].
+        among: indices into these rows, int64 [A]. tokens: one or more token ids for each of them. Returns the hidden
+        state of each one's last token, [A, hidden].
         """
         device = self.runner.device
         counts = np.array([len(own) for own in tokens], np.int64)

@@ -1,14 +1,14 @@
-"""Passes of an EAGLE-3 head over hidden states of the policy that have waited for it.
+"""Passes of an EAGLE-3 head over hidden states of the policy that were kept for the head.
 
-vLLM's own proposer runs the head after every pass of the policy. Here the head waits until a request wants its drafts,
-and then reads all that the request's text grew by since, in one pass. KEPT tokens of a request wait at most. If there
-are more, the oldest are forgotten: the head's attention then begins behind them, at the begin of a block.
+vLLM's own proposer runs the head after every pass of the policy. Here the head runs only when a request wants its
+drafts. Then it reads, in one pass, all tokens that the request got since. At most KEPT tokens of a request are kept.
+If there are more, the oldest are forgotten: the head's attention then begins behind them, at the begin of a block.
 
-Where the head does not pay, nobody wants its drafts, and the waiting must be cheap. A pass is noted as whole numbers
-only: which rows belong to which request. Tensors are cut and joined when the head reads them.
+Where the head does not pay, nobody wants its drafts, and keeping tokens must be cheap. So only whole numbers of a pass
+are noted: which rows belong to which request. Tensors are cut and joined when the head reads them.
 
-The head has KV blocks of its own under the numbers of the policy's, and writes into these alone. A request whose prompt
-is in the prefix cache gets blocks that the policy has filled, and the head perhaps has not: `_written` knows.
+The head has its own KV blocks, numbered like the policy's, and writes into these only. A request whose prompt is in the
+prefix cache gets blocks that the policy has filled, but perhaps not the head: `_written` says what the head has filled.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ KEPT = 128  # tokens; 21 KB each for a policy with hidden states of 3584 numbers
 class _Pass:
     """Hidden states of a pass of the policy. They are joined when some of them are first read.
 
-    layers: of each layer that the head reads, [rows, hidden]. Nothing may write into them later.
+    layers: the states of each layer that the head reads, [rows, hidden]. Nothing may write into them later.
     """
 
     __slots__ = ("_layers",)
@@ -43,7 +43,7 @@ class _Pass:
         return self._layers[0][begin:end]
 
     def copy(self, begin: int, end: int) -> "_Pass":
-        """Some rows, in memory of their own."""
+        """A copy of some rows, in its own memory."""
         return _Pass([layer[begin:end].clone() for layer in self._layers])
 
 
@@ -52,13 +52,13 @@ class _Unread:
     """Hidden states of a request that the head has not read."""
 
     owner: Any  # vLLM's CachedRequestState: another request may get the id
-    start: int  # position of the first
-    stop: int  # behind the last
+    start: int  # position of the first unread token
+    stop: int  # the position behind the last one
     seen_from: int  # the first position that the head may look at
-    parts: deque[tuple[_Pass, int, int]] = field(default_factory=deque)  # pass, its first row, behind its last row
+    parts: deque[tuple[_Pass, int, int]] = field(default_factory=deque)  # (pass, first row, row behind the last)
 
     def forget(self, kept: int) -> None:
-        """Forget the oldest passes, so far as `kept` tokens remain."""
+        """Forget the oldest passes, as long as at least `kept` tokens remain."""
         while self.parts:
             _, begin, end = self.parts[0]
             if self.stop - self.start - (end - begin) < kept:
@@ -69,25 +69,25 @@ class _Unread:
 
 
 class HeadPasses:
-    """Passes of the head in `runner`'s drafter over rows of the runner's batch. It stays with the runner, because the
-    blocks of the head's KV cache do.
+    """Runs passes of the head in `runner`'s drafter over rows of the runner's batch. There is one object for a runner,
+    because a runner has one KV cache of the head.
     """
 
     def __init__(self, runner: Any):
         self.runner = runner
         self.block_size = check_block_size(runner)
         self._kept = max(KEPT, 2 * self.block_size)
-        self._decode_rows = 1 + int(runner.vllm_config.speculative_config.num_speculative_tokens)  # of a request
+        self._decode_rows = 1 + int(runner.vllm_config.speculative_config.num_speculative_tokens)  # for each request
         self._drafter = runner.drafter
         self._unread: dict[str, _Unread] = {}  # by request
         # For each KV block, whether the head has read all tokens in it.
         self._written = np.zeros(runner.kv_cache_config.num_blocks, bool)
         self._skipped = False  # whether passes of the policy went by unnoted since the last one that was noted
-        self._late: set[str] = set()  # requests of which it knows nothing yet from the begin of a block on
-        self._rows = np.empty(0, np.int64)  # of the batch, that draft
-        self._first = np.empty(0, np.int64)  # of each row, the first position that the head sees
+        self._late: set[str] = set()  # requests whose kept tokens do not yet include the begin of a block
+        self._rows = np.empty(0, np.int64)  # rows of the batch that draft
+        self._first = np.empty(0, np.int64)  # for each of them, the first position that the head sees
         self._next = np.empty(0, np.int64)  # the position of its next input
-        self._hidden = torch.empty(0)  # and what that takes from the input before it, [rows, hidden]
+        self._hidden = torch.empty(0)  # the hidden state that goes with the next input, [rows, hidden]
 
     def skip(self) -> None:
         """Note nothing of the pass of the policy that just ended."""
@@ -96,8 +96,8 @@ class HeadPasses:
     def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
         """Note what the pass of the policy that just ended computed for accepted tokens and prompts.
 
-        scheduler_output: vLLM's, of this pass. aux_hidden_states: of each layer that the head reads, [tokens, hidden];
-        nothing may write into them later.
+        scheduler_output: vLLM's for this pass. aux_hidden_states: the states of each layer that the head reads,
+        [tokens, hidden]; nothing may write into them later.
         """
         if self._skipped:  # nobody knows what has come into the blocks since
             self._unread, self._late, self._skipped = {}, set(), False
@@ -111,15 +111,15 @@ class HeadPasses:
         done = _Pass(aux_hidden_states)
         # After a pass with long prompts, rows stay in memory only as long as their own request wants them.
         apart = begins[-1] > num * self._decode_rows
-        # Whole numbers, because arrays take longer at the few requests that most passes have.
+        # The loop uses whole numbers, because arrays take longer at the few requests that most passes have.
         for row, (name, begin, start, length) in enumerate(zip(batch.req_ids, begins, starts, lengths, strict=False)):
-            # The head takes a token together with the hidden state before it, so the last token has none to read yet.
-            # Behind it are drafts that were rejected.
+            # The head takes a hidden state together with the token behind it. So states are kept up to the one before
+            # the last token. Further rows are those of rejected drafts.
             count = begins[row + 1] - begin
             if count >= length - start:
                 count = length - 1 - start
             unread = known.get(name)
-            # It is new, or its id was another request's, or vLLM showed us no states of some of its tokens.
+            # The request is new, or another request had its id, or vLLM showed no states for some of its tokens.
             if unread is None or unread.stop != start or unread.owner is not live[name]:
                 unread = known[name] = _Unread(live[name], start, start, self._seen_from(row, start))
                 if start % self.block_size:
@@ -157,15 +157,15 @@ class HeadPasses:
         return tables
 
     def _seen_from(self, row: int, start: int) -> int:
-        """The first position from which on the head has read all of a row's text before `start`, as far as is known."""
-        if start % self.block_size:  # nobody knows what the head has of a block that is amid its text
+        """The position from which the head has read a row's text up to `start` without gaps, as far as is known."""
+        if start % self.block_size:  # nobody knows how much of a partly filled block the head has read
             return start
         unread = np.flatnonzero(~self._written[self._tables()[row, : start // self.block_size]])
         return int(unread[-1] + 1) * self.block_size if len(unread) else 0
 
     def forget(self, request: str) -> None:
-        """A request finished: nobody will read its hidden states. If its id is another request's by now, or it goes on
-        in a rollout that follows, what waits is needed.
+        """Forget the hidden states of a finished request. They are kept if the runner still has a request of this id:
+        another request got the id, or the request goes on in the next rollout.
         """
         if request not in self.runner.requests:
             self._unread.pop(request, None)
@@ -176,7 +176,7 @@ class HeadPasses:
         return -(-unread.seen_from // self.block_size) * self.block_size
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
-        """For which requests there is something to read, bool [R]; None: for all."""
+        """Whether there is something to read for each request, bool [R]; None: for all of them."""
         if not self._late:
             return None
         self._late = {name for name in self._late & self._unread.keys() if not self._has_begun(self._unread[name])}
@@ -186,16 +186,16 @@ class HeadPasses:
         return self._first_of(unread) < unread.stop
 
     def num_unread(self, rows: np.ndarray, among: np.ndarray) -> int:
-        """Tokens that `read` would compute. rows, among: as there."""
+        """How many tokens `read` would compute with the same arguments."""
         names = self.runner.input_batch.req_ids
         unread = [self._unread[names[row]] for row in self._readers(rows[among])]
         return sum(own.stop - max(own.start, self._first_of(own)) for own in unread)
 
     def read(self, rows: np.ndarray, among: np.ndarray) -> torch.Tensor:
-        """Begin to draft for rows of the batch, int64 [R], and read what the head has not read of some of them.
+        """Begin to draft for `rows` of the batch, int64 [R], and let the head read the unread text of some of them.
 
-        among: which, int64 [A], as indices into `rows`. Returns the hidden states behind their last tokens,
-        [A, hidden]: logits are made from them.
+        among: these, as indices into `rows`, int64 [A]. Returns the head's hidden states at the last tokens of these
+        rows, [A, hidden], from which logits are made.
         """
         batch, blocks, size = self.runner.input_batch, self._tables(), self.block_size
         readers = self._readers(rows[among])
@@ -228,7 +228,7 @@ class HeadPasses:
         return last[ends]
 
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> torch.Tensor:
-        """Compute a drafted token of some of the rows that were read. among, and what is returned: as in `read`."""
+        """Compute one drafted token for some of the rows of `read`. tokens: int64 [A]. among and result: see `read`."""
         where = torch.from_numpy(among)
         ones = np.ones(len(among), np.int64)
         last, self._hidden[where] = self._run(
@@ -258,10 +258,10 @@ class HeadPasses:
         tokens: np.ndarray,
         hidden: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A pass over counts[i] tokens of each row, from position starts[i] on. The head sees nothing before firsts[i].
+        """Run a pass over counts[i] tokens of row i from position starts[i] on. The head sees nothing before firsts[i].
 
-        tokens: those behind the positions; hidden: what the head takes beside them, [tokens, hidden]. Returns hidden
-        states for logits and those for the next input, both [tokens, hidden].
+        tokens: for each position, the token behind it. hidden: the hidden states that the head takes beside them,
+        [tokens, hidden]. Returns the hidden states for logits, and those for the next input, both [tokens, hidden].
         """
         drafter, device = self._drafter, self.runner.device
         tables = self._tables()[rows].copy()

@@ -1,10 +1,10 @@
 """vLLM's first model runner samples with keyed noise, drafts with das, and counts what it does.
 
-One object holds what das adds. These attributes of vLLM's runner are exchanged for its methods:
+One object, FirstRunner, holds what das adds. Its methods replace these attributes of vLLM's runner:
 
 - _sample: verification by keyed noise. vLLM has no extension point for the sampler of a drafted pass.
 - _bookkeeping_sync: a pass is counted when vLLM has its tokens on the host, so that counting waits for nothing.
-- propose_draft_token_ids: vLLM gives a custom proposer no request ids. Drafting is timed here too, for every method.
+- propose_draft_token_ids: vLLM gives a custom proposer no request ids. This is also where drafting is timed.
 - _input_fits_in_drafter: when one request nears max_model_len, vLLM skips the drafter for all requests and verifies
   drafts of token 0 instead. A drafter that runs no model does not need that.
 - build_logitsprocs, replaced only while the runner is built: with drafts, vLLM does not load the processors of min_p
@@ -33,7 +33,7 @@ from das.verify.coupled import CoupledSampler
 from das.verify.forced import ForcedSampler
 from das.verify.sampler import KeyedSampler
 
-EMITTED = -5  # place in what runner._bookkeeping_sync returns: the tokens that each request emitted, on the host
+EMITTED = -5  # index in what runner._bookkeeping_sync returns of the tokens that each request emitted, on the host
 
 
 def runner_under_construction(vllm_config: Any) -> AbstractContextManager[None]:
@@ -54,7 +54,7 @@ def _all_logits_processors(original: Callable[..., Any], vllm_config: Any, devic
 
 
 class FirstRunner:
-    """das in one of vLLM's first model runners, `vllm` (das.engine.runners.protocol.Runner)."""
+    """What das adds to a first model runner of vLLM's, `vllm`. It implements das.engine.runners.protocol.Runner."""
 
     def __init__(self, vllm: Any):
         self.vllm = vllm
@@ -69,12 +69,12 @@ class FirstRunner:
         self.quantized: QuantizedLayers | None = None
         self.draft_blocks = range(0)
         self.has_head = das_options(config).head is not None
-        # vLLM's own drafter runs no head here, so the one that drafts beside it is kept apart.
+        # Here vLLM's own drafter only holds the head, so das's proposer, which drafts, is kept beside it.
         self._beside_head: DasProposer | None = DasProposer(config) if self.has_head else None
         self._coupled_method = None if self.has_head else CoupledMethod.of(self)
         self._branches: Branches | None = None
         self._head_passes: HeadPasses | None = None
-        self._num_drafted: list[int] = []  # of each row in the pass that was sampled last
+        self._num_drafted: list[int] = []  # drafted tokens of each row in the pass that was sampled last
         for name in ("_sample", "_input_fits_in_drafter"):
             required(vllm, name)
         self._bookkeeping = required(vllm, "_bookkeeping_sync")
@@ -154,7 +154,7 @@ class FirstRunner:
         return output
 
     def _count_pass(self, *args: Any, **kwargs: Any) -> Any:
-        """Count the pass behind vLLM's own bookkeeping."""
+        """Count the pass after vLLM's own bookkeeping."""
         names = list(self.input_batch.req_ids)
         found = self._bookkeeping(*args, **kwargs)
         emitted: list[list[int]] = found[EMITTED]  # by row
@@ -167,7 +167,7 @@ class FirstRunner:
         return found
 
     def _draft(self, scheduler_output: Any, sampled_token_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        """Draft behind a pass, timed. sampled_token_ids: what each row emitted."""
+        """Draft after a pass, and time it. sampled_token_ids: what each row emitted."""
         if self._coupled_method is not None:
             self._coupled_method.begin(sampled_token_ids)
         start = time.perf_counter()
@@ -182,7 +182,7 @@ class FirstRunner:
         return drafts if self._branches is None else self._branches.fitting(drafts)
 
     def _on_first_rank(self, *args: Any, **kwargs: Any) -> Any:
-        """The first rank's drafts, on every rank: a budget that learns times would draft differently on each."""
+        """Draft on the first rank, for all ranks: a budget that learns times would draft differently on each rank."""
         from vllm.distributed import get_tp_group
 
         ranks = get_tp_group()
@@ -200,9 +200,9 @@ class FirstRunner:
         *args: Any,
         **kwargs: Any,
     ) -> list[list[int]]:
-        """DasProposer drafts where vLLM's method eagle3 would, which loads the head and computes what it reads.
+        """Let DasProposer draft where vLLM's method eagle3 would. That method loads the head and provides its inputs.
 
-        aux_hidden_states: of each layer that the head reads, [tokens, hidden].
+        aux_hidden_states: the hidden states of each layer that the head reads, [tokens, hidden].
         """
         batch, head = self.input_batch, proposer.drafting_model
         assert isinstance(head, HeadDraft)
