@@ -118,6 +118,9 @@ class TokenCalibration:
 
     @property
     def error(self) -> float:
-        """Mean of |predicted - accepted share of the bin| over the verified tokens: 0 for a calibrated drafter."""
+        """The expected calibration error over the verified tokens: 0 for a calibrated drafter.
+
+        Each bin of probabilities counts |sum of probabilities - accepted tokens|, divided by all verified tokens.
+        """
         verified, predicted, accepted = self.counts
         return float(np.abs(predicted - accepted).sum() / max(1.0, verified.sum()))
