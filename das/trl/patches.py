@@ -1,4 +1,4 @@
-"""TRL's trainers roll out with an engine of das.
+"""Patches of TRL by which its trainers roll out with an engine of das.
 
 - VLLMGeneration, replaced only while a trainer is built (`generation_backend`): the arguments of TRL's colocated LLM
   are fixed, without speculative_config, dtype or eager mode.
@@ -6,8 +6,9 @@
   to `das.speculate("off")` (`patch_trainers`): trainers must be built with the other backend, and TRL tells its backend
   token ids only, neither rows nor the step. Experimental trainers take seconds to import, so a class is patched when it
   is imported: that is what _BaseTrainer.__init_subclass__ is for.
-- get_peak_flops_per_device in the module of AsyncGRPOTrainer, replaced only while one is built that trains on another
-  device than a GPU with CUDA (`built_on`): it asks CUDA for the device's name, to log a share of its speed.
+- get_peak_flops_per_device in the module of AsyncGRPOTrainer, replaced only while such a trainer is built for a device
+  without CUDA (`built_on`): the function asks CUDA for the device's name, because TRL logs the share of its speed that
+  is used.
 """
 
 import sys
@@ -34,7 +35,7 @@ def generation_backend(backend: Callable[..., Any], trainer: Any) -> Iterator[No
     from trl.generation import vllm_generation
 
     original = required(vllm_generation, "VLLMGeneration")
-    # Some trainers import the class when they are built, others have imported it into their modules.
+    # Some trainers import the class when they are built. The modules of others imported it at their top.
     modules = {sys.modules[owner.__module__] for owner in type(trainer).__mro__ if owner.__module__.startswith("trl.")}
     places = [module for module in (vllm_generation, *modules) if vars(module).get("VLLMGeneration") is original]
     for module in places:
@@ -57,10 +58,10 @@ def built_on(device: torch.device) -> AbstractContextManager[None]:
 
 
 def patch_trainers(replacements: Mapping[str, Replacements]) -> None:
-    """Replace methods of TRL's trainers until `unpatch_trainers`, also of those that are imported later. Patches of an
-    earlier call are replaced.
+    """Replace methods of TRL's trainers until `unpatch_trainers` is called. Trainers that are imported later are
+    patched, too. Patches of an earlier call are replaced.
 
-    replacements: by full name of the class. Each is called as `replacement(original, trainer, ...)`.
+    replacements: new methods by full name of the class. Each is called as `replacement(original, trainer, ...)`.
     Raises UnsupportedVersion when TRL is not a version that the hooks were checked with, or lacks a hook.
     """
     require_trl()
