@@ -1,7 +1,7 @@
 """The native core's types and functions, through ctypes.
 
-`native.c` and its headers depend on libc only. ctypes releases the GIL during calls. A lock in the core lets threads
-draft at the same time and lets only one thread at a time change anything.
+`native.c` and its headers depend on libc only. ctypes releases the GIL during calls. With a lock in the core, threads
+can draft at the same time, but only one thread at a time can change anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SOURCE = Path(__file__).with_name("native.c")
 
 
 class Config(ctypes.Structure):
-    """`Config` of lookup.h, field by field."""
+    """Mirrors `Config` of lookup.h, field by field."""
 
     _fields_ = [
         ("max_match", ctypes.c_int32),
@@ -81,12 +81,12 @@ def check(code: int) -> int:
 
 @cache
 def lib() -> ctypes.CDLL:
-    """The compiled library with its argument types declared. The first call builds it."""
+    """Returns the compiled library with its argument types declared. The first call builds it."""
     return typed(load_native(SOURCE))
 
 
 def typed(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library with its argument types declared."""
+    """Declare the argument types of the library. Returns it."""
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
