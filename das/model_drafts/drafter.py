@@ -33,8 +33,8 @@ class DraftingModel(Protocol):
 class ModelDrafter(RememberingDrafter):
     """Drafts with a model for the requests of one engine. Subclasses decide when the model drafts.
 
-    worth function that returns the seconds saved by one more emitted token; nan while unknown
-    history the history drafter; None: only the model drafts
+    worth     function that returns the seconds saved by one more emitted token; nan while unknown
+    history   the history drafter; None: only the model drafts
     """
 
     def __init__(

@@ -42,8 +42,8 @@ class HeadModel(DraftingModel, Protocol):
 class EitherOr(ModelDrafter):
     """Drafts chains: the history's draft, or up to `passes` tokens of the head and the history's continuation of them.
 
-    passes the most head passes for one target pass, at least 1
-    worth, history see ModelDrafter
+    passes          the most head passes for one target pass, at least 1
+    worth, history  see ModelDrafter
 
     The history drafts first, because its drafts need no pass of a model. Then each head pass drafts one token for all
     requests that the head should improve. Head passes continue while their tokens should save more time than they take.

@@ -26,8 +26,8 @@ class ChainModel(DraftingModel, Protocol):
 class InTurns(ModelDrafter):
     """Drafts chains (drafts without branches): the history's tokens where it is confident, elsewhere the model's.
 
-    passes the most model passes for one target pass; None: any number
-    worth, history see ModelDrafter
+    passes          the most model passes for one target pass; None: any number
+    worth, history  see ModelDrafter
 
     Each pass drafts one token for all requests at once. Passes continue while their tokens should save more time than
     they take.
