@@ -118,6 +118,6 @@ class TokenCalibration:
 
     @property
     def error(self) -> float:
-        """Mean of |predicted - accepted share of the bin| over the verified tokens: 0 for a calibrated drafter."""
+        """The mean of |predicted - accepted share of the bin| over the verified tokens: 0 for a calibrated drafter."""
         verified, predicted, accepted = self.counts
         return float(np.abs(predicted - accepted).sum() / max(1.0, verified.sum()))

@@ -27,12 +27,12 @@ class Exploration:
         self._trial: tuple[float, float] | None = None  # running trial: predicted seconds, seconds of a plain pass
 
     def control_due(self, cost: float) -> bool:
-        """Whether the coming pass should be a control. cost: seconds that its drafts would have saved."""
+        """Returns whether the coming pass should be a control. cost: seconds that its drafts would have saved."""
         return self._plain < FIRST_PLAIN or cost < share(self._vain_controls) * (self._now - self._last_plain)
 
     @property
     def trial_due(self) -> bool:
-        """Whether a trial may be made, if it is cheap enough."""
+        """True if a trial may be made now, provided that it is cheap enough."""
         return self._plain >= FIRST_PLAIN and self._now >= self._next_trial
 
     @property

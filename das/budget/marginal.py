@@ -34,11 +34,11 @@ from das.drafter import Drafts
 from das.native import load_native
 
 PATIENCE = 8  # after this many passes in a row whose drafts did not pay, the drafter is asked less often
-FIRST_WAIT = 8  # passes until the drafter is asked again; the number doubles each time
+FIRST_WAIT = 8  # number of passes until the drafter is called again; it doubles each time
 MAX_WAIT = 512
 WORTH_TRYING = 0.05  # a trial must save this share of a plain pass in the best case (tokens cost nothing)
 BRANCH_RUN = 1.5  # mean accepted tokens of a branch whose first token is accepted
-FREE_FLOOR = 0.1  # where tokens cost nothing, drafts may end below this gain, if tokens of twice the gain are not kept
+FREE_FLOOR = 0.1  # if tokens cost nothing, drafts end at this gain, or at half the lowest gain kept, if that is less
 
 
 @cache

@@ -28,7 +28,7 @@ class LiveRequest:
     stop_tokens: frozenset[int] = frozenset()
     generated: int = 0  # number of response tokens so far
     num_drafted: int = 0  # number of draft tokens verified so far
-    num_accepted: int = 0  # how many of them were accepted
+    num_accepted: int = 0  # number of these that were accepted
     passes: int = 0  # number of target passes that emitted tokens for it
     initial: LengthClass | None = field(default=None, compare=False)  # class at start, set by policies that use it
 
@@ -46,7 +46,7 @@ class TargetPass:
 
     live: int  # number of its requests
     num_drafted: int  # number of draft tokens that it verified
-    num_accepted: int  # how many of them were accepted
+    num_accepted: int  # number of these that were accepted
     context: int  # number of prompt and response tokens that its requests had before it
     seconds: float  # from the end of the previous pass to the end of this one, with drafting, without `draft_passes`
     branches: int = 0  # branches of its drafts, not counting each draft's trunk (das/drafter/draft.py)

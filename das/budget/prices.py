@@ -110,7 +110,7 @@ class PassPrices:
 
     @property
     def wants_control(self) -> bool:
-        """Whether the next pass should carry no drafts, to tell a slow machine from expensive drafts."""
+        """True if the next pass should have no drafts, to tell a slow machine from expensive drafts."""
         return bool(self._core.das_prices_wants_control(self._at))
 
     @property

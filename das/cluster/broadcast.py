@@ -19,7 +19,7 @@ from das.cluster.weights import split
 SENDER = 0  # the trainer's rank; engines follow
 WORDS = 2**22  # a check sum is computed over this many words of 8 bytes at once, to bound its memory
 
-Layout = tuple[list[tuple[str, str, list[int]]], int, bool]  # of a WeightsPart: its tensors, bytes, and `drafter`
+Layout = tuple[list[tuple[str, str, list[int]]], int, bool]  # a WeightsPart without data: tensors, bytes, `drafter`
 
 
 class TransferBroken(ClusterError):
@@ -198,7 +198,7 @@ class _Nccl:
         from vllm.distributed.utils import StatelessProcessGroup
         from vllm.utils import nccl
 
-        torch.accelerator.set_device_index(device.index)  # of this thread
+        torch.accelerator.set_device_index(device.index)  # for this thread
         self._patience_s = meeting.patience_s
         self._members = StatelessProcessGroup.create(
             meeting.address,

@@ -1,7 +1,7 @@
 """Rollouts on many engines: it deals out requests, collects responses, and starts the requests of lost engines again.
 
-A rollout's tokens depend on seeds and weights alone, so which engine generates a response, and how often it had to
-start again, changes no bit of it.
+A rollout's tokens depend only on seeds and weights. So a response is the same, bit for bit, whichever engine generates
+it and however often it starts again.
 """
 
 import time

@@ -79,7 +79,7 @@ class Dispatcher:
         self._requests = {request.index: request for request in ordered}  # in the order in which they should start
         self._rank = {index: rank for rank, index in enumerate(self._requests)}
         self._queue = deque(self._requests)
-        self._lost: list[int] = []  # by rank
+        self._lost: list[int] = []  # waiting requests of lost engines, sorted by rank
         self._lost_once: set[int] = set()
         self._engines: dict[int, _Engine] = {}
         self._begun = False  # whether an engine has called `take`, at which problems were dealt
@@ -91,7 +91,7 @@ class Dispatcher:
 
     @property
     def done(self) -> bool:
-        """Whether every request has been delivered."""
+        """True if every request has been delivered."""
         return not self._undelivered
 
     @property

@@ -44,7 +44,7 @@ def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tupl
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send statistics
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # 20 s are too few on a busy machine
     os.environ.setdefault("RAY_worker_niceness", "0")  # engines would give way to whatever else runs
-    # Ray would end this process, with a message of its own, 60 s after its gcs_server died, also amid training.
+    # 60 s after its gcs_server died, Ray would end this process with a message of its own, even during training.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(GCS_S))
     try:
         import ray
@@ -71,7 +71,7 @@ def _use_own_token() -> None:
     from ray._raylet import AuthenticationTokenLoader, Config
 
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
-    # vLLM imports Ray, which read the environment then. These make it read again.
+    # vLLM has imported Ray, which read the environment at that time. These calls make Ray read it again.
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 

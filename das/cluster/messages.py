@@ -13,7 +13,7 @@ from das.engine.rollouts.rollout import RolloutRequest
 
 
 class ClusterError(RuntimeError):
-    """The engines cannot go on. The message says why in one line, and what to change."""
+    """The engines cannot continue. The message says why in one line, and what to change."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Response:
     cost: RequestCost
 
     def equals(self, other: "Response") -> bool:
-        """Whether the two are the same response, bit for bit, with the same weights."""
+        """Returns whether both are the same response, bit for bit, with the same weights."""
         ours, theirs = (
             (each.tokens.tobytes(), b"" if each.logprobs is None else each.logprobs.tobytes(), each.finish_reason)
             for each in (self, other)

@@ -31,7 +31,7 @@ class PoolEngine:
     """An engine, and what the pool knows of it."""
 
     number: int  # never used twice
-    place: int  # where it runs
+    place: int  # number of the place at which it runs
     actor: Any
     pid: int = 0
     node: str = ""

@@ -1,7 +1,7 @@
 """An engine that rolls out for a trainer in another process. It uses vLLM and das, but not Ray.
 
-vLLM is stepped in a thread of its own, which alone touches the engine. Requests come in and responses go out while it
-steps. A response is kept until the trainer acknowledges it, so nothing is lost if an answer is lost on the way.
+A thread steps vLLM. No other thread touches the engine. Requests come in and responses go out while it steps. A
+response is kept until the trainer acknowledges it, so nothing is lost if an answer is lost on the way.
 """
 
 import queue
@@ -37,15 +37,15 @@ class RolloutEngine:
         """
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any] | None]] = queue.SimpleQueue()
         self._news = threading.Condition()  # guards the three below
-        self._finished: dict[int, Response] = {}  # by index, until they are acknowledged
+        self._finished: dict[int, Response] = {}  # responses by index, kept until they are acknowledged
         self._passes = 0
-        self._error: Exception | None = None  # what ended the thread
-        self._live: dict[str, EngineRequest] = {}  # by vLLM's name of the request
+        self._error: Exception | None = None  # the error that ended the thread
+        self._live: dict[str, EngineRequest] = {}  # live requests by their names in vLLM
         self._internal: dict[str, str] = {}  # vLLM's internal name of each request, by its name in `_live`
         self._params: Any = None  # SamplingParams of the running rollout
         self._rollout = 0  # counts rollouts, so that names never repeat
         self._waiting = 0  # number of waiting requests that the drafter's budget knows of
-        self._history_tick = 0  # where the drafter's window is
+        self._history_tick = 0  # the present tick of the drafter's window
         self._version = 0  # version of the weights; 0: those of the policy's folder
 
         def build() -> None:

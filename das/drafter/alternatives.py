@@ -22,8 +22,8 @@ class Alternatives:
     """Keeps, for each of R requests, the best draft so far and the head's tokens, with which later drafts begin.
 
     limits: the most tokens of each draft. floors: draft i ends where P(all of it is accepted) falls below floors[i];
-    None: no floors. alone: drafts that the history made without the head. able: for each request, whether the head can
-    draft for it, bool [R]; None: it can for all.
+    None: no floors. alone: drafts of the history without the head. able: for each request, whether the head can draft
+    for it, bool [R]; None: it can for all.
     """
 
     def __init__(

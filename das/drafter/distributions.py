@@ -36,7 +36,7 @@ def flat(distributions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def unflat(counts: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """The inverse of `flat`. Raises ValueError for counts and pairs that do not belong together."""
+    """Undo `flat`. Raises ValueError for counts and pairs that do not belong together."""
     if counts.max(initial=0) > PAIRS or int(counts.sum()) != len(pairs):
         raise ValueError(f"its distributions do not add up to its {len(pairs)} pairs")
     distributions = unknown(len(counts))

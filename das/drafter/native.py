@@ -58,7 +58,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 def prior_weights() -> np.ndarray:
-    """The prior values of `Weights` and `NoisyWeights`, field after field: float64 [sum of SIZES and NOISY_SIZES]."""
+    """Returns the prior values of `Weights` and `NoisyWeights`, field after field: float64 [all SIZES, NOISY_SIZES]."""
     values = [*chain.from_iterable(PRIOR[name] for name in SIZES)]
     values += chain.from_iterable(NOISY_PRIOR[name] for name in NOISY_SIZES)
     return np.array(values, np.float64)

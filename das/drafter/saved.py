@@ -24,7 +24,7 @@ class SavedText:
 
     problem: str
     history_tick: int  # the tick in which the response finished
-    context: int  # how many of the tokens belong to the prompt
+    context: int  # number of tokens that belong to the prompt
     tokens: np.ndarray  # int32 [context + response]
     # The distributions from which they were sampled, uint32 [context + response, PAIRS] (das.drafter.distributions).
     remembered: np.ndarray | None = field(default=None, kw_only=True)

@@ -87,7 +87,7 @@ def new_mtp(shape: HeadShape, norm: torch.Tensor, seed: int) -> MtpLayer:
 
 
 def is_mimo(policy: Path) -> bool:
-    """Whether a folder holds a policy in the form of MiMo, whose MTP layers transformers leaves out."""
+    """Returns whether a folder holds a policy like MiMo, whose MTP layers transformers leaves out."""
     file = policy / CONFIG
     return file.is_file() and json.loads(file.read_text()).get("architectures") == [ARCHITECTURE]
 

@@ -35,7 +35,7 @@ class HeadTexts:
         self._texts: list[HeadText] = []
         self._rng = np.random.default_rng((seed, 0))
         self._rows: list[int] = []  # rows that are copied in the running pass; empty outside of a pass
-        self._seen: dict[int | str, torch.Tensor] = {}  # what the hooks of the running pass copied
+        self._seen: dict[int | str, torch.Tensor] = {}  # tensors that the hooks of the running pass copied
         self._hooks = [
             model.register_forward_pre_hook(self._begin, with_kwargs=True),
             *(decoder.layers[layer - 1].register_forward_hook(self._copy(layer)) for layer in self._aux_layers),

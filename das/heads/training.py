@@ -24,8 +24,8 @@ class HeadOptions:
     """Options of a drafter's training."""
 
     depth: int = 3  # number of successive drafted tokens in the loss of a head
-    matrix_learning_rate: float = 0.02  # of Muon, for the matrices
-    other_learning_rate: float = 3e-3  # of AdamW, for norms, lm_head and the drafter's embedding, if it has one
+    matrix_learning_rate: float = 0.02  # learning rate of Muon, for the matrices
+    other_learning_rate: float = 3e-3  # of AdamW, for norms, lm_head and the drafter's own embedding, if any
     batch: int = 2  # texts for each optimizer step
 
 

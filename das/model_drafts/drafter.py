@@ -145,7 +145,7 @@ class ModelDrafter(RememberingDrafter):
         return took is not None
 
     def _pays(self, tokens: float, seconds: float) -> bool:
-        """Whether draft passes of `seconds` save time if the policy then emits `tokens` more tokens."""
+        """Returns whether draft passes of `seconds` save time if the policy then emits `tokens` more tokens."""
         worth = self.worth()
         return math.isnan(worth) or tokens * worth >= seconds
 

@@ -63,11 +63,11 @@ class EitherOr(ModelDrafter):
         self._saved = 0.0  # the head's expected savings in this rollout, in emitted tokens
         self._is_worth_known = False  # whether the worth of a token was known in this rollout
         self._rests = 0  # rollouts left to rest
-        self._last_rest = 0  # length of the last rest in rollouts; 0 once the head has saved enough again
+        self._last_rest = 0  # length of the last rest in rollouts; 0 when the head has saved enough since
 
     @property
     def is_resting(self) -> bool:
-        """Whether the head drafts nothing in this rollout."""
+        """True if the head drafts nothing in this rollout."""
         return self._rests > 0
 
     def observe_batch(

@@ -1,4 +1,4 @@
-"""A workload is the responses of a training step, as token ids or as lengths alone. Replays run on it."""
+"""A workload, on which a replay runs: the responses of a training step, as token ids or only as lengths."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

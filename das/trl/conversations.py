@@ -37,7 +37,7 @@ class Turn:
     rollout: Rollout
 
     def counts(self) -> dict[str, int]:
-        """The turn's costs, summed over its requests."""
+        """Returns the turn's costs, summed over its requests."""
         report = self.rollout.report
         return {
             "requests": len(self.rows),
@@ -78,7 +78,7 @@ def follow_turns(trainer: Any) -> None:
 
 
 def _loop_with_rows(original: Callable[..., Any], generation: Any, prompts: Any, prompt_ids: Any, *rest: Any) -> Any:
-    """TRL's `_tool_call_loop`, which generates all turns but the first one."""
+    """Call TRL's `_tool_call_loop`, which generates all turns after the first, with prompts that keep their rows."""
     results = original(prompts, [RowTokens(ids, row) for row, ids in enumerate(prompt_ids)], *rest)
     generation.finish_turns()
     return results
@@ -143,7 +143,7 @@ def _cost(turns: Sequence[RequestCost], lengths: Sequence[int]) -> RequestCost:
 
 
 def added_turns(of_ranks: Sequence[Sequence[Counts]]) -> list[dict[str, int]]:
-    """The counts of each turn, summed over ranks. A rank may have fewer turns than another."""
+    """Returns the counts of each turn, summed over ranks. A rank may have fewer turns than another."""
     return [
         {key: sum(counts[key] for counts in turn if counts) for key in next(filter(None, turn))}
         for turn in zip_longest(*of_ranks)

@@ -1,4 +1,4 @@
-"""The trainer's dataset tells the problem of each row, and how far the training has come."""
+"""Reads from the trainer's dataset the problem of each row, and how far the training has come."""
 
 import hashlib
 import json

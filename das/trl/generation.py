@@ -65,8 +65,8 @@ class SpeculativeGeneration(VLLMGeneration):
         self.evaluation = False
         self.problems: Sequence[str] = ()
         self.several_turns = False  # whether the announced rollout is over at `finish_turns` only
-        self._turns: list[Turn] = []  # of the running rollout
-        self.rollouts = 0  # of the training, including the rollout that was announced last
+        self._turns: list[Turn] = []  # finished turns of the running rollout
+        self.rollouts = 0  # number of the training's rollouts, including the one that was announced last
         self.history_tick = 0  # the tick to which the drafter's window moves once that rollout is over
         self.num_drafted = self.num_accepted = 0  # tokens in the training's rollouts
         self.last: Rollout | None = None
@@ -96,7 +96,7 @@ class SpeculativeGeneration(VLLMGeneration):
         if self.evaluation:
             return
         self.rollouts += 1
-        responses = getattr(trainer, "num_generations", 1)  # of a problem; distillation asks for one
+        responses = getattr(trainer, "num_generations", 1)  # responses to each problem; distillation asks for one
         problems = len(rows) * trainer.accelerator.num_processes // responses
         dataset = trainer.train_dataset
         size = len(dataset) if hasattr(dataset, "__len__") else None

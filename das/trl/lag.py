@@ -37,7 +37,7 @@ class FinishedRollout:
     """A rollout that waits for its training step."""
 
     rollout: Rollout
-    logprobs: list[list[float | None]]  # of the sampled tokens, with the weights that sampled them
+    logprobs: list[list[float | None]]  # log-probs of the sampled tokens under the weights that sampled them
     prompts: list[list[int]]  # token ids
     weights: int  # number of updates that these weights had seen
     sync: Sync

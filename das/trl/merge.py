@@ -35,7 +35,7 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
-    """Divide a rollout that was made for all ranks into one for each rank. `merged` puts them together again.
+    """Divide a rollout that was made for all ranks into one for each rank. `merged` undoes this.
 
     shares: the number of responses that each rank asked for, in rank order. Each rank gets its responses and their
     costs. Times, the timeline and other counts, which cannot be divided, stay with the first rank.

@@ -21,8 +21,8 @@ import torch
 from das.engine.contract.versions import require_trl
 from das.engine.patches.replace import patch, replaced, required
 
-Replacements = Mapping[str, Callable[..., Any]]  # by the name of a method
-_patched_methods: list[tuple[type, str, Any]] = []  # of TRL's trainers: class, name, the method as TRL has it
+Replacements = Mapping[str, Callable[..., Any]]  # new methods, by name
+_patched_methods: list[tuple[type, str, Any]] = []  # patched class of TRL, method name, TRL's method
 
 
 @contextmanager
@@ -93,6 +93,6 @@ def unpatch_trainers() -> None:
 
 
 def _subclasses(parent: type) -> list[type]:
-    """All classes below `parent` that exist now."""
+    """Returns all classes below `parent` that exist now."""
     children: list[type] = parent.__subclasses__()
     return children + [found for child in children for found in _subclasses(child)]

@@ -36,8 +36,8 @@ class Weights:
 class QueuedGeneration(SpeculativeGeneration):
     """A SpeculativeGeneration whose jobs wait in a queue. A job is a rollout, with or without new weights before it.
 
-    Seeds are those of an engine in this process, so tokens, rewards, losses and weights are equal, bit for bit, with
-    any number of engines. With several ranks, the results equal those of as many ranks with one engine each.
+    Seeds are those that an engine in this process would get, so tokens, rewards, losses and weights are equal, bit for
+    bit, with any number of engines. With several ranks, the results equal those of as many ranks with one engine each.
 
     One thread runs the jobs in order and speaks with the engines. It alone changes the state that a rollout needs, so a
     job's outcome never depends on how far the training has come. Calls of TRL's own code do not wait in the queue.

@@ -5,7 +5,7 @@ from typing import Any
 
 from das import ranks
 
-HOPPER = 90  # the least compute capability at which batch-invariant kernels leave the trainer's products alone
+HOPPER = 90  # from this compute capability on, batch-invariant kernels do not replace the trainer's products
 QUANTIZED = "das cannot sync quantized weights into the engine: load the model without quantization"
 
 

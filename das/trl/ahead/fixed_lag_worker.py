@@ -213,7 +213,7 @@ def parsing(tokenizer: Any) -> Any:
 
 
 def parses(tokenizer: Any) -> bool:
-    """Whether transformers can split a response into thoughts and text with this tokenizer."""
+    """Returns whether transformers can split a response into thoughts and text with this tokenizer."""
     return any(getattr(tokenizer, name, None) is not None for name in ("response_template", "response_schema"))
 
 

@@ -49,7 +49,7 @@ class Completion:
         return self.body.get("stop")
 
     def clone(self) -> "Completion":
-        """A copy for a row."""
+        """Returns a copy, for one row."""
         return copy.copy(self)
 
 
@@ -202,7 +202,7 @@ def warn_if_exposed(base_url: str) -> None:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A socket at `port`, or at any free port if that one is taken."""
+    """Returns a socket at `port`, or at any free port if that one is taken."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.create_server((address, port), family=family)
@@ -213,7 +213,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only this machine reaches itself by `host`. A client that connects to 0.0.0.0 reaches itself, too."""
+    """Returns whether `host` always means the machine that uses it. For clients that connect, 0.0.0.0 does, too."""
     try:
         address = ip_address(host)
     except ValueError:
