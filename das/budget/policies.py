@@ -42,7 +42,7 @@ class LiveRequest:
 
 @dataclass(frozen=True)
 class TargetPass:
-    """One finished decode pass."""
+    """One finished decode pass of the policy (the target model)."""
 
     live: int  # number of its requests
     num_drafted: int  # number of draft tokens that it verified

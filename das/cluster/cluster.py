@@ -180,7 +180,7 @@ class Cluster:
         self.engines.call(engine, "begin", running.params, self.history.history_tick, running.turn)
 
     def _hand_out(self, running: Running) -> None:
-        """Give work to the engines that are free, and let them answer."""
+        """Give requests to the engines that are free, and poll them."""
         dispatcher = running.dispatcher
         for engine in self.engines.ready:
             if engine.number in self._leaving and engine.number in dispatcher.live:

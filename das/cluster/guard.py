@@ -39,7 +39,7 @@ def writers(prefix: str) -> list[int]:
 
 
 def clean_up(folder: str) -> None:
-    """Kill the Ray of this folder, and remove it."""
+    """Kill all processes of Ray that write into this folder, then remove the folder."""
     while alive := writers(f"{folder}/"):
         for pid in alive:
             with suppress(ProcessLookupError):

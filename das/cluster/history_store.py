@@ -80,7 +80,7 @@ class HistoryStore:
         return SavedHistory(native.prior_weights(), self.history_tick, in_order)
 
     def restore(self, saved: SavedHistory) -> None:
-        """Replace everything by the saved trajectories. No engine has any yet, so their number may have changed."""
+        """Replace everything by the saved trajectories. No engine has any yet, so the number of engines may differ."""
         self._problems, self.history_tick = {}, saved.history_tick
         for text in saved.texts:
             # Each text is copied, so that the file's whole array need not stay while one text does.

@@ -32,7 +32,7 @@ def arguments(
 def chains(
     lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments, packed: bool
 ) -> tuple[array[int], array[float], array[int]]:
-    """Draft chains. Returns the tokens, their probabilities, and the number of tokens in each row.
+    """Make chains (drafts without branches). Returns tokens, their probabilities, and each row's number of tokens.
 
     Rows are as long as the highest limit, or follow each other without gaps if packed.
     """
@@ -61,7 +61,7 @@ def chains(
 
 
 def chains_as_arrays(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments) -> Drafts:
-    """Draft chains. Returns one row for each request."""
+    """Make chains. Returns them as arrays with one row for each request."""
     tokens, probs, counts = chains(lib, core, requests, call, packed=False)
     shape = len(counts), call[3]
     return Drafts(
@@ -74,7 +74,7 @@ def chains_as_arrays(lib: ctypes.CDLL, core: int, requests: Sequence[str], call:
 def chains_behind(
     lib: ctypes.CDLL, core: int, requests: Sequence[str], given: tuple[array[int], array[int]], call: Arguments
 ) -> Drafts:
-    """Draft chains that continue hypothetical tokens, one row per request. given: result of checks.flat_tokens."""
+    """Make chains that continue hypothetical tokens, one row per request. given: result of checks.flat_tokens."""
     handles, limits, floors, stride = call
     n = len(handles)
     tokens, probs, counts = np.empty((n, stride), np.int32), np.empty((n, stride)), np.empty(n, np.int64)
@@ -97,7 +97,7 @@ def chains_behind(
 
 
 def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments, branch_floor: float) -> TreeDrafts:
-    """Draft trees, one row for each request. All arrays share one allocation."""
+    """Make trees (drafts that may branch), one row for each request. All arrays share one allocation."""
     handles, limits, floors, stride = call
     n = len(handles)
     cells = n * stride

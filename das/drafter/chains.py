@@ -1,7 +1,7 @@
 """Chains (drafts without branches) made by history and model in turns: the model drafts where the history is unsure.
 
-Unpredictable text is rare in a response: after a token that the history cannot predict often come many that it can. A
-chain ends with the history's draft after the model's last token, even if the history is unsure.
+Unpredictable text is rare in a response: a token that the history cannot predict is often followed by many that it can
+predict. A chain ends with the history's draft after the model's last token, even if the history is unsure.
 """
 
 from collections.abc import Sequence

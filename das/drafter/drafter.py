@@ -126,7 +126,7 @@ class Drafter(ABC):
         self._tick = history_tick
 
     def add_history(self, texts: Sequence[SavedText]) -> None:  # noqa: B027  # a drafter need not remember
-        """Draft from these responses of other engines, too."""
+        """Add responses of other engines, so that drafts may come from them, too."""
 
     def save(self, path: Path) -> None:  # noqa: B027  # a drafter need not remember
         """Write what it has learned, for a checkpoint. No request is live."""

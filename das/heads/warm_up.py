@@ -33,7 +33,7 @@ class WarmUp:
 
 
 class _Progress(StoppingCriteria):
-    """Reports how long the responses are so far. transformers calls it after each token. It never stops one."""
+    """Reports how long the responses are so far. transformers calls it after each token. It stops nothing."""
 
     def __init__(self, note: Callable[[str], None], what: str, width: int, max_tokens: int):
         """what: names the responses that are sampled. width: number of tokens of each prompt with its padding."""

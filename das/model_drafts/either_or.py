@@ -1,4 +1,4 @@
-"""EitherOr: a head drafts if its draft should beat the history's (das.drafter.alternatives). Arm das_eagle3 uses it."""
+"""EitherOr: a head drafts if its draft should beat the history's (das.drafter.alternatives). Method: das_eagle3."""
 
 import logging
 import math
@@ -40,7 +40,7 @@ class HeadModel(DraftingModel, Protocol):
 
 
 class EitherOr(ModelDrafter):
-    """Drafts chains: the history's draft, or up to `passes` tokens of the head and the history's continuation of them.
+    """Makes chains: the history's draft, or up to `passes` tokens of the head and the history's continuation of them.
 
     passes          the most head passes for one target pass, at least 1
     worth, history  see ModelDrafter
@@ -49,7 +49,7 @@ class EitherOr(ModelDrafter):
     requests that the head should improve. Head passes continue while their tokens should save more time than they take.
 
     The engine must keep text ready for a head, which costs time in every pass. So a head that saved almost nothing in a
-    rollout rests in the next one. The second rest in a row lasts 2 rollouts, then 4, then MAX_REST.
+    rollout rests in the next one. The first rest in a row lasts 1 rollout, the next ones 2, 4 and then MAX_REST.
     """
 
     model: HeadModel

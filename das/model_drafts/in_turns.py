@@ -1,4 +1,4 @@
-"""InTurns: a model drafts alone, or in turns with the history (das.drafter.chains). Arms: self_draft, das_self."""
+"""InTurns: a model drafts alone, or in turns with the history (das.drafter.chains). Methods: self_draft, das_self."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -24,7 +24,7 @@ class ChainModel(DraftingModel, Protocol):
 
 
 class InTurns(ModelDrafter):
-    """Drafts chains (drafts without branches): the history's tokens where it is confident, elsewhere the model's.
+    """Makes chains (drafts without branches): the history's tokens where it is confident, elsewhere the model's.
 
     passes          the most model passes for one target pass; None: any number
     worth, history  see ModelDrafter

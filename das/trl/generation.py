@@ -227,7 +227,7 @@ class SpeculativeGeneration(VLLMGeneration):
         return FinishedRollout(self.last, logprobs, prompts, weights, self.sync)
 
     def close(self) -> None:
-        """End what would outlive the trainer."""
+        """End threads and processes that would outlive the trainer."""
         self.engines.close()
 
     def evaluate(self, request: RolloutRequest) -> Rollout:

@@ -25,7 +25,7 @@ PLAIN = ("step", "problems", "responses", "finish_reasons", "rollout_s")  # fiel
 
 @dataclass
 class Sync:
-    """How the weights of a rollout reached its engine."""
+    """Measurements of the sync by which an engine got the weights of a rollout."""
 
     error: float | None = None  # largest |log p(engine) - log p(trainer)|, if it was checked
     seconds: float = 0.0

@@ -29,7 +29,7 @@ _patched_methods: list[tuple[type, str, Any]] = []  # patched class of TRL, meth
 def generation_backend(backend: Callable[..., Any], trainer: Any) -> Iterator[None]:
     """Inside, `trainer`, which is being built, gets `backend` where TRL would build its own VLLMGeneration.
 
-    Afterwards TRL is as it was. Raises UnsupportedVersion when TRL is not a version that the hook was checked with.
+    Afterwards TRL is as it was. Raises UnsupportedVersion for versions of TRL with which the hook was not tested.
     """
     require_trl()
     from trl.generation import vllm_generation
@@ -62,7 +62,7 @@ def patch_trainers(replacements: Mapping[str, Replacements]) -> None:
     patched, too. Patches of an earlier call are replaced.
 
     replacements: new methods by full name of the class. Each is called as `replacement(original, trainer, ...)`.
-    Raises UnsupportedVersion when TRL is not a version that the hooks were checked with, or lacks a hook.
+    Raises UnsupportedVersion for versions of TRL with which the hooks were not tested, or that lack one.
     """
     require_trl()
     from trl.trainer.base_trainer import _BaseTrainer

@@ -52,7 +52,7 @@ def speculate(
     Call it before a trainer is built. The trainer needs `use_vllm=True`, and for `vllm_mode="server"` a server that was
     started with das (docs/parallel.md); AsyncGRPOTrainer has no such switch, and needs `token_budget=0` and no server
     (docs/trainers.md). The rest of the script stays as it is. `das.speculate("off")` ends it: trainers built afterwards
-    are TRL's own, while those already built go on as they are. A second call replaces the options of the first.
+    are TRL's own, while those already built stay as they are. A second call replaces the options of the first.
 
     While it is on, such a trainer raises EngineError if it does not use vLLM or was built before the call: it would
     roll out without drafts and nobody would notice. Trainers that das refuses (docs/trainers.md) raise it, too. Build

@@ -96,7 +96,7 @@ class StockEngine(DasEngine):
         return ""
 
     def load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        """There is no drafter here."""
+        """Raises NotImplementedError, because this engine has no drafter."""
         raise NotImplementedError
 
     def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
