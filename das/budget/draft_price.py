@@ -38,7 +38,7 @@ class DraftPassPrice:
         self.base, self.row, self._faded = factor * self.base, factor * self.row, True
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn from a pass. A pass at a lowered price is a trial. A pass at the learned price resets the patience."""
+        """Learn from a pass. A pass at a lowered price is a trial. After other passes, the price falls fast again."""
         self._patience = min(2 * self._patience, MAX_PATIENCE) if self._faded else 1
         expected = self.seconds(rows)
         if expected and not self._faded:

@@ -50,7 +50,7 @@ class OneProcess(Cluster):
         self._tell("das_save_state", str(folder))
 
     def load_state(self, folder: Path) -> None:
-        """Go on from what `save_state` wrote."""
+        """Continue from what `save_state` wrote."""
         self._tell("das_load_state", str(folder))
 
     def _tell(self, method: str, *args: str) -> None:

@@ -186,7 +186,7 @@ class EnginePool:
         return answers
 
     def settle(self) -> None:
-        """Wait until at least one engine is ready, and every engine that has started is."""
+        """Wait until at least one engine is ready, and all engines that have started are ready."""
         while not self.ready or any(
             engine.doing or self._lacks(engine) for engine in self.engines.values() if engine.started
         ):

@@ -23,7 +23,7 @@ def train_deterministically() -> None:
 
 @contextmanager
 def algorithms_of_the_engine() -> Iterator[None]:
-    """Inside, torch takes its fastest algorithms. Where the engine must be deterministic, its code sees to it."""
+    """Inside, torch takes its fastest algorithms. The engine's code is deterministic where it must be."""
     asked = torch.are_deterministic_algorithms_enabled()
     only_warn = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(False)

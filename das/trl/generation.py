@@ -49,8 +49,8 @@ class SpeculativeGeneration(VLLMGeneration):
         after_rollout: Callable[[], None] = lambda: None,
         **kwargs: Any,
     ):
-        """engine: its settings. history_unit: what the drafter's window counts, "epoch" or "step". schedule: the order
-        in which requests are handed to the engine; None keeps TRL's. after_rollout: called when all responses
+        """engine: settings of the engine. history_unit: what the drafter's window counts, "epoch" or "step". schedule:
+        the order in which requests are handed to the engine; None keeps TRL's. after_rollout: called when all responses
         are finished. args, kwargs: those of TRL's VLLMGeneration.
 
         Raises EngineError for arguments of TRL that das does not support (see `refuse`).

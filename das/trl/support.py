@@ -1,4 +1,4 @@
-"""Kinds of training that das refuses. `run.py` checks before it builds anything, trainers of scripts when built."""
+"""Kinds of training that das refuses. `run.py` checks before it builds anything, scripts when a trainer is built."""
 
 import os
 from typing import Any

@@ -25,7 +25,7 @@ class Engines(Protocol):
         """End a rollout in several turns. Returns the report of what was done after the last turn."""
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """Inside, a new drafter drafts, which knows nothing yet. It is dropped at the end."""
+        """Inside, the engines use a new drafter, which has learned nothing yet. It is dropped at the end."""
 
     def save_history(self, path: Path) -> None:
         """Write the drafter's history, a file that the option `drafter.warm` can read."""
@@ -34,7 +34,7 @@ class Engines(Protocol):
         """Write what the drafter learned, for a checkpoint."""
 
     def load_state(self, folder: Path) -> None:
-        """Go on from what `save_state` wrote."""
+        """Continue from what `save_state` wrote."""
 
     def close(self) -> None:
         """End threads and processes that would outlive the trainer."""

@@ -1,4 +1,4 @@
-"""An engine in the trainer's process: das's own, or vLLM as it comes."""
+"""An engine in the trainer's process: an engine of das, or unmodified vLLM."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -81,7 +81,7 @@ class DasEngine:
 
 
 class StockEngine(DasEngine):
-    """vLLM as it comes, without keyed verification and drafts. Its worker has no methods of das."""
+    """Unmodified vLLM, without keyed verification and drafts. Its worker has no methods of das."""
 
     compares_tensors = False
     # The first sync brings the weights with which the engine was built. If those of the second arrive, later ones do.

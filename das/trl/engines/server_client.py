@@ -213,7 +213,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def _is_loopback(host: str) -> bool:
-    """Returns whether `host` always means the machine that uses it. For clients that connect, 0.0.0.0 does, too."""
+    """Returns whether `host` always means the machine itself. A client that connects to 0.0.0.0 reaches itself, too."""
     try:
         address = ip_address(host)
     except ValueError:
